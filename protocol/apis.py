@@ -1,0 +1,118 @@
+"""The table of APIs: key, name, versions, message classes, and who serves it.
+
+Keys and names are Kafka's. Each API has one schema; fields are appended with defaults, so a version number is needed
+only where a meaning changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.protocol.messages import admin, cluster, data
+from strandline.protocol.messages.common import Message
+
+BROKER = "broker"
+CONTROLLER = "controller"
+
+
+class Api(NamedTuple):
+    key: int
+    name: str
+    request: type[Message]
+    response: type[Message]
+    served_by: tuple[str, ...]
+    min_version: int = 0
+    max_version: int = 0
+
+
+PRODUCE = 0
+FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
+API_VERSIONS = 18
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+INIT_PRODUCER_ID = 22
+OFFSET_FOR_LEADER_EPOCH = 23
+DESCRIBE_CONFIGS = 32
+CREATE_PARTITIONS = 37
+ELECT_LEADERS = 43
+INCREMENTAL_ALTER_CONFIGS = 44
+VOTE = 52
+BEGIN_QUORUM_EPOCH = 53
+END_QUORUM_EPOCH = 54
+DESCRIBE_QUORUM = 55
+ALTER_PARTITION = 56
+FETCH_SNAPSHOT = 59
+DESCRIBE_CLUSTER = 60
+BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
+ALLOCATE_PRODUCER_IDS = 67
+
+_BOTH = (BROKER, CONTROLLER)
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in [
+        Api(PRODUCE, "Produce", data.ProduceRequest, data.ProduceResponse, (BROKER,)),
+        Api(FETCH, "Fetch", data.FetchRequest, data.FetchResponse, _BOTH),
+        Api(LIST_OFFSETS, "ListOffsets", data.ListOffsetsRequest, data.ListOffsetsResponse, (BROKER,)),
+        Api(METADATA, "Metadata", admin.MetadataRequest, admin.MetadataResponse, (BROKER,)),
+        Api(API_VERSIONS, "ApiVersions", admin.ApiVersionsRequest, admin.ApiVersionsResponse, _BOTH),
+        Api(CREATE_TOPICS, "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse, _BOTH),
+        Api(DELETE_TOPICS, "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse, _BOTH),
+        Api(INIT_PRODUCER_ID, "InitProducerId", data.InitProducerIdRequest, data.InitProducerIdResponse, (BROKER,)),
+        Api(
+            OFFSET_FOR_LEADER_EPOCH,
+            "OffsetForLeaderEpoch",
+            data.OffsetForLeaderEpochRequest,
+            data.OffsetForLeaderEpochResponse,
+            (BROKER,),
+        ),
+        Api(DESCRIBE_CONFIGS, "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse, _BOTH),
+        Api(CREATE_PARTITIONS, "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse, _BOTH),
+        Api(ELECT_LEADERS, "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse, _BOTH),
+        Api(
+            INCREMENTAL_ALTER_CONFIGS,
+            "IncrementalAlterConfigs",
+            admin.IncrementalAlterConfigsRequest,
+            admin.IncrementalAlterConfigsResponse,
+            _BOTH,
+        ),
+        Api(VOTE, "Vote", cluster.VoteRequest, cluster.VoteResponse, (CONTROLLER,)),
+        Api(
+            BEGIN_QUORUM_EPOCH,
+            "BeginQuorumEpoch",
+            cluster.BeginQuorumEpochRequest,
+            cluster.BeginQuorumEpochResponse,
+            (CONTROLLER,),
+        ),
+        Api(END_QUORUM_EPOCH, "EndQuorumEpoch", cluster.EndQuorumEpochRequest, cluster.EndQuorumEpochResponse, (CONTROLLER,)),
+        Api(DESCRIBE_QUORUM, "DescribeQuorum", cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse, _BOTH),
+        Api(ALTER_PARTITION, "AlterPartition", cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, (CONTROLLER,)),
+        Api(FETCH_SNAPSHOT, "FetchSnapshot", cluster.FetchSnapshotRequest, cluster.FetchSnapshotResponse, (CONTROLLER,)),
+        Api(DESCRIBE_CLUSTER, "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse, _BOTH),
+        Api(
+            BROKER_REGISTRATION,
+            "BrokerRegistration",
+            cluster.BrokerRegistrationRequest,
+            cluster.BrokerRegistrationResponse,
+            (CONTROLLER,),
+        ),
+        Api(BROKER_HEARTBEAT, "BrokerHeartbeat", cluster.BrokerHeartbeatRequest, cluster.BrokerHeartbeatResponse, (CONTROLLER,)),
+        Api(
+            ALLOCATE_PRODUCER_IDS,
+            "AllocateProducerIds",
+            cluster.AllocateProducerIdsRequest,
+            cluster.AllocateProducerIdsResponse,
+            (CONTROLLER,),
+        ),
+    ]
+}
+
+assert all(key <= 127 for key in APIS), "an api key must fit the one byte that the frame reader looks at"
+
+
+def api_name(key: int) -> str:
+    """The name for logs and errors, also of a key that we do not know."""
+    return APIS[key].name if key in APIS else f"api {key}"

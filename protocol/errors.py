@@ -1,0 +1,202 @@
+"""The four families of errors, and the one table of wire error codes.
+
+1. The caller misused us: `UsageError` (a wrong argument, a wrong config value).
+2. The peer misbehaved: `PeerError` (its bytes are not our protocol); the connection is closed.
+3. A wire error code: `BrokerError`, raised from a code of the table below; `retriable` says whether the same request
+   may succeed later, `refresh_metadata` whether the asker's picture of leaders or ids is out of date.
+4. Our own bug: `InternalError`, and whatever Python raises. Never caught to be hidden.
+
+Codes and names are Kafka's (`org.apache.kafka.common.protocol.Errors`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class StrandlineError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    retriable: bool = False
+
+
+class UsageError(StrandlineError):
+    """The caller misused us: a wrong argument or configuration value."""
+
+
+class PeerError(StrandlineError):
+    """The peer broke the protocol; its connection is closed."""
+
+
+class InternalError(StrandlineError):
+    """Our own bug: a state that the code rules out."""
+
+
+class ErrorCode(IntEnum):
+    """Wire error codes, with Kafka's numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    REASSIGNMENT_IN_PROGRESS = 60
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    INCONSISTENT_VOTER_SET = 94
+    INVALID_UPDATE_VERSION = 95
+    SNAPSHOT_NOT_FOUND = 98
+    POSITION_OUT_OF_RANGE = 99
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_CLUSTER_ID = 104
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+    FENCED_BROKER = 200
+    """Ours: the broker that answers is fenced or not yet registered, and leads nothing."""
+
+
+class Flags(NamedTuple):
+    retriable: bool
+    refresh_metadata: bool
+    meaning: str
+
+
+_FATAL, _RETRY, _REFRESH = (False, False), (True, False), (True, True)
+
+ERRORS: dict[ErrorCode, Flags] = {
+    code: Flags(*kind, meaning)
+    for code, kind, meaning in [
+        (ErrorCode.UNKNOWN_SERVER_ERROR, _FATAL, "the server met an error that it did not expect"),
+        (ErrorCode.NONE, _FATAL, "no error"),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, _FATAL, "the offset is below the log's start or above its end"),
+        (ErrorCode.CORRUPT_MESSAGE, _RETRY, "a record batch failed its checksum or is malformed"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _REFRESH, "this broker does not know the topic or partition"),
+        (ErrorCode.INVALID_FETCH_SIZE, _FATAL, "the fetch size is invalid"),
+        (ErrorCode.LEADER_NOT_AVAILABLE, _REFRESH, "the partition has no leader at present"),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, _REFRESH, "this broker is not the leader (or not a replica) of the partition"),
+        (ErrorCode.REQUEST_TIMED_OUT, _RETRY, "the request was not completed in its time"),
+        (ErrorCode.BROKER_NOT_AVAILABLE, _REFRESH, "the broker is not available"),
+        (ErrorCode.REPLICA_NOT_AVAILABLE, _REFRESH, "the replica is not available"),
+        (ErrorCode.MESSAGE_TOO_LARGE, _FATAL, "a record batch is larger than max.message.bytes"),
+        (ErrorCode.STALE_CONTROLLER_EPOCH, _FATAL, "the controller epoch is out of date"),
+        (ErrorCode.NETWORK_EXCEPTION, _REFRESH, "the connection was lost before the answer came"),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, _FATAL, "the topic name is not allowed"),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, _FATAL, "the records are larger than a segment may be"),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, _RETRY, "fewer replicas are in sync than min.insync.replicas; nothing was written"),
+        (
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            _RETRY,
+            "the records were written, but fewer replicas are in sync than min.insync.replicas",
+        ),
+        (ErrorCode.INVALID_REQUIRED_ACKS, _FATAL, "acks must be 0, 1 or -1 (all)"),
+        (ErrorCode.INVALID_TIMESTAMP, _FATAL, "a record's timestamp is out of the accepted range"),
+        (ErrorCode.UNSUPPORTED_VERSION, _FATAL, "the API or its version is not supported"),
+        (ErrorCode.TOPIC_ALREADY_EXISTS, _FATAL, "a topic of this name exists already"),
+        (ErrorCode.INVALID_PARTITIONS, _FATAL, "the number of partitions is not allowed"),
+        (ErrorCode.INVALID_REPLICATION_FACTOR, _FATAL, "the replication factor is not allowed, or there are too few brokers"),
+        (ErrorCode.INVALID_REPLICA_ASSIGNMENT, _FATAL, "the replica assignment is not allowed"),
+        (ErrorCode.INVALID_CONFIG, _FATAL, "a configuration key or value is not allowed"),
+        (ErrorCode.NOT_CONTROLLER, _REFRESH, "this node is not the active controller"),
+        (ErrorCode.INVALID_REQUEST, _FATAL, "the request is malformed or breaks a rule"),
+        (ErrorCode.POLICY_VIOLATION, _FATAL, "a policy of the cluster forbids it"),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, _FATAL, "the batch's sequence number is not the next one of its producer"),
+        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, _FATAL, "the batch was appended before, longer ago than the broker remembers"),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, _FATAL, "the producer's epoch is older than the newest one seen"),
+        (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed; its log directory is offline"),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),
+        (ErrorCode.REASSIGNMENT_IN_PROGRESS, _FATAL, "a reassignment of the partition is in progress"),
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, _RETRY, "the fetch session is unknown; start with a full fetch"),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, _RETRY, "the fetch session's epoch is not the expected one"),
+        (ErrorCode.TOPIC_DELETION_DISABLED, _FATAL, "topic deletion is switched off"),
+        (ErrorCode.FENCED_LEADER_EPOCH, _REFRESH, "the asker's leader epoch is older than the replica's"),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, _REFRESH, "the asker's leader epoch is newer than the replica's"),
+        (ErrorCode.STALE_BROKER_EPOCH, _FATAL, "the broker epoch is not the current one"),
+        (ErrorCode.OFFSET_NOT_AVAILABLE, _RETRY, "the new leader does not know the high watermark yet"),
+        (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _REFRESH, "the preferred leader is not in sync or not alive"),
+        (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, _REFRESH, "no eligible leader is alive"),
+        (ErrorCode.ELECTION_NOT_NEEDED, _REFRESH, "the leader is already the wanted one"),
+        (ErrorCode.INVALID_RECORD, _FATAL, "a record breaks a rule of its topic"),
+        (ErrorCode.PRODUCER_FENCED, _FATAL, "a newer producer of the same identity has taken over"),
+        (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),
+        (ErrorCode.DUPLICATE_RESOURCE, _FATAL, "the resource exists already or is named twice"),
+        (ErrorCode.INCONSISTENT_VOTER_SET, _FATAL, "the voter sets differ"),
+        (ErrorCode.INVALID_UPDATE_VERSION, _FATAL, "the partition epoch is not the current one"),
+        (ErrorCode.SNAPSHOT_NOT_FOUND, _FATAL, "there is no such snapshot"),
+        (ErrorCode.POSITION_OUT_OF_RANGE, _FATAL, "the position is outside the snapshot"),
+        (ErrorCode.UNKNOWN_TOPIC_ID, _REFRESH, "this broker does not know the topic id"),
+        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, _FATAL, "another live process is registered with this broker id"),
+        (ErrorCode.BROKER_ID_NOT_REGISTERED, _FATAL, "the broker id is not registered"),
+        (ErrorCode.INCONSISTENT_TOPIC_ID, _REFRESH, "the topic id is not that of the log"),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, _FATAL, "the peer belongs to another cluster"),
+        (ErrorCode.INELIGIBLE_REPLICA, _FATAL, "a proposed ISR member is fenced, shutting down, or of an older broker epoch"),
+        (ErrorCode.NEW_LEADER_ELECTED, _REFRESH, "the change made another replica the leader"),
+        (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),
+    ]
+}
+
+assert set(ERRORS) == set(ErrorCode), "every wire error code has its flags"
+
+
+class BrokerError(StrandlineError):
+    """A wire error code, as an exception: `code`, `retriable`, `refresh_metadata`, and a sentence."""
+
+    def __init__(self, code: ErrorCode | int, message: str | None = None) -> None:
+        self.code = to_code(code)
+        flags = ERRORS[self.code]
+        self.retriable = flags.retriable
+        self.refresh_metadata = flags.refresh_metadata
+        self.message = message
+        super().__init__(f"{self.code.name}: {message or flags.meaning}")
+
+
+def to_code(code: int) -> ErrorCode:
+    """The table's entry; a number that a newer peer invented becomes UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

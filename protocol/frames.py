@@ -1,0 +1,222 @@
+"""Frames: how a message becomes bytes on a connection, and back.
+
+    frame    := u32 length (big-endian, of what follows) | one msgpack array
+    request  := [api_key, api_version, correlation_id, client_id, body]
+    response := [correlation_id, body]                                        the ordinary case
+              | [correlation_id, nil, error_code, error_message]              the request as a whole was refused
+
+Every frame is a complete msgpack document that any msgpack library can read. `api_key` is one byte (a positive
+fixint), so the right typed decoder is chosen by looking at byte 1 of the array.
+
+Record batches are the last field of their message (`messages/common.py`). An encoded frame is a list of buffers: one
+packed head, then for each partition its `bin` header and the batches' own bytes, which are never copied:
+
+    | length | head ... | array header of `records` | bin header | batch bytes | bin header | batch bytes | ...
+
+Decoding is typed and copies nothing: `records` of a decoded message are memoryviews into the frame's own buffer,
+writable when the buffer is a bytearray, so that a broker stamps base offsets in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from struct import Struct as Pack
+from typing import NamedTuple
+
+import msgspec
+
+from strandline.protocol.apis import APIS, api_name
+from strandline.protocol.errors import PeerError
+from strandline.protocol.messages.common import Message
+
+Buffer = bytes | bytearray | memoryview
+Records = Sequence[Sequence[Buffer]]
+"""Per partition, the buffers that make up its record batches (may be none)."""
+
+LENGTH = Pack(">I")
+_BIN32 = Pack(">BI")
+_ARRAY32 = Pack(">BI")
+_EMPTY_ARRAY = b"\x90"
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class RequestHead(msgspec.Struct, array_like=True, gc=False):
+    """The first four fields of a request; decoding skips the body."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class Request(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: Message
+
+
+class Refusal(NamedTuple):
+    """A response that refuses the request as a whole."""
+
+    correlation_id: int
+    error_code: int
+    error_message: str | None
+
+
+_head_decoder = msgspec.msgpack.Decoder(RequestHead)
+
+
+class _CorrelationOnly(msgspec.Struct, array_like=True, gc=False):
+    correlation_id: int
+
+
+class _RefusalFrame(msgspec.Struct, array_like=True, gc=False):
+    correlation_id: int
+    body: None
+    error_code: int
+    error_message: str | None = None
+
+
+_correlation_only = msgspec.msgpack.Decoder(_CorrelationOnly)
+_refusal_decoder = msgspec.msgpack.Decoder(_RefusalFrame)
+
+
+@cache
+def _request_decoder(api_key: int) -> msgspec.msgpack.Decoder[tuple[int, int, int, str | None, Message]]:
+    return msgspec.msgpack.Decoder(tuple[int, int, int, str | None, APIS[api_key].request])  # type: ignore[name-defined]
+
+
+@cache
+def _response_decoder(api_key: int) -> msgspec.msgpack.Decoder[tuple[int, Message]]:
+    return msgspec.msgpack.Decoder(tuple[int, APIS[api_key].response])  # type: ignore[name-defined]
+
+
+# -- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, body: Message, records: Records | None = None
+) -> list[Buffer]:
+    """The frame as a list of buffers, ready for `writelines`. A body with `records` must leave its own field empty."""
+    return _finish(_encoder.encode((api_key, api_version, correlation_id, client_id, body)), records)
+
+
+def encode_response(correlation_id: int, body: Message, records: Records | None = None) -> list[Buffer]:
+    return _finish(_encoder.encode((correlation_id, body)), records)
+
+
+def encode_refusal(correlation_id: int, error_code: int, error_message: str | None) -> list[Buffer]:
+    return _finish(_encoder.encode((correlation_id, None, error_code, error_message)), None)
+
+
+def _finish(head: bytes, records: Records | None) -> list[Buffer]:
+    if records is None:
+        return [LENGTH.pack(len(head)) + head]
+    if not head.endswith(_EMPTY_ARRAY):
+        raise ValueError("a message with records is encoded with an empty `records` field, its last one")
+    buffers: list[Buffer] = [b""]
+    lead = head[:-1] + _array_header(len(records))
+    total = 0
+    for parts in records:
+        size = sum(map(len, parts))
+        lead += _BIN32.pack(0xC6, size)
+        total += len(lead) + size
+        if buffers[0] == b"":
+            first, buffers[0] = lead, lead
+        else:
+            buffers.append(lead)
+        buffers.extend(parts)
+        lead = b""
+    if buffers[0] == b"":
+        first, total = lead, len(lead)
+    buffers[0] = LENGTH.pack(total) + first
+    return buffers
+
+
+def _array_header(n: int) -> bytes:
+    return bytes((0x90 | n,)) if n < 16 else _ARRAY32.pack(0xDD, n)
+
+
+def encoded_size(buffers: Iterable[Buffer]) -> int:
+    return sum(map(len, buffers))
+
+
+# -- decoding ---------------------------------------------------------------------------------------------------------
+
+
+class BadBody(PeerError):
+    """The frame's head is readable and its body breaks the schema: answered with INVALID_REQUEST, not with a close."""
+
+    def __init__(self, head: RequestHead, message: str) -> None:
+        super().__init__(message)
+        self.head = head
+
+
+class UnsupportedVersion(PeerError):
+    """The head is readable; the API or its version is unknown here."""
+
+    def __init__(self, head: RequestHead) -> None:
+        super().__init__(f"{api_name(head.api_key)} version {head.api_version} is not supported")
+        self.head = head
+
+
+def decode_request(frame: Buffer) -> Request:
+    """Decode one frame (without its length). Raises `BadBody`, `UnsupportedVersion`, or plain `PeerError` (close)."""
+    api = APIS.get(frame[1]) if len(frame) > 1 and frame[0] == 0x95 else None
+    if api is None:
+        raise _unreadable(frame)
+    try:
+        request = Request(*_request_decoder(api.key).decode(frame))
+    except msgspec.ValidationError as e:
+        raise _bad_body(frame, api.key, str(e)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise PeerError(f"malformed frame: {e}") from None
+    if not api.min_version <= request.api_version <= api.max_version:
+        raise UnsupportedVersion(RequestHead(*request[:4]))
+    return request
+
+
+def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusal:
+    """Decode a response to a request of `api_key`. Raises `PeerError` when the frame is not one."""
+    try:
+        return _response_decoder(api_key).decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        reason = str(e)
+    try:
+        refusal = _refusal_decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise PeerError(f"malformed response to {api_name(api_key)}: {reason}") from None
+    return Refusal(refusal.correlation_id, refusal.error_code, refusal.error_message)
+
+
+def correlation_id_of(frame: Buffer) -> int:
+    """The correlation id of a response frame, before its type is known."""
+    try:
+        return _correlation_only.decode(frame).correlation_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise PeerError(f"malformed response: {e}") from None
+
+
+def _unreadable(frame: Buffer) -> PeerError:
+    try:
+        head = _head_decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        return PeerError(f"malformed frame: {e}")
+    if head.api_key in APIS:
+        return PeerError("malformed frame: a request is an array of five elements")
+    return UnsupportedVersion(head)
+
+
+def _bad_body(frame: Buffer, api_key: int, reason: str) -> PeerError:
+    try:
+        head = _head_decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        return PeerError(f"malformed frame: {e}")
+    api = APIS[api_key]
+    if not api.min_version <= head.api_version <= api.max_version:
+        return UnsupportedVersion(head)
+    return BadBody(head, f"{api.name}: {reason}")

@@ -1,0 +1,1 @@
+"""Message classes: `data` (produce and fetch), `admin` (what clients ask and change), `cluster` (between nodes)."""

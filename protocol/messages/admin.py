@@ -1,0 +1,326 @@
+"""What clients ask about the cluster and change in it: ApiVersions, Metadata, topics, configs, elections."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from strandline.protocol.messages.common import (
+    ZERO_UUID,
+    BrokerEpoch,
+    Count,
+    Epoch,
+    Int16,
+    Int32,
+    Message,
+    Name,
+    NodeId,
+    PartitionIndex,
+    Text,
+    Uuid,
+)
+
+# -- ApiVersions ------------------------------------------------------------------------------------------------------
+
+
+class ApiVersionsRequest(Message):
+    """The handshake. Any version of this request is answered: an unknown one with UNSUPPORTED_VERSION and the ranges."""
+
+    client_software_name: Name = ""
+    client_software_version: Name = ""
+
+
+class ApiVersionRange(Message):
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+class ApiVersionsResponse(Message):
+    """What the answering process speaks, and who it is (`role`: "broker" or "controller")."""
+
+    error_code: Int16
+    api_keys: list[ApiVersionRange]
+    throttle_time_ms: Count = 0
+    cluster_id: Name | None = None
+    node_id: NodeId = -1
+    role: Name = ""
+    incarnation_id: Uuid = ZERO_UUID
+
+
+# -- Metadata ---------------------------------------------------------------------------------------------------------
+
+
+class MetadataTopicRequest(Message):
+    """By name, or by id when `name` is None."""
+
+    name: Name | None
+    topic_id: Uuid = ZERO_UUID
+
+
+class MetadataRequest(Message):
+    """`topics` None: all topics; an empty list: none, brokers only."""
+
+    topics: list[MetadataTopicRequest] | None
+    allow_auto_topic_creation: bool = False
+
+
+class MetadataBroker(Message):
+    node_id: NodeId
+    host: Name
+    port: Int32
+    rack: Name | None = None
+
+
+class MetadataPartition(Message):
+    error_code: Int16
+    partition: PartitionIndex
+    leader_id: NodeId
+    leader_epoch: Epoch
+    partition_epoch: Int32
+    replica_nodes: list[NodeId]
+    isr_nodes: list[NodeId]
+    offline_replicas: list[NodeId]
+    eligible_leader_replicas: list[NodeId] = []
+
+
+class MetadataTopic(Message):
+    error_code: Int16
+    name: Name | None
+    topic_id: Uuid
+    partitions: list[MetadataPartition]
+    is_internal: bool = False
+
+
+class MetadataResponse(Message):
+    brokers: list[MetadataBroker]
+    cluster_id: Name | None
+    controller_id: NodeId
+    topics: list[MetadataTopic]
+    throttle_time_ms: Count = 0
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+class TopicConfig(Message):
+    name: Name
+    value: Text | None
+
+
+class CreatableReplicaAssignment(Message):
+    partition: PartitionIndex
+    broker_ids: list[NodeId]
+
+
+class CreatableTopic(Message):
+    """`num_partitions` and `replication_factor` -1: the cluster's defaults. With `assignments`, both must be -1."""
+
+    name: Name
+    num_partitions: Int32 = -1
+    replication_factor: Int16 = -1
+    assignments: list[CreatableReplicaAssignment] = []
+    configs: list[TopicConfig] = []
+
+
+class CreateTopicsRequest(Message):
+    topics: list[CreatableTopic]
+    timeout_ms: Count = 30000
+    validate_only: bool = False
+
+
+class CreatableTopicResult(Message):
+    name: Name
+    topic_id: Uuid = ZERO_UUID
+    error_code: Int16 = 0
+    error_message: Text | None = None
+    num_partitions: Int32 = -1
+    replication_factor: Int16 = -1
+
+
+class CreateTopicsResponse(Message):
+    topics: list[CreatableTopicResult]
+    throttle_time_ms: Count = 0
+
+
+class DeleteTopicState(Message):
+    name: Name | None
+    topic_id: Uuid = ZERO_UUID
+
+
+class DeleteTopicsRequest(Message):
+    topics: list[DeleteTopicState]
+    timeout_ms: Count = 30000
+
+
+class DeletableTopicResult(Message):
+    name: Name | None
+    topic_id: Uuid = ZERO_UUID
+    error_code: Int16 = 0
+    error_message: Text | None = None
+
+
+class DeleteTopicsResponse(Message):
+    topics: list[DeletableTopicResult]
+    throttle_time_ms: Count = 0
+
+
+class CreatePartitionsTopic(Message):
+    """`count` is the new total. `assignments`, where given, lists the replicas of each *added* partition."""
+
+    name: Name
+    count: Int32
+    assignments: list[list[NodeId]] | None = None
+
+
+class CreatePartitionsRequest(Message):
+    topics: list[CreatePartitionsTopic]
+    timeout_ms: Count = 30000
+    validate_only: bool = False
+
+
+class CreatePartitionsTopicResult(Message):
+    name: Name
+    error_code: Int16 = 0
+    error_message: Text | None = None
+
+
+class CreatePartitionsResponse(Message):
+    results: list[CreatePartitionsTopicResult]
+    throttle_time_ms: Count = 0
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+"""A broker resource is named by its id; the empty name is the cluster-wide default of all brokers."""
+
+CONFIG_SOURCE_DYNAMIC_TOPIC = 1
+CONFIG_SOURCE_DYNAMIC_BROKER = 2
+CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER = 3
+CONFIG_SOURCE_STATIC_BROKER = 4
+CONFIG_SOURCE_DEFAULT = 5
+
+CONFIG_SET = 0
+CONFIG_DELETE = 1
+
+
+class DescribeConfigsResource(Message):
+    resource_type: Int16
+    resource_name: Name
+    configuration_keys: list[Name] | None = None
+
+
+class DescribeConfigsRequest(Message):
+    resources: list[DescribeConfigsResource]
+    include_documentation: bool = False
+
+
+class DescribedConfig(Message):
+    name: Name
+    value: Text | None
+    read_only: bool
+    config_source: Int16
+    is_sensitive: bool = False
+    config_type: Name = "string"
+    documentation: Text | None = None
+
+
+class DescribeConfigsResult(Message):
+    error_code: Int16
+    error_message: Text | None
+    resource_type: Int16
+    resource_name: Name
+    configs: list[DescribedConfig] = []
+
+
+class DescribeConfigsResponse(Message):
+    results: list[DescribeConfigsResult]
+    throttle_time_ms: Count = 0
+
+
+class AlterableConfig(Message):
+    name: Name
+    config_operation: Int16
+    value: Text | None = None
+
+
+class AlterConfigsResource(Message):
+    resource_type: Int16
+    resource_name: Name
+    configs: list[AlterableConfig]
+
+
+class IncrementalAlterConfigsRequest(Message):
+    resources: list[AlterConfigsResource]
+    validate_only: bool = False
+
+
+class AlterConfigsResourceResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    resource_type: Int16
+    resource_name: Name
+
+
+class IncrementalAlterConfigsResponse(Message):
+    responses: list[AlterConfigsResourceResponse]
+    throttle_time_ms: Count = 0
+
+
+# -- cluster ----------------------------------------------------------------------------------------------------------
+
+
+class DescribeClusterRequest(Message):
+    include_fenced_brokers: bool = True
+
+
+class DescribeClusterBroker(Message):
+    broker_id: NodeId
+    host: Name
+    port: Int32
+    rack: Name | None = None
+    is_fenced: bool = False
+    broker_epoch: BrokerEpoch = -1
+    in_controlled_shutdown: bool = False
+
+
+class DescribeClusterResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    cluster_id: Name
+    controller_id: NodeId
+    brokers: list[DescribeClusterBroker]
+    throttle_time_ms: Count = 0
+
+
+PREFERRED_ELECTION = 0
+UNCLEAN_ELECTION = 1
+
+
+class ElectLeadersPartition(Message):
+    topic: Name
+    partition: PartitionIndex
+
+
+class ElectLeadersRequest(Message):
+    """`partitions` None: all of them."""
+
+    election_type: Annotated[int, Meta(ge=0, le=1)]
+    partitions: list[ElectLeadersPartition] | None
+    timeout_ms: Count = 30000
+
+
+class ElectLeadersResult(Message):
+    topic: Name
+    partition: PartitionIndex
+    error_code: Int16 = 0
+    error_message: Text | None = None
+
+
+class ElectLeadersResponse(Message):
+    error_code: Int16
+    results: list[ElectLeadersResult]
+    throttle_time_ms: Count = 0

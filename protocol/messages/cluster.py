@@ -1,0 +1,213 @@
+"""What nodes say to one another: the metadata quorum (KIP-595, KIP-630, KIP-996) and brokers to the controller."""
+
+from __future__ import annotations
+
+from strandline.protocol.messages.common import (
+    BrokerEpoch,
+    Count,
+    Epoch,
+    Int16,
+    Int32,
+    Int64,
+    Listener,
+    Message,
+    Name,
+    NodeId,
+    Offset,
+    PartitionIndex,
+    SnapshotId,
+    Text,
+    Uuid,
+)
+
+# -- quorum -----------------------------------------------------------------------------------------------------------
+
+
+class VoteRequest(Message):
+    """A candidate (or, with `pre_vote`, a prospective one) asks for a vote in `replica_epoch`."""
+
+    cluster_id: Name | None
+    voter_id: NodeId
+    replica_epoch: Epoch
+    replica_id: NodeId
+    last_offset_epoch: Epoch
+    last_offset: Offset
+    pre_vote: bool = False
+
+
+class VoteResponse(Message):
+    error_code: Int16
+    leader_id: NodeId
+    leader_epoch: Epoch
+    vote_granted: bool
+
+
+class BeginQuorumEpochRequest(Message):
+    cluster_id: Name | None
+    voter_id: NodeId
+    leader_id: NodeId
+    leader_epoch: Epoch
+
+
+class BeginQuorumEpochResponse(Message):
+    error_code: Int16
+    leader_id: NodeId
+    leader_epoch: Epoch
+
+
+class EndQuorumEpochRequest(Message):
+    cluster_id: Name | None
+    leader_id: NodeId
+    leader_epoch: Epoch
+    preferred_candidates: list[NodeId]
+
+
+class EndQuorumEpochResponse(Message):
+    error_code: Int16
+    leader_id: NodeId
+    leader_epoch: Epoch
+
+
+class DescribeQuorumRequest(Message):
+    pass
+
+
+class QuorumReplicaState(Message):
+    replica_id: NodeId
+    log_end_offset: Offset
+    last_fetch_age_ms: Int64 = -1
+    """How long ago the replica last fetched; -1: never, 0 for the leader itself."""
+    last_caught_up_age_ms: Int64 = -1
+
+
+class QuorumNode(Message):
+    node_id: NodeId
+    host: Name
+    port: Int32
+
+
+class DescribeQuorumResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    leader_id: NodeId
+    leader_epoch: Epoch
+    high_watermark: Offset
+    current_voters: list[QuorumReplicaState]
+    observers: list[QuorumReplicaState]
+    nodes: list[QuorumNode]
+    log_start_offset: Offset = -1
+    snapshot_id: SnapshotId = SnapshotId()
+
+
+class FetchSnapshotRequest(Message):
+    replica_id: NodeId
+    cluster_id: Name | None
+    max_bytes: Count
+    current_leader_epoch: Epoch
+    snapshot_id: SnapshotId
+    position: Offset
+
+
+class FetchSnapshotResponse(Message):
+    """`records` holds one entry: the snapshot's bytes from `position` on, at most what was asked for."""
+
+    error_code: Int16
+    leader_id: NodeId
+    leader_epoch: Epoch
+    snapshot_id: SnapshotId
+    size: Offset
+    position: Offset
+    records: list[memoryview]
+
+
+# -- brokers ----------------------------------------------------------------------------------------------------------
+
+
+class BrokerState(Message):
+    """A proposed ISR member with the broker epoch that the leader last saw of it (KIP-903)."""
+
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+
+
+class AlterPartitionPartition(Message):
+    topic_id: Uuid
+    partition: PartitionIndex
+    leader_epoch: Epoch
+    new_isr: list[BrokerState]
+    leader_recovery_state: Int16
+    partition_epoch: Int32
+
+
+class AlterPartitionRequest(Message):
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+    partitions: list[AlterPartitionPartition]
+
+
+class AlterPartitionPartitionResponse(Message):
+    topic_id: Uuid
+    partition: PartitionIndex
+    error_code: Int16 = 0
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+    isr: list[NodeId] = []
+    leader_recovery_state: Int16 = 0
+    partition_epoch: Int32 = -1
+
+
+class AlterPartitionResponse(Message):
+    error_code: Int16
+    partitions: list[AlterPartitionPartitionResponse]
+    throttle_time_ms: Count = 0
+
+
+class BrokerRegistrationRequest(Message):
+    """`incarnation_id` is drawn anew at each start of the process; the same one may register twice.
+
+    `previous_broker_epoch` is the epoch of the last clean shutdown on this log directory, -1 after an unclean one (KIP-966).
+    """
+
+    broker_id: NodeId
+    cluster_id: Name
+    incarnation_id: Uuid
+    listeners: list[Listener]
+    rack: Name | None = None
+    log_dirs: list[Uuid] = []
+    previous_broker_epoch: BrokerEpoch = -1
+
+
+class BrokerRegistrationResponse(Message):
+    error_code: Int16
+    broker_epoch: BrokerEpoch = -1
+    error_message: Text | None = None
+    throttle_time_ms: Count = 0
+
+
+class BrokerHeartbeatRequest(Message):
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+    current_metadata_offset: Offset
+    want_fence: bool
+    want_shut_down: bool
+    offline_log_dirs: list[Uuid] = []
+
+
+class BrokerHeartbeatResponse(Message):
+    error_code: Int16
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+    throttle_time_ms: Count = 0
+
+
+class AllocateProducerIdsRequest(Message):
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+
+
+class AllocateProducerIdsResponse(Message):
+    error_code: Int16
+    producer_id_start: Int64 = -1
+    producer_id_len: Count = 0
+    throttle_time_ms: Count = 0
