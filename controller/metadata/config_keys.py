@@ -1,0 +1,317 @@
+"""Configuration keys: name, type, default, unit and meaning stand together, once, and everything else is made from them.
+
+Values come as text (files, environment, ConfigRecords) or as plain Python values. `parse` turns a mapping into typed
+values or refuses with one clear sentence; an unknown key is answered with the nearest known one. Names, types, defaults
+and plain-number values are Kafka's.
+
+Topic keys have two names: `segment.bytes` on a topic is `log.segment.bytes` as a broker's default for all its topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strandline.protocol.errors import UsageError
+
+Value = int | float | bool | str | list[str] | None
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+REQUIRED: Final[Any] = type("Required", (), {"__repr__": lambda self: "(required)"})()
+"""The default of a key that has to be given."""
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    name: str
+    type: str
+    """"int", "long", "double", "boolean", "string" or "list" (text: separated by commas)."""
+    default: Any
+    unit: str
+    """"ms", "bytes", ... or empty."""
+    meaning: str
+    min: float | None = None
+    max: float | None = None
+    choices: tuple[str, ...] = ()
+    """If given, the value (each item of a list) is one of these."""
+    check: Callable[[Any], str | None] | None = None
+    """Returns what is wrong with a parsed value, or None."""
+    synonym: str | None = None
+    """Topic keys: the broker key that gives the default."""
+
+    def parse(self, value: Any) -> Any:
+        """The typed value; `UsageError` that names the key, the value and the rule."""
+        if value is None and self.default is None:
+            return None
+        parsed = _PARSERS[self.type](self, value)
+        if self.min is not None and parsed < self.min:
+            raise self._wrong(value, f"must be at least {self.min}")
+        if self.max is not None and parsed > self.max:
+            raise self._wrong(value, f"must be at most {self.max}")
+        if self.choices:
+            for item in parsed if isinstance(parsed, list) else [parsed]:
+                if item not in self.choices:
+                    raise self._wrong(value, f"must be one of {', '.join(self.choices)}")
+        problem = self.check(parsed) if self.check else None
+        if problem:
+            raise self._wrong(value, problem)
+        return parsed
+
+    def text(self, value: Any) -> str | None:
+        """The value as a file or a ConfigRecord would write it."""
+        if value is None or value is REQUIRED:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return ",".join(value) if isinstance(value, list) else str(value)
+
+    def _wrong(self, value: object, rule: str) -> UsageError:
+        return UsageError(f"config {self.name}: {value!r} is not allowed: {rule}")
+
+
+def _parse_int(key: ConfigKey, value: Any) -> int:
+    limit = INT_MAX if key.type == "int" else LONG_MAX
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise key._wrong(value, "must be a whole number")
+    try:
+        # `int` also takes "1_000" and other alphabets' digits: plain ASCII numbers only.
+        number = int(value) if isinstance(value, int) or (value.isascii() and "_" not in value) else None
+    except ValueError:
+        number = None
+    if number is None:
+        raise key._wrong(value, "must be a whole number")
+    if not -limit - 1 <= number <= limit:
+        raise key._wrong(value, f"does not fit a {key.type}")
+    return number
+
+
+def _parse_double(key: ConfigKey, value: Any) -> float:
+    try:
+        number = float(value) if not isinstance(value, bool) else float("nan")
+    except (TypeError, ValueError):
+        number = float("nan")
+    if number != number or number in (float("inf"), float("-inf")):
+        raise key._wrong(value, "must be a number")
+    return number
+
+
+def _parse_boolean(key: ConfigKey, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text not in ("true", "false"):
+        raise key._wrong(value, "must be true or false")
+    return text == "true"
+
+
+def _parse_string(key: ConfigKey, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise key._wrong(value, "must be text")
+    return str(value).strip()
+
+
+def _parse_list(key: ConfigKey, value: Any) -> list[str]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise key._wrong(value, "must be a list, separated by commas")
+    return [item.strip() for item in items if item.strip()]
+
+
+_PARSERS: dict[str, Callable[[ConfigKey, Any], Any]] = {
+    "int": _parse_int,
+    "long": _parse_int,
+    "double": _parse_double,
+    "boolean": _parse_boolean,
+    "string": _parse_string,
+    "list": _parse_list,
+}
+
+
+def by_name(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    return {key.name: key for key in keys}
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The known name that a mistyped one most likely meant."""
+    import difflib  # a rare path; kept out of every start
+
+    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> UsageError:
+    guess = nearest(name, names)
+    return UsageError(f"unknown {what} {name!r}" + (f"; did you mean {guess!r}?" if guess else ""))
+
+
+def parse(keys: Iterable[ConfigKey], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key with its typed value, the default where `mapping` is silent; `UsageError` for the first thing wrong."""
+    known = keys if isinstance(keys, dict) else by_name(keys)
+    for name in mapping:
+        if name not in known:
+            raise unknown_key(name, known)
+    result: dict[str, Any] = {}
+    for name, key in known.items():
+        if name in mapping:
+            result[name] = key.parse(mapping[name])
+        elif key.default is REQUIRED:
+            raise UsageError(f"config {name} is required: {key.meaning}")
+        else:
+            result[name] = key.default
+    return result
+
+
+def _no_unclean_election(value: bool) -> str | None:
+    return "unclean leader election may lose acknowledged records and is not offered yet" if value else None
+
+
+def _delete_only(value: list[str]) -> str | None:
+    return None if value == ["delete"] else "only 'delete' is offered for now"
+
+
+_TOPIC_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        "cleanup.policy",
+        "list",
+        ["delete"],
+        "",
+        "what happens to old segments; only 'delete' for now",
+        check=_delete_only,
+        synonym="log.cleanup.policy",
+    ),
+    ConfigKey(
+        "compression.type",
+        "string",
+        "producer",
+        "",
+        "'producer': batches are stored as they were sent",
+        choices=("producer",),
+        synonym="compression.type",
+    ),
+    ConfigKey(
+        "file.delete.delay.ms",
+        "long",
+        60_000,
+        "ms",
+        "how long a deleted segment's file stays before it is removed",
+        min=0,
+        synonym="log.segment.delete.delay.ms",
+    ),
+    ConfigKey(
+        "flush.messages",
+        "long",
+        LONG_MAX,
+        "records",
+        "fsync after so many records; replication is the usual durability",
+        min=1,
+        synonym="log.flush.interval.messages",
+    ),
+    ConfigKey("flush.ms", "long", LONG_MAX, "ms", "fsync at the latest after this time", min=0, synonym="log.flush.interval.ms"),
+    ConfigKey(
+        "index.interval.bytes",
+        "int",
+        4096,
+        "bytes",
+        "an index entry after so many bytes of batches",
+        min=0,
+        synonym="log.index.interval.bytes",
+    ),
+    ConfigKey(
+        "max.message.bytes",
+        "int",
+        1_048_588,
+        "bytes",
+        "the largest record batch that is accepted",
+        min=0,
+        synonym="message.max.bytes",
+    ),
+    ConfigKey(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        "",
+        "whose time a record carries: the producer's, or that of the leader's append",
+        choices=("CreateTime", "LogAppendTime"),
+        synonym="log.message.timestamp.type",
+    ),
+    ConfigKey(
+        "min.insync.replicas",
+        "int",
+        1,
+        "replicas",
+        "acks=all is refused, and the high watermark stands, while fewer replicas are in sync",
+        min=1,
+        synonym="min.insync.replicas",
+    ),
+    ConfigKey(
+        "retention.bytes",
+        "long",
+        -1,
+        "bytes",
+        "old segments beyond this size of a partition are deleted; -1: no bound",
+        min=-1,
+        synonym="log.retention.bytes",
+    ),
+    ConfigKey(
+        "retention.ms",
+        "long",
+        604_800_000,
+        "ms",
+        "segments older than this are deleted; -1: no bound",
+        min=-1,
+        synonym="log.retention.ms",
+    ),
+    ConfigKey(
+        "segment.bytes", "int", 1_073_741_824, "bytes", "a segment file's largest size", min=14, synonym="log.segment.bytes"
+    ),
+    ConfigKey(
+        "segment.index.bytes",
+        "int",
+        10_485_760,
+        "bytes",
+        "an index file's largest size",
+        min=4,
+        synonym="log.index.size.max.bytes",
+    ),
+    ConfigKey(
+        "segment.ms", "long", 604_800_000, "ms", "a segment is rolled at the latest after this time", min=1, synonym="log.roll.ms"
+    ),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        "boolean",
+        False,
+        "",
+        "whether a replica outside the ISR may be elected; refused for now",
+        check=_no_unclean_election,
+        synonym="unclean.leader.election.enable",
+    ),
+)
+
+TOPIC_CONFIGS: dict[str, ConfigKey] = by_name(_TOPIC_KEYS)
+
+_TOPIC_KEY_OF_BROKER_KEY: dict[str, str] = {key.synonym: key.name for key in _TOPIC_KEYS if key.synonym}
+
+DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
+    synonym: ConfigKey(
+        synonym,
+        topic.type,
+        topic.default,
+        topic.unit,
+        f"default of {name}: {topic.meaning}",
+        topic.min,
+        topic.max,
+        topic.choices,
+        topic.check,
+    )
+    for synonym, name in _TOPIC_KEY_OF_BROKER_KEY.items()
+    for topic in (TOPIC_CONFIGS[name],)
+}
+"""Keys of a broker resource that can be changed while it runs: the defaults of its topics."""
+
+
+def as_topic_values(broker_values: Mapping[str, Any]) -> dict[str, Any]:
+    """A broker's values under the topic keys that they are the defaults of; other keys are left out."""
+    known = _TOPIC_KEY_OF_BROKER_KEY
+    return {known[name]: value for name, value in broker_values.items() if name in known}

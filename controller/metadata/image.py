@@ -1,0 +1,439 @@
+"""What the cluster agrees on, as a picture: the metadata image, and the delta that a batch of records makes.
+
+An image never changes. `image.apply(records, offset, epoch)` gives a delta that holds the image before, the image after
+and what differs, in one pass over the records; unchanged parts are shared between the two (`persistent_map.py`).
+Brokers act on deltas; the active controller decides on the newest image. Replaying all records from the empty image and
+loading a snapshot (`to_records`) give equal images.
+
+Epoch rules of a partition: every change record raises the partition epoch by one; one that names a leader, be it the
+same or none, raises the leader epoch by one too. So the leader epoch never grows faster than the partition epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from strandline.controller.metadata import config_keys
+from strandline.controller.metadata.persistent_map import PersistentMap
+from strandline.controller.metadata.records import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
+    RECOVERED,
+    AnyRecord,
+    BrokerIds,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from strandline.protocol.errors import InternalError
+from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
+from strandline.protocol.messages.common import Listener
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)"""
+ConfigResource = tuple[int, str]
+"""(resource type, name)"""
+
+
+class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
+    """One partition as the controller has it."""
+
+    replicas: BrokerIds
+    """`replicas[0]` is the preferred leader."""
+    isr: BrokerIds
+    """A subset of `replicas`, never empty; holds fenced brokers only when the last member died (then `leader` is none)."""
+    leader: int
+    """A member of `isr`, or NO_LEADER."""
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    """>= leader_epoch; the token that an AlterPartition must name."""
+    leader_recovery_state: int = RECOVERED
+    elr: BrokerIds = ()
+    last_known_elr: BrokerIds = ()
+    adding_replicas: BrokerIds = ()
+    removing_replicas: BrokerIds = ()
+
+    def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
+        """The registration after the change."""
+        new_leader = change.leader != NO_LEADER_CHANGE
+        recovery = change.leader_recovery_state
+        return PartitionRegistration(
+            self.replicas if change.replicas is None else change.replicas,
+            self.isr if change.isr is None else change.isr,
+            change.leader if new_leader else self.leader,
+            self.leader_epoch + 1 if new_leader else self.leader_epoch,
+            self.partition_epoch + 1,
+            self.leader_recovery_state if recovery == NO_RECOVERY_CHANGE else recovery,
+            self.elr if change.elr is None else change.elr,
+            self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+            self.adding_replicas if change.adding_replicas is None else change.adding_replicas,
+            self.removing_replicas if change.removing_replicas is None else change.removing_replicas,
+        )
+
+
+class TopicImage(msgspec.Struct, frozen=True):
+    name: str
+    topic_id: bytes
+    partitions: PersistentMap[int, PartitionRegistration]
+    """Indexes 0..n-1, without a gap."""
+
+
+class BrokerRegistration(msgspec.Struct, frozen=True):
+    broker_id: int
+    broker_epoch: int
+    """The offset of its registration record: grows with every new process of this broker."""
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """May be a new member of an ISR, and a leader."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener_name: str | None = None) -> Listener | None:
+        """Its address on the named listener; without a name, the first one."""
+        for listener in self.listeners:
+            if listener_name is None or listener.name == listener_name:
+                return listener
+        return None
+
+
+class MetadataImage(msgspec.Struct, frozen=True):
+    """Everything up to and including `offset`."""
+
+    EMPTY: ClassVar[MetadataImage]
+
+    offset: int
+    """The last record applied, -1: none."""
+    epoch: int
+    """The controller epoch of that record."""
+    brokers: dict[int, BrokerRegistration]
+    topics_by_id: PersistentMap[bytes, TopicImage]
+    topics_by_name: PersistentMap[str, bytes]
+    """Name -> topic id; `topic(name)` goes through both."""
+    configs: PersistentMap[ConfigResource, dict[str, str]]
+    """Only what was set; a resource without a set key has no entry."""
+    next_producer_id: int = 0
+    partition_count: int = 0
+
+    @staticmethod
+    def empty() -> MetadataImage:
+        return MetadataImage(-1, -1, {}, PersistentMap(), PersistentMap(), PersistentMap())
+
+    @staticmethod
+    def from_records(records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataImage:
+        """The image of a snapshot that holds everything up to and including `offset`."""
+        return MetadataImage.empty().apply(records, offset, epoch).image
+
+    def topic(self, name: str) -> TopicImage | None:
+        topic_id = self.topics_by_name.get(name)
+        return None if topic_id is None else self.topics_by_id.get(topic_id)
+
+    def partition(self, key: PartitionKey) -> PartitionRegistration | None:
+        topic = self.topics_by_id.get(key[0])
+        return None if topic is None else topic.partitions.get(key[1])
+
+    def config(self, resource_type: int, name: str) -> dict[str, str]:
+        """What was set on the resource itself."""
+        return self.configs.get((resource_type, name)) or {}
+
+    def topic_config(
+        self, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
+    ) -> dict[str, config_keys.Value]:
+        """Every topic key with the value that counts: topic, then broker, then cluster default, then `static`, then default."""
+        layers = [
+            config_keys.as_topic_values(static or {}),
+            config_keys.as_topic_values(self.config(RESOURCE_BROKER, "")),
+            config_keys.as_topic_values(self.config(RESOURCE_BROKER, str(broker_id)) if broker_id is not None else {}),
+            self.config(RESOURCE_TOPIC, name),
+        ]
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            merged.update(layer)
+        return config_keys.parse(config_keys.TOPIC_CONFIGS, merged)
+
+    def apply(self, records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataDelta:
+        """One pass over decoded records of which the last has `offset`; `InternalError` if one contradicts the image."""
+        builder = _Builder(self)
+        for record in records:
+            builder.replay(record)
+        return builder.build(offset, epoch)
+
+    def delta_to(self, image: MetadataImage) -> MetadataDelta:
+        """What differs between this image and another one: for a snapshot that replaces all state."""
+        return _difference(self, image)
+
+    def to_records(self) -> Iterator[AnyRecord]:
+        """The shortest list of records that makes this image from the empty one, in a fixed order."""
+        for broker_id in sorted(self.brokers):
+            yield RegisterBrokerRecord(**msgspec.structs.asdict(self.brokers[broker_id]))
+        for name in sorted(self.topics_by_name):
+            topic = self.topics_by_id[self.topics_by_name[name]]
+            yield TopicRecord(name, topic.topic_id)
+            for index in sorted(topic.partitions):
+                partition = topic.partitions[index]
+                yield PartitionRecord(topic.topic_id, index, **msgspec.structs.asdict(partition))
+        for resource in sorted(self.configs):
+            for key, value in sorted(self.configs[resource].items()):
+                yield ConfigRecord(*resource, key, value)
+        if self.next_producer_id:
+            yield ProducerIdsRecord(-1, -1, self.next_producer_id)
+
+
+class MetadataDelta(msgspec.Struct):
+    """What one apply changed. Lists are in the order of the first change; nothing appears twice."""
+
+    before: MetadataImage
+    image: MetadataImage
+    """The image after."""
+    changed_partitions: list[PartitionKey]
+    """Created or changed, and still there; those of removed topics are not listed."""
+    removed_topics: list[TopicImage]
+    """As they were before."""
+    created_topics: list[bytes]
+    changed_topics: list[bytes]
+    """Created, or with a created or changed partition."""
+    changed_brokers: list[int]
+    """Registered, changed or unregistered."""
+    changed_configs: list[ConfigResource]
+
+    @property
+    def is_empty(self) -> bool:
+        lists = (self.changed_partitions, self.removed_topics, self.created_topics, self.changed_brokers, self.changed_configs)
+        return not any(lists)
+
+
+class _Builder:
+    """Collects the changes of one apply; dicts serve as ordered sets."""
+
+    def __init__(self, before: MetadataImage) -> None:
+        self.before = before
+        self.brokers: dict[int, BrokerRegistration] | None = None
+        self.changed_brokers: dict[int, None] = {}
+        self.partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
+        """Changed partitions per topic that is there."""
+        self.created: dict[bytes, str] = {}
+        self.removed: dict[bytes, TopicImage] = {}
+        self.configs: dict[ConfigResource, dict[str, str]] = {}
+        self.next_producer_id = before.next_producer_id
+
+    def replay(self, record: AnyRecord) -> None:
+        _REPLAY[type(record)](self, record)
+
+    # -- brokers --
+
+    def _brokers(self) -> dict[int, BrokerRegistration]:
+        if self.brokers is None:
+            self.brokers = dict(self.before.brokers)
+        return self.brokers
+
+    def on_register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._brokers()[record.broker_id] = BrokerRegistration(**msgspec.structs.asdict(record))
+        self.changed_brokers[record.broker_id] = None
+
+    def on_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._brokers()[record.broker_id]
+        self.changed_brokers[record.broker_id] = None
+
+    def on_broker_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        self._brokers()[record.broker_id] = msgspec.structs.replace(
+            broker,
+            fenced=broker.fenced if record.fenced == 0 else record.fenced == 1,
+            in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown == 1,
+            log_dirs=broker.log_dirs if record.log_dirs is None else record.log_dirs,
+        )
+        self.changed_brokers[record.broker_id] = None
+
+    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+        broker = self._brokers().get(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            raise InternalError(f"a metadata record names broker {broker_id} epoch {broker_epoch}, but the image has {broker}")
+        return broker
+
+    # -- topics --
+
+    def on_topic(self, record: TopicRecord) -> None:
+        if record.topic_id in self.before.topics_by_id or record.topic_id in self.created:
+            raise InternalError(f"a metadata record creates topic id {record.topic_id.hex()}, which is there already")
+        self.created[record.topic_id] = record.name
+        self.partitions[record.topic_id] = {}
+
+    def on_partition(self, record: PartitionRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        partitions[record.partition] = PartitionRegistration(
+            record.replicas,
+            record.isr,
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            record.leader_recovery_state,
+            record.elr,
+            record.last_known_elr,
+            record.adding_replicas,
+            record.removing_replicas,
+        )
+
+    def on_partition_change(self, record: PartitionChangeRecord) -> None:
+        topic_id, index = record.topic_id, record.partition
+        changed = self.partitions.get(topic_id)
+        if changed is None:
+            changed = self._partitions_of(topic_id)
+        partition = changed.get(index) or self.before.partition((topic_id, index))
+        if partition is None:
+            raise InternalError(f"a metadata record changes partition {topic_id.hex()}-{index}, which is not there")
+        changed[index] = partition.merge(record)
+
+    def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionRegistration]:
+        if topic_id not in self.partitions:
+            if topic_id not in self.before.topics_by_id or topic_id in self.removed:
+                raise InternalError(f"a metadata record names topic id {topic_id.hex()}, which is not there")
+            self.partitions[topic_id] = {}
+        return self.partitions[topic_id]
+
+    def on_remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic_id = record.topic_id
+        name = self.created.pop(topic_id, None)
+        self.partitions.pop(topic_id, None)
+        if name is None:
+            topic = self.before.topics_by_id.get(topic_id)
+            if topic is None or topic_id in self.removed:
+                raise InternalError(f"a metadata record removes topic id {topic_id.hex()}, which is not there")
+            self.removed[topic_id] = topic
+            name = topic.name
+        resource = (RESOURCE_TOPIC, name)
+        if resource in self.configs or resource in self.before.configs:
+            self.configs[resource] = {}
+
+    # -- the rest --
+
+    def on_config(self, record: ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        values = self.configs.get(resource)
+        if values is None:
+            values = self.configs[resource] = dict(self.before.config(*resource))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+
+    def on_producer_ids(self, record: ProducerIdsRecord) -> None:
+        self.next_producer_id = record.next_producer_id
+
+    def on_no_op(self, record: NoOpRecord) -> None:
+        pass
+
+    # -- the result --
+
+    def build(self, offset: int, epoch: int) -> MetadataDelta:
+        before = self.before
+        topics: dict[bytes, TopicImage] = {}
+        changed_partitions: list[PartitionKey] = []
+        added = 0
+        for topic_id, changed in self.partitions.items():
+            name, old = self._name_and_partitions(topic_id)
+            partitions = old.updated(changed)
+            added += len(partitions) - len(old)
+            topics[topic_id] = TopicImage(name, topic_id, partitions)
+            changed_partitions += [(topic_id, index) for index in changed]
+        # A name may be removed and created anew in one apply: the creation wins.
+        names_gone = {t.name: None for t in self.removed.values() if t.name not in self.created.values()}
+        gone = sum(len(t.partitions) for t in self.removed.values())
+        image = MetadataImage(
+            offset,
+            epoch,
+            before.brokers if self.brokers is None else self.brokers,
+            before.topics_by_id.updated(topics, self.removed),
+            before.topics_by_name.updated({name: topic_id for topic_id, name in self.created.items()}, names_gone),
+            before.configs.updated(
+                {r: v for r, v in self.configs.items() if v}, {r: None for r, v in self.configs.items() if not v}
+            ),
+            self.next_producer_id,
+            before.partition_count + added - gone,
+        )
+        return MetadataDelta(
+            before,
+            image,
+            changed_partitions,
+            list(self.removed.values()),
+            list(self.created),
+            list(topics),
+            list(self.changed_brokers),
+            list(self.configs),
+        )
+
+    def _name_and_partitions(self, topic_id: bytes) -> tuple[str, PersistentMap[int, PartitionRegistration]]:
+        if topic_id in self.created:
+            return self.created[topic_id], PersistentMap()
+        old = self.before.topics_by_id[topic_id]
+        return old.name, old.partitions
+
+
+_REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
+    RegisterBrokerRecord: _Builder.on_register_broker,
+    UnregisterBrokerRecord: _Builder.on_unregister_broker,
+    BrokerRegistrationChangeRecord: _Builder.on_broker_change,
+    TopicRecord: _Builder.on_topic,
+    PartitionRecord: _Builder.on_partition,
+    PartitionChangeRecord: _Builder.on_partition_change,
+    RemoveTopicRecord: _Builder.on_remove_topic,
+    ConfigRecord: _Builder.on_config,
+    ProducerIdsRecord: _Builder.on_producer_ids,
+    NoOpRecord: _Builder.on_no_op,
+}
+
+
+def _difference(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
+    removed = [topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id]
+    created = [topic_id for topic_id in image.topics_by_id if topic_id not in before.topics_by_id]
+    changed: list[PartitionKey] = []
+    changed_topics: dict[bytes, None] = dict.fromkeys(created)
+    for topic_id, topic in image.topics_by_id.items():
+        old = before.topics_by_id.get(topic_id)
+        for index, partition in topic.partitions.items():
+            if old is None or old.partitions.get(index) != partition:
+                changed.append((topic_id, index))
+                changed_topics[topic_id] = None
+    return MetadataDelta(
+        before,
+        image,
+        changed,
+        removed,
+        created,
+        list(changed_topics),
+        _changed_keys(before.brokers, image.brokers),
+        _changed_keys(before.configs, image.configs),
+    )
+
+
+def _changed_keys(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> list[Any]:
+    return sorted(key for key in {**before, **after} if before.get(key) != after.get(key))
+
+
+MetadataImage.EMPTY = MetadataImage.empty()
+
+__all__ = [
+    "NO_LEADER",
+    "BrokerRegistration",
+    "MetadataDelta",
+    "MetadataImage",
+    "PartitionKey",
+    "PartitionRegistration",
+    "TopicImage",
+]
