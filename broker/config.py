@@ -1,0 +1,278 @@
+"""A broker's configuration: the keys, with Kafka's names, defaults, units and meanings, and the typed values.
+
+The keys that are defaults of topics (`log.segment.bytes`, `min.insync.replicas`, ...) come from the table of the topic
+keys, so that each stands in one place. Everything is checked at the start, relations between keys too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from strandline.controller.metadata.config_keys import (
+    DYNAMIC_BROKER_CONFIGS,
+    INT_MAX,
+    LONG_MAX,
+    REQUIRED,
+    ConfigKey,
+    by_name,
+    parse,
+)
+from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import Listener
+
+
+class Voter(NamedTuple):
+    """A controller of the metadata quorum."""
+
+    id: int
+    host: str
+    port: int
+
+
+_IDENTITY = (
+    ConfigKey("node.id", "int", REQUIRED, "", "the broker's id, unique in the cluster", min=0),
+    ConfigKey("cluster.id", "string", REQUIRED, "", "the cluster that this broker belongs to; it never joins another one"),
+    ConfigKey(
+        "listeners", "list", ["PLAINTEXT://127.0.0.1:9092"], "", "where the broker listens: NAME://host:port, ...; port 0: any"
+    ),
+    ConfigKey("advertised.listeners", "list", None, "", "the addresses that others are told; the listeners, if not given"),
+    ConfigKey(
+        "inter.broker.listener.name",
+        "string",
+        None,
+        "",
+        "the listener that brokers use among themselves; the first, if not given",
+    ),
+    ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one, for now)"),
+    ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
+    ConfigKey("broker.rack", "string", None, "", "where the broker stands; replicas are spread over racks"),
+)
+
+_CONTROLLER_LINK = (
+    ConfigKey("broker.heartbeat.interval.ms", "int", 500, "ms", "how often the broker tells the controller that it lives", min=1),
+    ConfigKey(
+        "broker.session.timeout.ms", "int", 3000, "ms", "without a heartbeat for so long, the controller fences the broker", min=1
+    ),
+    ConfigKey(
+        "initial.broker.registration.timeout.ms",
+        "int",
+        60_000,
+        "ms",
+        "a broker that can not register for so long gives up",
+        min=1,
+    ),
+    ConfigKey("controlled.shutdown.enable", "boolean", True, "", "hand leadership over before stopping"),
+    ConfigKey(
+        "controlled.shutdown.timeout.ms",
+        "int",
+        10_000,
+        "ms",
+        "how long stopping waits for the controller to move the leaders",
+        min=0,
+    ),
+)
+
+_REPLICATION = (
+    ConfigKey(
+        "num.replica.fetchers",
+        "int",
+        1,
+        "",
+        "connections to each source leader, over which its partitions are spread",
+        min=1,
+        max=64,
+    ),
+    ConfigKey(
+        "replica.lag.time.max.ms", "long", 10_000, "ms", "a follower that was not caught up for so long leaves the ISR", min=1
+    ),
+    ConfigKey(
+        "replica.fetch.max.bytes",
+        "int",
+        1 << 20,
+        "bytes",
+        "what a follower fetches of one partition; one batch in any case",
+        min=0,
+    ),
+    ConfigKey("replica.fetch.response.max.bytes", "int", 10 << 20, "bytes", "what a follower fetches at once", min=0),
+    ConfigKey("replica.fetch.min.bytes", "int", 1, "bytes", "the leader waits until it has so much for a follower", min=1),
+    ConfigKey("replica.fetch.wait.max.ms", "int", 500, "ms", "how long the leader parks a follower's fetch", min=0),
+    ConfigKey("replica.fetch.backoff.ms", "int", 1000, "ms", "the longest delay of a partition whose fetch fails", min=1),
+    ConfigKey(
+        "replica.high.watermark.checkpoint.interval.ms",
+        "long",
+        5000,
+        "ms",
+        "how often changed high watermarks are written",
+        min=1,
+    ),
+)
+
+_LOG = (
+    ConfigKey(
+        "log.flush.scheduler.interval.ms",
+        "long",
+        LONG_MAX,
+        "ms",
+        "how often it is checked whether a log is due for a flush",
+        min=1,
+    ),
+    ConfigKey(
+        "log.flush.offset.checkpoint.interval.ms",
+        "int",
+        60_000,
+        "ms",
+        "how often recovery points and log starts are written",
+        min=1,
+    ),
+    ConfigKey("log.retention.check.interval.ms", "long", 300_000, "ms", "how often old segments are looked for", min=1),
+    ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
+    ConfigKey(
+        "default.replication.factor", "int", 1, "", "replicas of a topic that is created without a number", min=1, max=32767
+    ),
+    ConfigKey("producer.id.expiration.ms", "int", 86_400_000, "ms", "a silent producer's state is kept so long", min=1),
+)
+
+_LIMITS = (
+    ConfigKey("max.connections", "int", INT_MAX, "", "connections of one listener", min=1),
+    ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "a silent connection is closed after this time", min=1),
+    ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
+    ConfigKey("fetch.max.bytes", "int", 55 << 20, "bytes", "the largest fetch response to a consumer", min=1024),
+    ConfigKey("max.incremental.fetch.session.cache.slots", "int", 1000, "", "fetch sessions that are kept", min=0),
+)
+
+KEYS: tuple[ConfigKey, ...] = (
+    *_IDENTITY,
+    *_CONTROLLER_LINK,
+    *_REPLICATION,
+    *_LOG,
+    *_LIMITS,
+    *DYNAMIC_BROKER_CONFIGS.values(),
+)
+_BY_NAME = by_name(KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A broker's settings, checked. `values` has every key; the fields are those that code asks for by name."""
+
+    node_id: int
+    cluster_id: str
+    listeners: tuple[Listener, ...]
+    """Where to bind; a port may be 0."""
+    advertised_listeners: tuple[Listener, ...] | None
+    """None: the listeners, with the ports that were bound."""
+    inter_broker_listener_name: str
+    data_dir: str
+    voters: tuple[Voter, ...]
+    values: Mapping[str, Any]
+    given: frozenset[str]
+    """The keys that were set, in contrast to those that have their default."""
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> BrokerConfig:
+        """From Kafka's dotted keys; `UsageError` with one clear sentence for whatever is wrong."""
+        values = parse(KEYS, mapping)
+        listeners = _listeners("listeners", values["listeners"])
+        advertised = values["advertised.listeners"]
+        config = cls(
+            node_id=values["node.id"],
+            cluster_id=values["cluster.id"],
+            listeners=listeners,
+            advertised_listeners=None if advertised is None else _listeners("advertised.listeners", advertised),
+            inter_broker_listener_name=values["inter.broker.listener.name"] or listeners[0].name,
+            data_dir=_only_directory(values["log.dirs"]),
+            voters=parse_voters(values["controller.quorum.voters"]),
+            values=values,
+            given=frozenset(mapping),
+        )
+        config._check_relations()
+        return config
+
+    def __getitem__(self, name: str) -> Any:
+        """The typed value of a key, by Kafka's name."""
+        return self.values[name]
+
+    @property
+    def topic_defaults(self) -> dict[str, Any]:
+        """What was set here of the keys that are defaults of topics."""
+        return {name: self.values[name] for name in DYNAMIC_BROKER_CONFIGS if name in self.given}
+
+    def text(self, name: str) -> str | None:
+        return _BY_NAME[name].text(self.values[name])
+
+    def _check_relations(self) -> None:
+        values = self.values
+        if not self.cluster_id:
+            raise UsageError("config cluster.id must not be empty")
+        names = [listener.name for listener in self.listeners]
+        if self.inter_broker_listener_name not in names:
+            raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")
+        if self.advertised_listeners is None:
+            _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners says how others reach this broker")
+        else:
+            _refuse_wildcards("advertised.listeners", self.advertised_listeners, "")
+            if [listener.name for listener in self.advertised_listeners] != names:
+                raise UsageError("config advertised.listeners must name the same listeners as listeners, in the same order")
+        if values["broker.heartbeat.interval.ms"] >= values["broker.session.timeout.ms"]:
+            raise UsageError("config broker.heartbeat.interval.ms must be smaller than broker.session.timeout.ms")
+        if values["replica.fetch.wait.max.ms"] > values["replica.lag.time.max.ms"]:
+            raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
+        if any(voter.id == self.node_id for voter in self.voters):
+            raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
+
+
+def parse_voters(items: list[str]) -> tuple[Voter, ...]:
+    """`101@127.0.0.1:9192` and so on."""
+    voters = []
+    for item in items:
+        node, at, address = item.partition("@")
+        host, port = _address(address) if at and node.isascii() and node.isdigit() else ("", -1)
+        if not host or port <= 0:
+            raise UsageError(f"config controller.quorum.voters: {item!r} is not of the form id@host:port")
+        voters.append(Voter(int(node), host, port))
+    if not voters:
+        raise UsageError("config controller.quorum.voters must name at least one controller")
+    if len({voter.id for voter in voters}) < len(voters):
+        raise UsageError("config controller.quorum.voters names an id twice")
+    return tuple(voters)
+
+
+def _listeners(key: str, items: list[str]) -> tuple[Listener, ...]:
+    listeners = tuple(_listener(key, item) for item in items)
+    if not listeners:
+        raise UsageError(f"config {key} must name at least one listener")
+    if len({listener.name for listener in listeners}) < len(listeners):
+        raise UsageError(f"config {key} has two listeners of the same name")
+    return listeners
+
+
+def _listener(key: str, item: str) -> Listener:
+    name, separator, address = item.partition("://")
+    host, port = _address(address)
+    if not separator or not name or port < 0:
+        raise UsageError(f"config {key}: {item!r} is not of the form NAME://host:port")
+    if name in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
+        raise UsageError(f"config {key}: {name} is not offered yet; connections are plaintext")
+    return Listener(name, host, port)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        return "", -1
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:
+    for listener in listeners:
+        if listener.host in ("", "0.0.0.0", "::"):
+            raise UsageError(f"config {key}: others can not connect to host {listener.host!r}; name a real one{unless}")
+
+
+def _only_directory(directories: list[str]) -> str:
+    if len(directories) != 1:
+        raise UsageError(f"config log.dirs: one directory is needed and offered for now, not {len(directories)}")
+    return directories[0]

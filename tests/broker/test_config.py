@@ -1,0 +1,79 @@
+"""A broker's configuration: Kafka's keys in, typed values or one clear sentence out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import Listener
+
+MINIMAL: dict[str, Any] = {
+    "node.id": 1,
+    "cluster.id": "c1",
+    "log.dirs": "/data",
+    "controller.quorum.voters": "101@127.0.0.1:9192,102@[::1]:9193",
+}
+
+
+def test_a_minimal_config_has_kafkas_defaults() -> None:
+    config = BrokerConfig.from_mapping(MINIMAL)
+    assert config.voters == (Voter(101, "127.0.0.1", 9192), Voter(102, "::1", 9193))
+    assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092),)
+    assert config.inter_broker_listener_name == "PLAINTEXT"
+    assert config["replica.fetch.wait.max.ms"] == 500
+    assert config["log.segment.bytes"] == 1 << 30
+    assert config.topic_defaults == {}
+    assert config.text("controlled.shutdown.enable") == "true"
+
+
+def test_values_may_be_text_or_numbers_and_topic_defaults_are_those_that_were_given() -> None:
+    config = BrokerConfig.from_mapping({**MINIMAL, "node.id": "7", "min.insync.replicas": "2", "log.segment.bytes": 4096})
+    assert config.node_id == 7
+    assert config.topic_defaults == {"min.insync.replicas": 2, "log.segment.bytes": 4096}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"node.id": "one"}, "node.id.*whole number"),
+        ({"node.id": 101}, "node.id: 101 is the id of a controller"),
+        ({"cluster.id": ""}, "cluster.id must not be empty"),
+        ({"nodes.id": 1}, "unknown config key 'nodes.id'; did you mean 'node.id'"),
+        ({"listeners": "127.0.0.1:9092"}, "not of the form NAME://host:port"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "not of the form NAME://host:port"),
+        ({"listeners": "SSL://h:1"}, "SSL is not offered yet"),
+        ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others can not connect to host '0.0.0.0'.*advertised.listeners"),
+        ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),
+        ({"inter.broker.listener.name": "X"}, "there is no listener 'X'"),
+        ({"log.dirs": "/a,/b"}, "log.dirs: one directory"),
+        ({"controller.quorum.voters": "127.0.0.1:9192"}, "not of the form id@host:port"),
+        ({"controller.quorum.voters": "1@h:1,1@h:2"}, "names an id twice"),
+        ({"broker.heartbeat.interval.ms": 5000}, "heartbeat.interval.ms must be smaller"),
+        ({"replica.fetch.wait.max.ms": 20_000}, "replica.fetch.wait.max.ms must not be larger"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_the_key(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        BrokerConfig.from_mapping({**MINIMAL, **change})
+
+
+@pytest.mark.parametrize("missing", sorted(MINIMAL))
+def test_a_missing_required_key_is_named(missing: str) -> None:
+    with pytest.raises(UsageError, match=missing):
+        BrokerConfig.from_mapping({k: v for k, v in MINIMAL.items() if k != missing})
+
+
+def test_a_wildcard_listener_is_fine_when_an_address_is_advertised() -> None:
+    config = BrokerConfig.from_mapping(
+        {**MINIMAL, "listeners": "PLAINTEXT://0.0.0.0:0", "advertised.listeners": "PLAINTEXT://broker-1:9092"}
+    )
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "broker-1", 9092),)
+
+
+def test_every_key_has_a_meaning_and_stands_once() -> None:
+    assert all(key.meaning for key in KEYS)
+    assert len({key.name for key in KEYS}) == len(KEYS)
