@@ -1,0 +1,34 @@
+"""`strandline broker` and `strandline controller`: one process in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strandline.cli.common import Settings, new_app
+
+app = new_app()
+
+Config = Annotated[
+    str | None,
+    typer.Option("--config", envvar="STRANDLINE_CONFIG", metavar="FILE", help="TOML with Kafka's key names (`config keys`)."),
+]
+
+
+@app.command()
+def broker(config: Config = None, settings: Settings = None) -> None:
+    """Run one broker. Environment variables STRANDLINE_<KEY> come over the file, --set over both."""
+    _run("broker", config, settings)
+
+
+@app.command()
+def controller(config: Config = None, settings: Settings = None) -> None:
+    """Run one controller. Environment variables STRANDLINE_<KEY> come over the file, --set over both."""
+    _run("controller", config, settings)
+
+
+def _run(role: str, config: str | None, settings: list[str] | None) -> None:
+    from strandline import node
+
+    raise typer.Exit(node.run(role, config, settings or []))

@@ -1,0 +1,98 @@
+"""`strandline up`: a local cluster in the foreground. It tells what happens to its nodes and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import Json, Settings, new_app, note, parse_settings, print_json, print_table
+
+if TYPE_CHECKING:
+    from strandline.local_cluster import LocalCluster
+
+app = new_app()
+
+
+@app.command()
+def up(
+    brokers: Annotated[int, typer.Option(help="How many brokers.", min=1)] = 3,
+    controllers: Annotated[int, typer.Option(help="How many controllers: 1, 3 or 5.", min=1)] = 3,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the data here; without it, a temporary folder.")] = None,
+    base_port: Annotated[int, typer.Option(help="Brokers listen on this port and up, controllers behind them.")] = 9092,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Run a local cluster of real processes. Ctrl-C stops it in order."""
+    from strandline.local_cluster import Event, LocalCluster
+
+    def tell(event: Event) -> None:
+        if json:
+            print_json({"event": event.kind, "node": event.node, "text": event.text})
+        elif event.kind != "started" or ready:
+            note(f"{event.node} {event.text}")
+
+    ready: list[bool] = []
+    with tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True) as temporary:
+        cluster = LocalCluster(
+            data or temporary,
+            brokers=brokers,
+            controllers=controllers,
+            base_port=base_port,
+            settings=parse_settings(settings),
+            on_event=tell,
+        )
+        asyncio.run(_run(cluster, json=json, ready=ready))
+
+
+async def _run(cluster: LocalCluster, *, json: bool, ready: list[bool]) -> None:
+    from strandline.control import ControlServer
+
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _on_signal, asked)
+    control = ControlServer(cluster)
+    await control.start()
+    try:
+        start = asyncio.ensure_future(cluster.start())
+        stop = asyncio.ensure_future(asked.wait())
+        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait({start})
+            return
+        start.result()
+        ready.append(True)
+        _announce(cluster, json)
+        await stop
+        if not json:
+            note("stopping (Ctrl-C again: at once)")
+        asked.clear()
+        orderly = asyncio.ensure_future(cluster.stop())
+        hurry = asyncio.ensure_future(asked.wait())
+        await asyncio.wait({orderly, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        if not orderly.done():
+            await cluster.stop(abruptly=True)
+        await orderly
+        hurry.cancel()
+    finally:
+        await control.stop()
+
+
+def _on_signal(asked: asyncio.Event) -> None:
+    asked.set()
+
+
+def _announce(cluster: LocalCluster, json: bool) -> None:
+    nodes = [node.describe() for node in cluster.nodes.values()]
+    if json:
+        print_json({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes})
+        return
+    print_table(("name", "pid", "address", "data"), [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["data"]) for n in nodes])
+    print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
+    print("Ctrl-C stops it; from another terminal: strandline node kill broker-1", file=sys.stderr, flush=True)

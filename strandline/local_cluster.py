@@ -1,0 +1,466 @@
+"""A cluster of real processes on this machine: started, killed, paused, restarted, and watched.
+
+`strandline up`, the demo, the benchmarks and the process tests all stand on this class. Every node is a process of its
+own (`python -m strandline.node`), in a session of its own, so that Ctrl-C reaches only us and we stop the nodes in order;
+each holds the read end of a pipe from us as its standard input and stops when we are gone, however we went.
+
+    DIR/cluster.json                     who is who: ids, ports, pids; rewritten atomically at each change
+    DIR/broker-1/broker.toml             its configuration; `strandline broker --config` runs it by hand
+    DIR/broker-1/data/                   its log directory
+    DIR/broker-1/log.jsonl               what it logged
+
+The node that answers "am I ready" is each broker itself: the cluster is ready when every broker's own picture has every
+broker unfenced and an active controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+from strandline.node import RESERVED_ENVIRONMENT, keys_of
+from strandline.protocol.errors import BrokerError, StrandlineError, UsageError
+
+HOST = "127.0.0.1"
+READY_POLL_MS = 15
+STOP_TIMEOUT_MS = 15_000
+
+
+class ClusterError(StrandlineError):
+    """The cluster on this machine did not do what was asked: a node ended, or was not ready in time."""
+
+
+class Event(NamedTuple):
+    """Something happened to a node: "started", "exited" (by itself), "killed", "stopped", "paused", "resumed"."""
+
+    kind: str
+    node: str
+    text: str
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    role: str
+    id: int
+    port: int
+    folder: Path
+    process: asyncio.subprocess.Process | None = None
+    """The latest process; None before the first start."""
+    paused: bool = False
+    expected_end: str = ""
+    """Why its end will not be a surprise: "killed" or "stopped"; empty while it should be running."""
+    watcher: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """Of the running process; 0 when there is none."""
+        return self.process.pid if self.process and self.running else 0
+
+    @property
+    def state(self) -> str:
+        if not self.running:
+            return "down"
+        return "paused" if self.paused else "running"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / f"{self.role}.toml"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "role": self.role,
+            "id": self.id,
+            "pid": self.pid,
+            "host": HOST,
+            "port": self.port,
+            "data": str(self.data),
+            "state": self.state,
+        }
+
+
+class LocalCluster:
+    """`async with LocalCluster(folder) as cluster:` has three controllers and three brokers, ready.
+
+    Controllers are numbered from 101, brokers from 1; brokers listen on `base_port` and up, controllers behind them.
+    `base_port=0` takes a free range. `settings` are configuration keys, given to each role that knows them.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        brokers: int = 3,
+        controllers: int = 3,
+        base_port: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        if brokers < 1 or controllers < 1:
+            raise UsageError("a cluster has at least one broker and one controller")
+        self.folder = Path(folder).absolute()
+        self.cluster_id = ""
+        self._settings = _settings_by_role(settings or {})
+        self._on_event = on_event or (lambda event: None)
+        self.extra_state: dict[str, Any] = {}
+        """What the owner wants to be found in `cluster.json` beside the nodes."""
+        base = base_port or free_port_range(brokers + controllers)
+        plan = [("broker", 1 + i) for i in range(brokers)] + [("controller", 101 + i) for i in range(controllers)]
+        self.nodes = {
+            f"{role}-{number}": Node(f"{role}-{number}", role, number, base + i, self.folder / f"{role}-{number}")
+            for i, (role, number) in enumerate(plan)
+        }
+
+    # -- who is who
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [n for n in self.nodes.values() if n.role == "broker"]
+
+    @property
+    def controllers(self) -> list[Node]:
+        return [n for n in self.nodes.values() if n.role == "controller"]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{n.port}" for n in self.brokers)
+
+    def node(self, name: str) -> Node:
+        node = self.nodes.get(name)
+        if node is None:
+            raise UsageError(f"there is no node {name!r}; there are {', '.join(self.nodes)}")
+        return node
+
+    def broker(self, broker_id: int) -> Node:
+        return self.node(f"broker-{broker_id}")
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def start(self, *, timeout_ms: int = 30_000) -> None:
+        """Start every node and wait until the cluster is ready; on failure nothing is left running."""
+        check_ports_are_free(n.port for n in self.nodes.values())
+        self._prepare_folder()
+        try:
+            # Controllers first: their election runs while the brokers import.
+            for node in [*self.controllers, *self.brokers]:
+                await self._spawn(node)
+            self._write_state()
+            await self.wait_ready(timeout_ms=timeout_ms)
+        except BaseException:
+            await self.stop(abruptly=True)
+            raise
+
+    async def stop(self, *, abruptly: bool = False) -> None:
+        """Stop brokers, then controllers, each in order (SIGTERM); what does not end in time is killed."""
+        for group in (self.brokers, self.controllers):
+            await asyncio.gather(*(self._end(node, abruptly) for node in group))
+        self._write_state()
+
+    async def _end(self, node: Node, abruptly: bool) -> None:
+        if not node.running:
+            return
+        if node.paused:
+            self._signal(node, signal.SIGCONT)
+        node.expected_end = "stopped"
+        self._signal(node, signal.SIGKILL if abruptly else signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._ended(node), STOP_TIMEOUT_MS / 1000)
+        except TimeoutError:
+            self._signal(node, signal.SIGKILL)
+            await self._ended(node)
+
+    # -- what can be done to a node
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: the process is gone at once; what it had not fsynced stays in the page cache."""
+        node = self._running(name)
+        node.expected_end = "killed"
+        self._signal(node, signal.SIGKILL)
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM: an orderly stop begins; `wait_ended` waits for its end."""
+        node = self._running(name)
+        node.expected_end = "stopped"
+        self._signal(node, signal.SIGTERM)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the process is there, its connections too, and it does nothing."""
+        node = self._running(name)
+        self._signal(node, signal.SIGSTOP)
+        node.paused = True
+        self._tell("paused", node, f"paused (SIGSTOP), pid {node.pid}")
+
+    def resume(self, name: str) -> None:
+        node = self._running(name)
+        self._signal(node, signal.SIGCONT)
+        node.paused = False
+        self._tell("resumed", node, f"resumed (SIGCONT), pid {node.pid}")
+
+    async def start_node(self, name: str) -> None:
+        """Start a node that is down; returns when the process runs, not when it is ready (`wait_ready`)."""
+        node = self.node(name)
+        if node.running:
+            raise UsageError(f"{name} is running already (pid {node.pid})")
+        await self._spawn(node)
+        self._write_state()
+
+    async def wait_ended(self, name: str, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        try:
+            await asyncio.wait_for(self._ended(self.node(name)), timeout_ms / 1000)
+        except TimeoutError:
+            raise ClusterError(f"{name} did not end within {timeout_ms} ms") from None
+
+    async def wait_ready(self, *, timeout_ms: int = 30_000) -> None:
+        """Until each running broker sees every running broker unfenced, and an active controller."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        expected = {n.id for n in self.brokers if n.running and not n.paused}
+        await asyncio.gather(*(self._wait_ready(self.broker(i), expected, deadline, timeout_ms) for i in sorted(expected)))
+
+    async def _wait_ready(self, node: Node, expected: set[int], deadline: float, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        while not expected <= await unfenced_brokers(node.port):
+            self._refuse_the_dead()
+            if loop.time() > deadline:
+                raise ClusterError(f"the cluster was not ready within {timeout_ms} ms; see the logs in {self.folder}")
+            await asyncio.sleep(READY_POLL_MS / 1000)
+
+    def _refuse_the_dead(self) -> None:
+        for node in self.nodes.values():
+            if node.process is not None and not node.running and not node.expected_end:
+                raise ClusterError(f"{node.name} ended with {_exit_text(node.process.returncode)}: {_last_words(node)}")
+
+    # -- processes
+
+    def _running(self, name: str) -> Node:
+        node = self.node(name)
+        if not node.running:
+            raise UsageError(f"{name} is not running")
+        return node
+
+    @staticmethod
+    def _signal(node: Node, number: signal.Signals) -> None:
+        if node.process is not None:
+            try:
+                node.process.send_signal(number)
+            except ProcessLookupError:
+                pass  # it ended in between; the watcher tells
+
+    async def _ended(self, node: Node) -> None:
+        if node.watcher is not None:
+            await asyncio.shield(node.watcher)
+
+    async def _spawn(self, node: Node) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k in RESERVED_ENVIRONMENT}
+        # -P: the current folder is no place to import from.
+        arguments = ["-P", "-m", "strandline.node", node.role, "--config", str(node.config_file), "--stop-with-parent"]
+        with _open_log(node) as log:
+            node.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        node.paused, node.expected_end = False, ""
+        node.watcher = asyncio.create_task(self._watch(node, node.process))
+        self._tell("started", node, f"started, pid {node.pid}")
+
+    async def _watch(self, node: Node, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        node.paused = False
+        kind = node.expected_end or "exited"
+        if kind != "exited":
+            text = kind
+        elif code < 0:
+            text = "ended by a signal from outside"
+        else:
+            text = f"ended by itself: {_last_words(node)}"
+        self._tell(kind, node, f"{text} ({_exit_text(code)})")
+        self._write_state()
+
+    def _tell(self, kind: str, node: Node, text: str) -> None:
+        self._on_event(Event(kind, node.name, text))
+
+    # -- the folder
+
+    def _prepare_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.cluster_id = _known_cluster_id(self.folder) or base64.urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+            for node in self.nodes.values():
+                node.folder.mkdir(exist_ok=True)
+                node.config_file.write_text(self._config_text(node))
+        except OSError as e:
+            raise ClusterError(f"cannot write to {e.filename or self.folder}: {e.strerror}") from None
+
+    def _config_text(self, node: Node) -> str:
+        listener = "PLAINTEXT" if node.role == "broker" else "CONTROLLER"
+        voters = ",".join(f"{n.id}@{HOST}:{n.port}" for n in self.controllers)
+        config: dict[str, Any] = {
+            "node.id": node.id,
+            "cluster.id": self.cluster_id,
+            "listeners": f"{listener}://{HOST}:{node.port}",
+            "log.dirs": str(node.data),
+            "controller.quorum.voters": voters,
+        }
+        known = {key.name for key in keys_of(node.role)}
+        replication = min(3, len(self.brokers))
+        defaults = {"default.replication.factor": replication, "min.insync.replicas": max(1, replication - 1)}
+        config |= {k: v for k, v in defaults.items() if k in known}
+        config |= self._settings[node.role]
+        return "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
+
+    def describe(self) -> dict[str, Any]:
+        """What `cluster.json` holds."""
+        return {
+            "cluster_id": self.cluster_id,
+            "bootstrap": self.bootstrap,
+            "pid": os.getpid(),
+            **self.extra_state,
+            "nodes": [n.describe() for n in self.nodes.values()],
+        }
+
+    def _write_state(self) -> None:
+        if self.folder.is_dir():
+            write_json(self.folder / "cluster.json", self.describe())
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+async def unfenced_brokers(port: int) -> set[int]:
+    """The unfenced brokers as the broker at `port` sees them; empty while it cannot say or knows no controller."""
+    from strandline.protocol.apis import DESCRIBE_CLUSTER
+    from strandline.protocol.messages.admin import DescribeClusterRequest, DescribeClusterResponse
+    from strandline.protocol.rpc.connection import Connection
+
+    try:
+        connection = await Connection.connect(HOST, port, client_id="local-cluster", connect_timeout_ms=1000)
+    except BrokerError:
+        return set()
+    try:
+        answer = await connection.request(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_ms=1000)
+    except BrokerError:
+        return set()
+    finally:
+        connection.close()
+    if not isinstance(answer, DescribeClusterResponse) or answer.error_code or answer.controller_id < 0:
+        return set()
+    return {b.broker_id for b in answer.brokers if not b.is_fenced}
+
+
+def check_ports_are_free(ports: Iterable[int]) -> None:
+    """A clear word before six processes each stumble over it."""
+    for port in ports:
+        if not 0 < port < 65536:
+            raise UsageError(f"port {port} is not a port number")
+        if not _is_free(port):
+            raise ClusterError(f"port {port} on {HOST} is in use by another process; choose others with --base-port")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            return True
+        except OSError:
+            return False
+
+
+def free_port_range(count: int) -> int:
+    """The first of `count` free ports in a row, below the range from which connections take their own port: a node that
+    is down for a while must find its port free again."""
+    start = 20_000 + secrets.randbelow(10_000)
+    for base in [*range(start, 31_000, count), *range(20_000, start, count)]:
+        if all(_is_free(port) for port in range(base, base + count)):
+            return base
+    raise ClusterError(f"found no {count} free ports in a row")
+
+
+def _settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    by_role: dict[str, dict[str, Any]] = {"broker": {}, "controller": {}}
+    known = {role: {key.name: key for key in keys_of(role)} for role in by_role}
+    for name, value in settings.items():
+        roles = [role for role in by_role if name in known[role]]
+        if not roles:
+            from strandline.controller.metadata.config_keys import unknown_key
+
+            raise unknown_key(name, [key for keys in known.values() for key in keys])
+        for role in roles:
+            known[role][name].parse(value)  # a wrong value is refused here, once, and not by each process
+            by_role[role][name] = value
+    return by_role
+
+
+def _known_cluster_id(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "cluster.json").read_text())["cluster_id"])
+    except FileNotFoundError:
+        return ""
+    except (ValueError, KeyError, TypeError):
+        raise ClusterError(f"{folder / 'cluster.json'} is not readable as the state of a cluster") from None
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Readers see the old document or the new one, nothing between."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else json.dumps(value)
+
+
+def _open_log(node: Node) -> IO[bytes]:
+    return node.log_file.open("ab")
+
+
+def _exit_text(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _last_words(node: Node) -> str:
+    try:
+        lines = node.log_file.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return "it left no log"
+    return lines[-1] if lines else "it left no log"

@@ -1,0 +1,247 @@
+"""Runs one process of a cluster: a broker or a controller, from a configuration to its last orderly word.
+
+    python -m strandline.node broker --config broker-1.toml --set broker.rack=a
+
+A configuration is made of three layers, the later over the earlier: a TOML file with Kafka's key names, the environment
+(`STRANDLINE_NODE_ID` is `node.id`), and `--set key=value`. An unknown key is an error that names the nearest known one.
+
+Signals: the first SIGTERM or SIGINT stops the node in order (leaders are handed over, checkpoints written), a second
+one ends it at once, SIGHUP is ignored. With `--stop-with-parent`, the end of standard input stops the node as well:
+whoever started it holds the other end of that pipe, and a node does not outlive its cluster.
+
+The command line parser is written by hand and neither typer nor rich is imported: a node is started, and started again,
+while somebody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from strandline import logs
+from strandline.protocol.errors import StrandlineError, UsageError
+
+ROLES = ("broker", "controller")
+RESERVED_ENVIRONMENT = frozenset(
+    {"STRANDLINE_BOOTSTRAP", "STRANDLINE_CONFIG", "STRANDLINE_KAFKA_TOOLS", "STRANDLINE_REQUIRE_KAFKA", "STRANDLINE_LOG_LEVEL"}
+)
+"""Variables of ours that are not configuration keys of a node."""
+
+
+class Server(Protocol):
+    """What a broker and a controller have in common, seen from the process that runs them."""
+
+    port: int
+    ready: asyncio.Event
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+def read_config(role: str, path: str | None, environment: Mapping[str, str], settings: Iterable[str]) -> dict[str, Any]:
+    """The three layers as one flat mapping of dotted keys; raises `UsageError` for what cannot be read as such."""
+    config = read_toml(path) if path else {}
+    config.update(from_environment(role, environment))
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set takes key=value, not {setting!r}")
+        config[key.strip()] = value.strip()
+    return config
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """A TOML file as dotted keys: `node.id = 1`, `"node.id" = 1` and `[node] id = 1` all mean the same."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            tree = tomllib.load(file)
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path} is not valid TOML: {e}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not valid TOML: it is not text in UTF-8") from None
+    except OSError as e:
+        raise UsageError(f"cannot read {path}: {e.strerror}") from None
+    return dict(_flatten(tree, ""))
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """`STRANDLINE_<KEY>` with dots as underscores. A key of the other role is not ours and is passed over."""
+    given = {n: v for n, v in environment.items() if n.startswith("STRANDLINE_") and n not in RESERVED_ENVIRONMENT}
+    if not given:
+        return {}
+    ours = {environment_name(key.name): key.name for key in keys_of(role)}
+    others = {environment_name(key.name) for other in ROLES if other != role for key in keys_of(other)}
+    config = {}
+    for name, value in sorted(given.items()):
+        if name in ours:
+            config[ours[name]] = value
+        elif name not in others:
+            from strandline.controller.metadata.config_keys import unknown_key
+
+            raise unknown_key(name, ours, "environment variable")
+    return config
+
+
+def environment_name(key: str) -> str:
+    return "STRANDLINE_" + key.replace(".", "_").replace("-", "_").upper()
+
+
+def keys_of(role: str) -> Sequence[Any]:
+    """The `ConfigKey`s that a process of this role takes."""
+    if role == "broker":
+        from strandline.broker.config import KEYS as BROKER_KEYS
+
+        return BROKER_KEYS
+    from strandline.controller.config import KEYS as CONTROLLER_KEYS
+
+    return CONTROLLER_KEYS
+
+
+def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
+    """The node's name, and its server, not started yet."""
+    from strandline.protocol.doors import real_doors
+    from strandline.storage.files import RealFiles
+
+    if role == "broker":
+        from strandline.broker.config import BrokerConfig
+        from strandline.broker.server import BrokerServer
+
+        broker = BrokerConfig.from_mapping(mapping)
+        return f"broker-{broker.node_id}", BrokerServer(broker, real_doors(), RealFiles())
+    from strandline.controller.config import ControllerConfig
+    from strandline.controller.server import ControllerServer
+
+    controller = ControllerConfig.from_mapping(mapping)
+    return f"controller-{controller.node_id}", ControllerServer(controller, real_doors(), RealFiles())
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+async def serve(name: str, server: Server, *, stop_with_parent: bool = False) -> None:
+    """Start the server, wait until someone asks it to stop, stop it in order."""
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[str] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if asked.done():
+            os._exit(128 + number)  # the second one: whoever sends it does not want to wait
+        asked.set_result(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if stop_with_parent:
+        loop.add_reader(0, _on_stdin, loop, asked)
+
+    log = logs.structlog.get_logger()
+    start = asyncio.ensure_future(server.start())
+    await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait({start})
+    else:
+        start.result()
+        log.info("node_started", port=server.port, pid=os.getpid())
+        _calm_the_collector()
+        log.info("node_stopping", reason=await asked)
+    await server.stop()
+    log.info("node_stopped")
+
+
+def _on_stdin(loop: asyncio.AbstractEventLoop, asked: asyncio.Future[str]) -> None:
+    try:
+        ended = not os.read(0, 4096)
+    except OSError:
+        ended = True
+    if ended:
+        loop.remove_reader(0)
+        if not asked.done():
+            asked.set_result("the parent process is gone")
+
+
+def _calm_the_collector() -> None:
+    """What start-up made stays for good: full collections, each a pause of the loop, need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+def run(role: str, config: str | None, settings: Sequence[str] = (), *, stop_with_parent: bool = False) -> int:
+    """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
+    try:
+        mapping = read_config(role, config, os.environ, settings)
+        name, server = make_server(role, mapping)
+    except (StrandlineError, OSError) as e:
+        return complain(role, sentence(e))
+    logs.configure(node=name, level=os.environ.get("STRANDLINE_LOG_LEVEL", "info"))
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(name, server, stop_with_parent=stop_with_parent))
+    except (StrandlineError, OSError) as e:
+        return complain(name, sentence(e))
+    return 0
+
+
+def sentence(error: Exception) -> str:
+    """One sentence for a person; the operating system's own words are kept, its number is not."""
+    if isinstance(error, OSError) and not isinstance(error, StrandlineError):
+        reason = error.strerror or str(error)
+        return f"{error.filename}: {reason}" if error.filename else reason
+    return str(error)
+
+
+def complain(name: str, text: str) -> int:
+    print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
+    return 1
+
+
+USAGE = "usage: python -m strandline.node broker|controller [--config FILE] [--set KEY=VALUE]... [--stop-with-parent]"
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    role = words.pop(0) if words else ""
+    config, settings, stop_with_parent = None, [], False
+    if role not in ROLES:
+        _usage()
+    while words:
+        word = words.pop(0)
+        if word == "--stop-with-parent":
+            stop_with_parent = True
+        elif word == "--config" and words:
+            config = words.pop(0)
+        elif word == "--set" and words:
+            settings.append(words.pop(0))
+        else:
+            _usage()
+    return run(role, config, settings, stop_with_parent=stop_with_parent)
+
+
+def _usage() -> NoReturn:
+    print(USAGE, file=sys.stderr)
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
