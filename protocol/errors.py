@@ -76,6 +76,7 @@ class ErrorCode(IntEnum):
     TOPIC_DELETION_DISABLED = 73
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     PREFERRED_LEADER_NOT_AVAILABLE = 80
@@ -155,6 +156,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.TOPIC_DELETION_DISABLED, _FATAL, "topic deletion is switched off"),
         (ErrorCode.FENCED_LEADER_EPOCH, _REFRESH, "the asker's leader epoch is older than the replica's"),
         (ErrorCode.UNKNOWN_LEADER_EPOCH, _REFRESH, "the asker's leader epoch is newer than the replica's"),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _FATAL, "the compression codec is not supported"),
         (ErrorCode.STALE_BROKER_EPOCH, _FATAL, "the broker epoch is not the current one"),
         (ErrorCode.OFFSET_NOT_AVAILABLE, _RETRY, "the new leader does not know the high watermark yet"),
         (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _REFRESH, "the preferred leader is not in sync or not alive"),

@@ -1,0 +1,283 @@
+"""Building a record batch: the producer's side of the format, at the producer's speed.
+
+    record  := length varint | attributes i8 (0) | timestamp delta varint | offset delta varint
+               | key length varint (-1: none) | key | value length varint (-1: none) | value | header count varint | headers
+    header  := key length varint | key | value length varint (-1: none) | value
+
+A record without key and headers whose timestamp is the batch's ("plain") is, but for its value, a few bytes that depend
+on the value's length and the record's index alone. A plain record is therefore only put into a list; the bytes between
+the values come from tables when the run ends, and the batch is one join:
+
+    ... value | 0 (header count) , length , 0 , 0 | offset delta | -1 , value length | value ...
+               \\_____ head: by length _____________/ \\_ by index _/ \\_ tail: by length _/
+
+Within a run, the `0` that ends a record is packed into the next one's head. Any other record takes the general path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from strandline.protocol.records import batch as v2
+from strandline.protocol.records.varint import VARINTS, encode_varint, varint_size
+
+Header = tuple[str, bytes | None]
+RecordTuple = tuple[bytes | None, bytes | None, Sequence[Header], int]
+"""Key, value, headers, timestamp in ms."""
+
+PLAIN_OVERHEAD_MAX = 21
+"""No plain record takes more bytes beyond its value (5 length, 1, 1, 5 offset delta, 1, 5 value length, 1, and 2 to spare)."""
+OVERHEAD_MAX = 36
+"""Likewise for any record, headers aside."""
+
+_INDEX_CLASSES = (64, 8192, 1048576, 2**31)
+"""Where the offset delta's varint grows to two, three, four, five bytes."""
+_PREFIX_LENGTHS_MAX = 32
+_PREFIX_COUNT_MAX = 4096
+_TABLE_LENGTHS_MAX = 8192
+
+_prefixes: dict[int, list[bytes]] = {}
+"""By value length: whole prefixes by index, for runs of values of one length."""
+
+
+class _ByLength(dict[int, bytes]):
+    """A table by value length that fills itself, and starts again when it grew too large."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        self._make = make
+
+    def __missing__(self, length: int) -> bytes:
+        if len(self) >= _TABLE_LENGTHS_MAX:
+            self.clear()
+        made = self[length] = self._make(length)
+        return made
+
+
+def _head(length: int, index_size: int) -> bytes:
+    """The end of the record before, then length, attributes and timestamp delta 0 of a plain record."""
+    return b"\0" + encode_varint(length + varint_size(length) + index_size + 4) + b"\0\0"
+
+
+def _tail(length: int) -> bytes:
+    return b"\1" + encode_varint(length)
+
+
+_heads = [_ByLength(lambda length, size=size: _head(length, size)) for size in range(1, 6)]  # type: ignore[misc]
+_tails = _ByLength(_tail)
+
+
+def _prefixes_of(length: int, count: int) -> list[bytes]:
+    """At least `count` prefixes for values of this length, by index from 0."""
+    known = _prefixes.get(length)
+    if known is None:
+        if len(_prefixes) >= _PREFIX_LENGTHS_MAX:
+            _prefixes.clear()
+        known = _prefixes[length] = []
+    for first, last, heads in _classes(len(known), count):
+        head, tail = heads[length], _tails[length]
+        known.extend([head + encode_varint(index) + tail for index in range(first, last)])
+    return known
+
+
+def _classes(first: int, last: int) -> list[tuple[int, int, _ByLength]]:
+    """The indexes [first, last) cut where the size of their varint changes."""
+    cuts = []
+    for heads, end in zip(_heads, _INDEX_CLASSES, strict=False):
+        if first < last and first < end:
+            cuts.append((first, min(last, end), heads))
+            first = end
+    return cuts
+
+
+def _encode_run(values: list[bytes], first: int) -> list[bytes]:
+    """Plain records with the offset deltas from `first` on. The first part starts with the end of a record before."""
+    count, end = len(values), first + len(values)
+    lengths = list(map(len, values))
+    parts: list[bytes]
+    if end <= _PREFIX_COUNT_MAX and lengths.count(lengths[0]) == count:
+        prefixes = _prefixes_of(lengths[0], end)
+        parts = [b""] * (2 * count)
+        parts[0::2] = prefixes[first:end]
+        parts[1::2] = values
+        return parts
+    parts = [b""] * (4 * count)
+    parts[3::4] = values
+    parts[2::4] = map(_tails.__getitem__, lengths)
+    parts[1::4] = (
+        VARINTS[first : first + count] if first + count <= len(VARINTS) else map(encode_varint, range(first, first + count))
+    )
+    parts[0::4] = chain.from_iterable(
+        map(heads.__getitem__, lengths[start - first : stop - first]) for start, stop, heads in _classes(first, end)
+    )
+    return parts
+
+
+class BatchBuilder:
+    """Collects records and builds one batch. `size` never understates what `build` will return."""
+
+    __slots__ = (
+        "_attributes",
+        "_encoded",
+        "_parts",
+        "base_sequence",
+        "base_timestamp",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "size",
+        "values",
+    )
+
+    values: list[bytes]
+    """The open run of plain records. `append_value` is `values.append` plus bookkeeping: a caller that keeps count of
+    `size` itself may append here directly, once `base_timestamp` is set."""
+    base_timestamp: int
+    """The first record's timestamp, -1 while empty."""
+    size: int
+
+    def __init__(
+        self,
+        producer_id: int = v2.NO_PRODUCER_ID,
+        producer_epoch: int = v2.NO_PRODUCER_EPOCH,
+        base_sequence: int = v2.NO_SEQUENCE,
+        *,
+        is_transactional: bool = False,
+        is_control: bool = False,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self._attributes = v2.TRANSACTIONAL_MASK * is_transactional | v2.CONTROL_MASK * is_control
+        self._parts: list[bytes] = []
+        self._encoded = 0
+        self.values = []
+        self.base_timestamp = self.max_timestamp = -1
+        self.size = v2.HEADER_SIZE
+
+    @property
+    def count(self) -> int:
+        return self._encoded + len(self.values)
+
+    def __len__(self) -> int:
+        return self._encoded + len(self.values)
+
+    def append_value(self, value: bytes) -> int:
+        """A plain record with the batch's timestamp; returns its offset delta. Not for the first record of a batch."""
+        self.values.append(value)
+        self.size += len(value) + PLAIN_OVERHEAD_MAX
+        return self._encoded + len(self.values) - 1
+
+    def extend(self, values: Sequence[bytes], timestamp_ms: int) -> None:
+        """Plain records, all with one timestamp: the batch's when it has one already."""
+        if not self._encoded and not self.values:
+            self.base_timestamp = self.max_timestamp = timestamp_ms
+        self.values.extend(values)
+        self.size += sum(map(len, values)) + PLAIN_OVERHEAD_MAX * len(values)
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> int:
+        """Any record; returns its offset delta."""
+        delta = self._encoded + len(self.values)
+        if delta == 0:
+            self.base_timestamp = self.max_timestamp = timestamp_ms
+        if key is None and not headers and value is not None and timestamp_ms == self.base_timestamp:
+            self.values.append(value)
+            self.size += len(value) + PLAIN_OVERHEAD_MAX
+            return delta
+        if self.values:
+            self._close_run()
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self._append_general(key, value, headers, timestamp_ms - self.base_timestamp, delta)
+        return delta
+
+    def _append_general(
+        self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_delta: int, delta: int
+    ) -> None:
+        time = b"\0" if timestamp_delta == 0 else encode_varint(timestamp_delta)
+        offset = VARINTS[delta] if delta < 8192 else encode_varint(delta)
+        size = 1 + len(time) + len(offset)
+        if key is None:
+            key, key_size = b"", b"\1"
+        else:
+            n = len(key)
+            key_size = VARINTS[n] if n < 8192 else encode_varint(n)
+            size += n
+        if value is None:
+            value, value_size = b"", b"\1"
+        else:
+            n = len(value)
+            value_size = VARINTS[n] if n < 8192 else encode_varint(n)
+            size += n
+        rest = _encode_headers(headers) if headers else b""
+        size += len(key_size) + len(value_size) + (len(rest) or 1)
+        length = VARINTS[size] if size < 8192 else encode_varint(size)
+        parts = self._parts
+        parts += (length, b"\0", time, offset, key_size, key, value_size, value, rest or b"\0")
+        self.size += size + len(length)
+        self._encoded += 1
+
+    def _close_run(self) -> None:
+        """Turn the open run into parts."""
+        run = _encode_run(self.values, self._encoded)
+        run[0] = run[0][1:]
+        run.append(b"\0")
+        self._parts += run
+        self._encoded += len(self.values)
+        self.values = []
+
+    def build(self, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
+        """The finished batch. The builder is not changed, but for its open run: more may be appended and built again."""
+        if self.values:
+            self._close_run()
+        if not self._encoded:
+            raise ValueError("an empty batch")
+        return v2.assemble(
+            self._parts,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            attributes=self._attributes,
+            last_offset_delta=self._encoded - 1,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+            record_count=self._encoded,
+        )
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        raw = name.encode()
+        parts += (encode_varint(len(raw)), raw)
+        parts += (b"\1",) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def encode_batch(
+    records: Sequence[RecordTuple],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = v2.NO_PRODUCER_ID,
+    producer_epoch: int = v2.NO_PRODUCER_EPOCH,
+    base_sequence: int = v2.NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One batch of these records (key, value, headers, timestamp in ms)."""
+    builder = BatchBuilder(producer_id, producer_epoch, base_sequence, is_transactional=is_transactional, is_control=is_control)
+    for key, value, headers, timestamp_ms in records:
+        builder.append(key, value, headers, timestamp_ms)
+    return builder.build(base_offset=base_offset, leader_epoch=leader_epoch)
+
+
+def encode_values(
+    values: Sequence[bytes], timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1, is_control: bool = False
+) -> bytes:
+    """One batch of plain records."""
+    builder = BatchBuilder(is_control=is_control)
+    builder.extend(values, timestamp_ms)
+    return builder.build(base_offset=base_offset, leader_epoch=leader_epoch)

@@ -1,0 +1,348 @@
+"""Reading record batches: the consumer's side of the format, at the consumer's speed.
+
+A batch is decoded into columns (keys, values, headers, timestamps), record by record only when it must be. Three ways,
+tried in this order for the records that are left:
+
+1. **Strided**: records of one shape lie at equal distances. The first one is parsed, then each byte around its key and
+   value is compared with the same byte of all others by one strided slice; keys and values fall out by one unpack.
+2. **Predicted**: keyless, headerless records with the batch's timestamp but values of any length. What lies between two
+   values is a function of index and length, so it is compared, not parsed.
+3. **General**: varint by varint.
+
+All three refuse what is not a well-formed record with CORRUPT_MESSAGE, whatever the bytes. The weak spot: records with
+a timestamp each (other clients write them) always take the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from strandline.protocol.records import batch as v2
+from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt
+from strandline.protocol.records.compression import refuse_compression
+from strandline.protocol.records.varint import VARINTS, decode_varint
+
+Headers = Sequence[tuple[str, bytes | None]]
+NO_HEADERS: Headers = ()
+
+
+class Record(msgspec.Struct, gc=False, frozen=True, array_like=True):
+    """One record of a log, with its absolute offset."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = NO_HEADERS
+
+
+class Columns(NamedTuple):
+    """A batch's records by column, all of one length. A column that is None holds the same in every row (see each)."""
+
+    base_offset: int
+    base_timestamp: int
+    offset_deltas: list[int] | None
+    """None: 0, 1, 2, ..."""
+    timestamps: list[int] | None
+    """None: all `base_timestamp`."""
+    keys: list[bytes | None] | None
+    """None: all None."""
+    values: list[bytes | None]
+    headers: list[Headers] | None
+    """None: all empty."""
+
+    def offsets(self) -> Sequence[int]:
+        base = self.base_offset
+        if self.offset_deltas is None:
+            return range(base, base + len(self.values))
+        return [base + delta for delta in self.offset_deltas]
+
+    def records(self) -> list[Record]:
+        timestamps: Iterable[int] = repeat(self.base_timestamp) if self.timestamps is None else self.timestamps
+        keys: Iterable[bytes | None] = repeat(None) if self.keys is None else self.keys
+        if self.headers is None:
+            return list(map(Record, self.offsets(), timestamps, keys, self.values))
+        return list(map(Record, self.offsets(), timestamps, keys, self.values, self.headers))
+
+
+def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> Columns:
+    """The records of the batch at `pos`, by column."""
+    if check_crc and not v2.check_crc(buf, pos, header.size):
+        corrupt(f"the batch at offset {header.base_offset} fails its checksum")
+    if header.compression:
+        refuse_compression(header.compression)
+    data = bytes(memoryview(buf)[pos + v2.HEADER_SIZE : pos + header.size])
+    decoder = _Decoder(data, header)
+    try:
+        decoder.run()
+    except (IndexError, ValueError):
+        corrupt(f"record {len(decoder.values)} of the batch at offset {header.base_offset} is malformed")
+    return decoder.columns()
+
+
+def decode_batch(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> list[Record]:
+    """The records of the batch at `pos`."""
+    return decode_columns(buf, pos, header, check_crc).records()
+
+
+def decode_values(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> list[bytes | None]:
+    """The values alone: half the time of whole records."""
+    return decode_columns(buf, pos, header, check_crc).values
+
+
+def iter_records(buf: Buffer, *, check_crc: bool = True) -> Iterator[Record]:
+    """Every record of every batch in `buf`, control records too."""
+    for pos, header in v2.iter_headers(buf):
+        yield from decode_batch(buf, pos, header, check_crc)
+
+
+# -- the three ways ---------------------------------------------------------------------------------------------------
+
+_STRIDED_MIN = 8
+"""Fewer records than this are not worth the strided comparison."""
+_INDEX_BYTES = (bytes(v[0] for v in VARINTS), bytes(v[-1] for v in VARINTS))
+"""Byte 0 and byte 1 of the offset delta of record n, for n with a one- or two-byte varint."""
+_MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
+"""What follows the length of a plain record n: attributes, timestamp delta, offset delta, no key."""
+
+
+class _Shape(NamedTuple):
+    """Where things lie in a record without headers, from its start."""
+
+    index_at: int
+    index_size: int
+    timestamp_delta: int
+    key_at: int
+    key_size: int
+    """-1: no key."""
+    value_at: int
+    value_size: int
+    size: int
+
+
+@lru_cache(maxsize=1024)
+def _unpacker(key_at: int, key_size: int, value_at: int, value_size: int, size: int) -> Struct:
+    if key_size < 0:
+        return Struct(f"{value_at}x{value_size}s{size - value_at - value_size}x")
+    gap = value_at - key_at - key_size
+    return Struct(f"{key_at}x{key_size}s{gap}x{value_size}s{size - value_at - value_size}x")
+
+
+class _Decoder:
+    """The columns of one batch while they grow. `keys`, `timestamps`, `headers` appear with the first record that needs
+    them, `deltas` with the first that is not the next offset."""
+
+    __slots__ = ("count", "data", "deltas", "header", "headers", "keys", "pos", "timestamps", "values")
+
+    def __init__(self, data: bytes, header: BatchHeader) -> None:
+        self.data = data
+        self.header = header
+        self.count = header.record_count
+        self.pos = 0
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.timestamps: list[int] | None = None
+        self.headers: list[Headers] | None = None
+        self.deltas: list[int] | None = None
+
+    def columns(self) -> Columns:
+        header = self.header
+        base_timestamp, timestamps = header.base_timestamp, self.timestamps
+        if header.is_log_append_time:
+            base_timestamp, timestamps = header.max_timestamp, None
+        return Columns(header.base_offset, base_timestamp, self.deltas, timestamps, self.keys, self.values, self.headers)
+
+    def run(self) -> None:
+        while len(self.values) < self.count and self._read_strided():
+            pass
+        if len(self.values) < self.count:
+            self._read_predicted()
+        while len(self.values) < self.count:
+            self._read_general()
+        if self.pos != len(self.data):
+            raise ValueError("bytes are left behind the last record")
+
+    # -- strided ------------------------------------------------------------------------------------------------------
+
+    def _read_strided(self) -> bool:
+        """All records of one shape from here to where the offset delta's varint grows; False when they are not so."""
+        first = len(self.values)
+        shape = self._shape()
+        if shape is None or first >= 8192:
+            return False
+        size = shape.size
+        count = min((64 if first < 64 else 8192) - first, self.count - first, (len(self.data) - self.pos) // size)
+        if count < _STRIDED_MIN or not self._all_alike(shape, first, count):
+            return False
+        end = self.pos + count * size
+        rows = _unpacker(*shape[3:]).iter_unpack(memoryview(self.data)[self.pos : end])
+        if shape.key_size < 0:
+            if self.keys is not None:
+                self.keys += [None] * count
+            self.values += [value for (value,) in rows]
+        else:
+            if self.keys is None:
+                self.keys = [None] * first
+            keys, values = zip(*rows, strict=True)
+            self.keys += keys
+            self.values += values
+        self._add_timestamps(shape.timestamp_delta, first, count)
+        self.pos = end
+        return True
+
+    def _all_alike(self, shape: _Shape, first: int, count: int) -> bool:
+        """Whether `count` records have the bytes of the first one around their keys and values, and count upwards."""
+        data, pos, size = self.data, self.pos, shape.size
+        end = pos + count * size
+        for i in range(shape.index_size):
+            at = pos + shape.index_at + i
+            if data[at:end:size] != _INDEX_BYTES[i][first : first + count]:
+                return False
+        around = [*range(shape.index_at), *range(shape.index_at + shape.index_size, shape.key_at)]
+        around += range(shape.key_at + max(shape.key_size, 0), shape.value_at)
+        around += range(shape.value_at + shape.value_size, size)
+        return all(data[pos + at : end : size] == data[pos + at : pos + at + 1] * count for at in around)
+
+    def _shape(self) -> _Shape | None:
+        """The shape of the record at `pos`, None when it has headers, a null value, attributes, or another offset."""
+        data, start = self.data, self.pos
+        length, at = decode_varint(data, start)
+        end = at + length
+        if length < v2.MIN_RECORD_SIZE - 1 or end > len(data) or data[at] or data[end - 1]:
+            return None
+        timestamp_delta, index_at = decode_varint(data, at + 1)
+        index, at = decode_varint(data, index_at)
+        index_size = at - index_at
+        key_size, key_at = decode_varint(data, at)
+        value_size, value_at = decode_varint(data, key_at + max(key_size, 0))
+        if index != len(self.values) or index_size > 2 or key_size < -1 or value_size < 0 or value_at + value_size + 1 != end:
+            return None
+        return _Shape(
+            index_at - start, index_size, timestamp_delta, key_at - start, key_size, value_at - start, value_size, end - start
+        )
+
+    def _add_timestamps(self, delta: int, first: int, count: int) -> None:
+        if delta and self.timestamps is None:
+            self.timestamps = [self.header.base_timestamp] * first
+        if self.timestamps is not None:
+            self.timestamps += [self.header.base_timestamp + delta] * count
+
+    # -- predicted ----------------------------------------------------------------------------------------------------
+
+    def _read_predicted(self) -> None:
+        """Plain records for as long as they come, and no further."""
+        data, pos, first = self.data, self.pos, len(self.values)
+        values: list[bytes | None] = []
+        append = values.append
+        try:
+            for middle in _MIDDLES[first : self.count]:
+                start = pos
+                size = data[pos]
+                if size < 0x80:
+                    at, size = pos + 1, size >> 1
+                else:
+                    more = data[pos + 1]
+                    if more >= 0x80:
+                        break
+                    at, size = pos + 2, (size & 0x7F | more << 7) >> 1
+                pos = at + size
+                at += len(middle)
+                # What is left: value length (one or two bytes), value, header count 0.
+                rest = pos - at - 1
+                value_size = rest - 1 if rest < 65 else rest - 2
+                if (
+                    value_size < 0
+                    or data[at - len(middle) : at] != middle
+                    or not data.startswith(VARINTS[value_size], at)
+                    or data[pos - 1]
+                    or data[start] & 1
+                ):
+                    pos = start
+                    break
+                append(data[pos - 1 - value_size : pos - 1])
+        except IndexError:
+            pos = start
+        self.pos = pos
+        self.values += values
+        if self.keys is not None:
+            self.keys += [None] * len(values)
+        self._add_timestamps(0, first, len(values))
+
+    # -- general ------------------------------------------------------------------------------------------------------
+
+    def _read_general(self) -> None:
+        data = self.data
+        length, pos = decode_varint(data, self.pos)
+        end = pos + length
+        if length < v2.MIN_RECORD_SIZE - 1 or end > len(data):
+            raise ValueError("a record's length")
+        timestamp_delta, pos = decode_varint(data, pos + 1)
+        delta, pos = decode_varint(data, pos)
+        key, pos = _nullable(data, pos, end)
+        value, pos = _nullable(data, pos, end)
+        headers: Headers = NO_HEADERS
+        if data[pos]:
+            headers, pos = _headers(data, pos, end)
+        else:
+            pos += 1
+        if pos != end:
+            raise ValueError("a record's fields do not fill its length")
+        self.pos = pos
+        self._add(timestamp_delta, delta, key, value, headers)
+
+    def _add(self, timestamp_delta: int, delta: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        index = len(self.values)
+        if self.deltas is not None or delta != index:
+            if self.deltas is None:
+                self.deltas = list(range(index))
+            if not (self.deltas[-1] if index else -1) < delta <= self.header.last_offset_delta:
+                raise ValueError("an offset delta that does not grow, or is past the last one")
+            self.deltas.append(delta)
+        if timestamp_delta or self.timestamps is not None:
+            self._add_timestamps(timestamp_delta, index, 1)
+        if self.keys is not None:
+            self.keys.append(key)
+        elif key is not None:
+            self.keys = [*[None] * index, key]
+        if self.headers is not None:
+            self.headers.append(headers)
+        elif headers:
+            self.headers = [*[NO_HEADERS] * index, headers]
+        self.values.append(value)
+
+
+def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    """A length and that many bytes; -1: None."""
+    size = data[pos]
+    if size < 0x80:
+        pos += 1
+        size = size >> 1 if not size & 1 else -(size >> 1) - 1
+    else:
+        size, pos = decode_varint(data, pos)
+    if size < 0:
+        if size != -1:
+            raise ValueError("a negative length")
+        return None, pos
+    if pos + size > end:
+        raise ValueError("a field that is longer than its record")
+    return data[pos : pos + size], pos + size
+
+
+def _headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
+    count, pos = decode_varint(data, pos)
+    if not 0 <= count <= (end - pos) // 2:
+        raise ValueError("more headers than the record has room for")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, pos = _nullable(data, pos, end)
+        value, pos = _nullable(data, pos, end)
+        if name is None:
+            raise ValueError("a header without a name")
+        headers.append((name.decode(errors="replace"), value))
+    return headers, pos
