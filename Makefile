@@ -1,0 +1,74 @@
+# Everything a newcomer and the build machine need. Each target does its own set-up.
+#
+#   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
+#   make test            lint, types, layering, and every test that needs no Docker engine
+#   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
+#   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+FOLDERS := benchmarks broker client controller protocol storage strandline testing tests
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint types layering pytest test-pythons bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/strandline demo
+
+test: lint types layering pytest
+
+# -- set-up: a stamp per set of extras, renewed when pyproject.toml changes
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 with venv was found; set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install 'setuptools>=77' wheel
+	$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[bench]'
+	@touch $@ $(VENV)/.installed
+
+# -- checks
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The sub-packages live in top-level folders (pyproject.toml maps them). Type checkers and import-linter want to see the
+# package as it is installed, so they look at a freshly built wheel.
+build/lint: $(VENV)/.installed-dev FORCE
+	@rm -rf build/lib build/bdist.* build/lint
+	$(PIP) install --no-build-isolation --no-deps --no-compile --target build/lint .
+
+types: build/lint
+	cd build/lint && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p strandline
+
+layering: build/lint
+	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
+
+pytest: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-pythons:
+	PYTHONS="$(PYTHONS)" .ci/test-pythons
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+FORCE:
+.PHONY: FORCE
