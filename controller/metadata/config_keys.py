@@ -146,9 +146,9 @@ def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> Us
     return UsageError(f"unknown {what} {name!r}" + (f"; did you mean {guess!r}?" if guess else ""))
 
 
-def parse(keys: Iterable[ConfigKey], mapping: Mapping[str, Any]) -> dict[str, Any]:
+def parse(keys: Iterable[ConfigKey] | Mapping[str, ConfigKey], mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Every key with its typed value, the default where `mapping` is silent; `UsageError` for the first thing wrong."""
-    known = keys if isinstance(keys, dict) else by_name(keys)
+    known = keys if isinstance(keys, Mapping) else by_name(keys)
     for name in mapping:
         if name not in known:
             raise unknown_key(name, known)

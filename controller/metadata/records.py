@@ -41,7 +41,7 @@ class MetadataRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of every metadata record."""
 
 
-class RegisterBrokerRecord(MetadataRecord, tag=0):
+class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
     """A process took the broker id. `broker_epoch` is the offset of this very record. A new registration starts fenced."""
 
     broker_id: int
@@ -54,17 +54,17 @@ class RegisterBrokerRecord(MetadataRecord, tag=0):
     log_dirs: tuple[_Uuid, ...] = ()
 
 
-class UnregisterBrokerRecord(MetadataRecord, tag=1):
+class UnregisterBrokerRecord(MetadataRecord, tag=1, frozen=True):
     broker_id: int
     broker_epoch: int
 
 
-class TopicRecord(MetadataRecord, tag=2):
+class TopicRecord(MetadataRecord, tag=2, frozen=True):
     name: str
     topic_id: _Uuid
 
 
-class PartitionRecord(MetadataRecord, tag=3):
+class PartitionRecord(MetadataRecord, tag=3, frozen=True):
     """A partition in full: at its creation and in snapshots. The topic's `TopicRecord` comes first."""
 
     topic_id: _Uuid
@@ -81,7 +81,7 @@ class PartitionRecord(MetadataRecord, tag=3):
     removing_replicas: BrokerIds = ()
 
 
-class ConfigRecord(MetadataRecord, tag=4):
+class ConfigRecord(MetadataRecord, tag=4, frozen=True):
     """One key of one resource; `value` None removes it."""
 
     resource_type: int
@@ -90,7 +90,7 @@ class ConfigRecord(MetadataRecord, tag=4):
     value: str | None
 
 
-class PartitionChangeRecord(MetadataRecord, tag=5):
+class PartitionChangeRecord(MetadataRecord, tag=5, frozen=True):
     """What changed in a partition; None and the NO_..._CHANGE numbers mean "as before".
 
     Naming a `leader`, even the same one, bumps the leader epoch; every change bumps the partition epoch.
@@ -108,13 +108,13 @@ class PartitionChangeRecord(MetadataRecord, tag=5):
     last_known_elr: BrokerIds | None = None
 
 
-class RemoveTopicRecord(MetadataRecord, tag=9):
+class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
     """Removes the topic, its partitions and its configs."""
 
     topic_id: _Uuid
 
 
-class ProducerIdsRecord(MetadataRecord, tag=15):
+class ProducerIdsRecord(MetadataRecord, tag=15, frozen=True):
     """A block of producer ids was given to a broker; the next block starts at `next_producer_id`."""
 
     broker_id: int
@@ -122,7 +122,7 @@ class ProducerIdsRecord(MetadataRecord, tag=15):
     next_producer_id: int
 
 
-class BrokerRegistrationChangeRecord(MetadataRecord, tag=17):
+class BrokerRegistrationChangeRecord(MetadataRecord, tag=17, frozen=True):
     """`fenced`: 1 fence, -1 unfence, 0 as before. `in_controlled_shutdown`: 1 begins, 0 as before."""
 
     broker_id: int
@@ -132,7 +132,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord, tag=17):
     log_dirs: tuple[_Uuid, ...] | None = None
 
 
-class NoOpRecord(MetadataRecord, tag=20):
+class NoOpRecord(MetadataRecord, tag=20, frozen=True):
     """Says nothing; lets the log (and with it the followers' offsets) move on."""
 
 

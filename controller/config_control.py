@@ -1,0 +1,136 @@
+"""Configurations of topics and brokers: IncrementalAlterConfigs and DescribeConfigs.
+
+What is stored is what was set, as text; defaults are never written down. A topic's value stands over the broker's
+(`segment.bytes` over `log.segment.bytes`), which stands over the cluster-wide default (the broker with the empty name).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.config_describe import describe_broker, describe_topic
+from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, unknown_key
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import AnyRecord, ConfigRecord
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.messages.admin import (
+    CONFIG_DELETE,
+    CONFIG_SET,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+def check_config(keys: Mapping[str, ConfigKey], name: str, value: str) -> str:
+    """The value as it will be stored; INVALID_CONFIG with the reason, for an unknown key with the nearest known one."""
+    try:
+        key = keys.get(name)
+        if key is None:
+            raise unknown_key(name, keys)
+        return key.text(key.parse(value)) or ""
+    except UsageError as e:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(e)) from None
+
+
+def incremental_alter_configs(
+    image: MetadataImage, request: IncrementalAlterConfigsRequest
+) -> Decision[IncrementalAlterConfigsResponse]:
+    """Each resource is changed as a whole or not at all."""
+    decision: Decision[IncrementalAlterConfigsResponse] = Decision(IncrementalAlterConfigsResponse([]))
+    times = Counter((r.resource_type, r.resource_name) for r in request.resources)
+    for resource in request.resources:
+        result = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        decision.reply.responses.append(result)
+        try:
+            if times[(resource.resource_type, resource.resource_name)] > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource {resource.resource_name!r} is named twice in the request")
+            records = _alter_resource(image, resource)
+        except BrokerError as e:
+            result.error_code, result.error_message = e.code, e.message
+            continue
+        if not request.validate_only:
+            decision.records += records
+    return decision
+
+
+def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> list[AnyRecord]:
+    keys = _keys_of_resource(image, resource.resource_type, resource.resource_name)
+    now_set = image.config(resource.resource_type, resource.resource_name)
+    records: list[AnyRecord] = []
+    seen: dict[str, None] = {}
+    for config in resource.configs:
+        if config.name in seen:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
+        seen[config.name] = None
+        value = _wished_value(keys, config)
+        if value != now_set.get(config.name):
+            records.append(ConfigRecord(resource.resource_type, resource.resource_name, config.name, value))
+    return records
+
+
+def _wished_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str | None:
+    if config.config_operation == CONFIG_DELETE:
+        if config.name not in keys:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_key(config.name, keys)))
+        return None
+    if config.config_operation != CONFIG_SET:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is not offered, only set and delete"
+        )
+    if config.value is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name}: setting it needs a value")
+    return check_config(keys, config.name, config.value)
+
+
+def _keys_of_resource(image: MetadataImage, resource_type: int, name: str) -> Mapping[str, ConfigKey]:
+    """The keys that the resource may have; raises when there is no such resource."""
+    if resource_type == RESOURCE_TOPIC:
+        if image.topic(name) is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return TOPIC_CONFIGS
+    if resource_type == RESOURCE_BROKER:
+        check_broker_resource(image, name)
+        return DYNAMIC_BROKER_CONFIGS
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is neither topic (2) nor broker (4)")
+
+
+def check_broker_resource(image: MetadataImage, name: str) -> None:
+    """A broker resource is a registered broker's id, or empty for all of them."""
+    if name == "":
+        return
+    if not (name.isascii() and name.isdigit() and len(name) <= 10):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"a broker resource is named by its id, not {name!r}")
+    if name != str(int(name)) or int(name) not in image.brokers:
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+
+
+def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """As the controllers know it: a broker's own file is known to that broker alone."""
+    return DescribeConfigsResponse([_describe(image, resource, request.include_documentation) for resource in request.resources])
+
+
+def _describe(image: MetadataImage, resource: DescribeConfigsResource, documentation: bool) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(0, None, resource.resource_type, resource.resource_name)
+    try:
+        _keys_of_resource(image, resource.resource_type, resource.resource_name)
+    except BrokerError as e:
+        result.error_code, result.error_message = e.code, e.message
+        return result
+    if resource.resource_type == RESOURCE_TOPIC:
+        described = describe_topic(image, resource.resource_name, documentation=documentation)
+    else:
+        described = describe_broker(image, resource.resource_name, documentation=documentation)
+    wanted = resource.configuration_keys
+    result.configs = [config for config in described if wanted is None or config.name in wanted]
+    return result

@@ -1,0 +1,59 @@
+"""How one partition changes: from a wished ISR and the brokers that may lead to a change record, or to none.
+
+Clean only: a leader is elected from the ISR. When the last member of the ISR goes, it stays written down as the ISR,
+without a leader: it alone has every committed record, and is elected again when it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.controller.metadata.image import PartitionKey, PartitionRegistration
+from strandline.controller.metadata.records import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
+    BrokerIds,
+    PartitionChangeRecord,
+)
+
+MayLead = Callable[[int], bool]
+"""Whether the broker is alive and wants to lead: unfenced and not shutting down."""
+
+
+def elect(partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *, preferred: bool = False) -> int:
+    """The leader that the partition should have with this ISR: a working leader stays, else the first replica that may."""
+    replicas = partition.replicas
+    if preferred and replicas[0] in isr and may_lead(replicas[0]):
+        return replicas[0]
+    if partition.leader in isr and may_lead(partition.leader):
+        return partition.leader
+    for replica in replicas:
+        if replica in isr and may_lead(replica):
+            return replica
+    return NO_LEADER
+
+
+def change_partition(
+    key: PartitionKey,
+    partition: PartitionRegistration,
+    isr: BrokerIds,
+    may_lead: MayLead,
+    *,
+    preferred: bool = False,
+    leader_recovery_state: int | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that brings the partition to `isr` with a leader elected from it; None when nothing changes."""
+    leader = elect(partition, isr, may_lead, preferred=preferred)
+    leader_change = leader if leader != partition.leader else NO_LEADER_CHANGE
+    isr_change = isr if isr and isr != partition.isr else None
+    recovery = NO_RECOVERY_CHANGE
+    if leader_recovery_state is not None and leader_recovery_state != partition.leader_recovery_state:
+        recovery = leader_recovery_state
+    if leader_change == NO_LEADER_CHANGE and isr_change is None and recovery == NO_RECOVERY_CHANGE:
+        return None
+    return PartitionChangeRecord(key[0], key[1], isr=isr_change, leader=leader_change, leader_recovery_state=recovery)
+
+
+def without(isr: BrokerIds, broker_id: int) -> BrokerIds:
+    return tuple(member for member in isr if member != broker_id)

@@ -1,0 +1,228 @@
+"""Leaders and in-sync replicas: AlterPartition from leaders, and the moves that a broker's coming or going asks for.
+
+A leader proposes an ISR; the controller accepts it only on top of the very state that it knows itself (leader epoch and
+partition epoch), and only with members that are alive in the incarnation that the leader saw. A broker that is fenced
+or shuts down leaves the ISR of all its partitions in one batch, and leaders are elected from who stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.image import MetadataImage, PartitionKey, PartitionRegistration
+from strandline.controller.metadata.records import (
+    NO_LEADER_CHANGE,
+    RECOVERED,
+    RECOVERING,
+    AnyRecord,
+    PartitionChangeRecord,
+)
+from strandline.controller.partition_change import MayLead, change_partition, without
+from strandline.controller.partition_index import PartitionIndex
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    PREFERRED_ELECTION,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersResult,
+)
+from strandline.protocol.messages.cluster import (
+    AlterPartitionPartition,
+    AlterPartitionPartitionResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+)
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+    """Every request of a broker names its epoch: what an earlier incarnation sent must not count any more."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
+    if broker.broker_epoch != broker_epoch:
+        raise BrokerError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {broker_id} said epoch {broker_epoch}, its registration has {broker.broker_epoch}",
+        )
+
+
+def may_lead(image: MetadataImage) -> MayLead:
+    brokers = image.brokers
+
+    def is_active(broker_id: int) -> bool:
+        broker = brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    return is_active
+
+
+# -- brokers that come and go -----------------------------------------------------------------------------------------
+
+
+def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
+    """The broker leaves all ISRs; what it led gets a leader from who stays, or none."""
+    is_active = may_lead(image)
+    return _change_all(
+        image, index.with_broker_in_isr(broker_id), lambda other: other != broker_id and is_active(other), leaving=broker_id
+    )
+
+
+def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
+    """The broker is being unfenced (the image still has it fenced): it may lead what waits for it."""
+    is_active = may_lead(image)
+    return _change_all(image, index.without_leader(), lambda other: other == broker_id or is_active(other))
+
+
+def _change_all(
+    image: MetadataImage, keys: Iterable[PartitionKey], acceptable: MayLead, *, leaving: int | None = None
+) -> list[AnyRecord]:
+    records: list[AnyRecord] = []
+    for key in keys:
+        partition = image.partition(key)
+        assert partition is not None, "the index holds only partitions of the image"
+        isr = partition.isr if leaving is None else without(partition.isr, leaving)
+        record = change_partition(key, partition, isr, acceptable)
+        if record is not None:
+            records.append(record)
+    return records
+
+
+# -- AlterPartition ---------------------------------------------------------------------------------------------------
+
+
+def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+    check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []))
+    seen: dict[PartitionKey, None] = {}
+    for item in request.partitions:
+        key = (item.topic_id, item.partition)
+        # Two proposals for one partition would both be judged on the same state: only the first counts.
+        error = ErrorCode.INVALID_REQUEST if key in seen else _refusal(image, request.broker_id, item)
+        seen[key] = None
+        if error is not None:
+            answer = AlterPartitionPartitionResponse(item.topic_id, item.partition, error_code=error)
+        else:
+            answer = _accept(image, request.broker_id, item, decision.records)
+        decision.reply.partitions.append(answer)
+    return decision
+
+
+def _refusal(image: MetadataImage, broker_id: int, item: AlterPartitionPartition) -> ErrorCode | None:
+    """Why the proposal cannot be accepted, in Kafka's order of checks."""
+    if item.topic_id not in image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    partition = image.partition((item.topic_id, item.partition))
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _stale(partition, broker_id, item) or _malformed(partition, item) or _ineligible(image, partition, item.new_isr)
+
+
+def _stale(partition: PartitionRegistration, broker_id: int, item: AlterPartitionPartition) -> ErrorCode | None:
+    if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
+        # The broker knows more than we do: most likely we are no longer the active controller. It shall look again.
+        return ErrorCode.NOT_CONTROLLER
+    if item.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker_id != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if item.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    return None
+
+
+def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) -> ErrorCode | None:
+    proposed = [member.broker_id for member in item.new_isr]
+    if not proposed or len(set(proposed)) != len(proposed) or not set(proposed) <= set(partition.replicas):
+        return ErrorCode.INVALID_REQUEST
+    if partition.leader not in proposed:
+        return ErrorCode.INVALID_REQUEST
+    if item.leader_recovery_state not in (RECOVERED, RECOVERING):
+        return ErrorCode.INVALID_REQUEST
+    # A leader that is still recovering from an unclean election is alone, and recovery is never begun by a leader.
+    may_recover = len(proposed) == 1 and partition.leader_recovery_state == RECOVERING
+    if item.leader_recovery_state == RECOVERING and not may_recover:
+        return ErrorCode.INVALID_REQUEST
+    return None
+
+
+def _ineligible(image: MetadataImage, partition: PartitionRegistration, proposed: list[BrokerState]) -> ErrorCode | None:
+    """A member must be registered, unfenced, not shutting down, and the very incarnation that the leader saw (KIP-903).
+
+    Beyond Kafka: -1 for the epoch ("not seen yet") is taken only for who is in the ISR already.
+    """
+    for member in proposed:
+        broker = image.brokers.get(member.broker_id)
+        if broker is None or not broker.is_active:
+            return ErrorCode.INELIGIBLE_REPLICA
+        unseen_member = member.broker_epoch == -1 and member.broker_id in partition.isr
+        if member.broker_epoch != broker.broker_epoch and not unseen_member:
+            return ErrorCode.INELIGIBLE_REPLICA
+    return None
+
+
+def _accept(
+    image: MetadataImage, broker_id: int, item: AlterPartitionPartition, records: list[AnyRecord]
+) -> AlterPartitionPartitionResponse:
+    key = (item.topic_id, item.partition)
+    partition = image.partition(key)
+    assert partition is not None, "checked by _refusal"
+    isr = tuple(member.broker_id for member in item.new_isr)
+    record = change_partition(key, partition, isr, may_lead(image), leader_recovery_state=item.leader_recovery_state)
+    if record is not None:
+        records.append(record)
+        partition = partition.merge(record)
+        if record.leader not in (NO_LEADER_CHANGE, broker_id):
+            return AlterPartitionPartitionResponse(*key, error_code=ErrorCode.NEW_LEADER_ELECTED)
+    return AlterPartitionPartitionResponse(
+        *key,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=list(partition.isr),
+        leader_recovery_state=partition.leader_recovery_state,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+# -- ElectLeaders -----------------------------------------------------------------------------------------------------
+
+
+def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+    """Give the lead back to the preferred replicas (the first of each assignment)."""
+    if request.election_type != PREFERRED_ELECTION:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not offered yet"
+        )
+    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []))
+    for name, index in _asked_partitions(image, request):
+        error, message, record = _elect_preferred(image, name, index)
+        # Whoever asks for all of them wants to hear of those that changed or could not.
+        if request.partitions is None and error == ErrorCode.ELECTION_NOT_NEEDED:
+            continue
+        if record is not None:
+            decision.records.append(record)
+        decision.reply.results.append(ElectLeadersResult(name, index, error, message))
+    return decision
+
+
+def _asked_partitions(image: MetadataImage, request: ElectLeadersRequest) -> list[tuple[str, int]]:
+    if request.partitions is not None:
+        return list(dict.fromkeys((p.topic, p.partition) for p in request.partitions))
+    topics = sorted(image.topics_by_id.values(), key=lambda topic: topic.name)
+    return [(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
+
+
+def _elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
+    topic = image.topic(name)
+    partition = topic.partitions.get(index) if topic else None
+    if topic is None or partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}", None
+    preferred = partition.replicas[0]
+    if partition.leader == preferred:
+        return ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already", None
+    record = change_partition((topic.topic_id, index), partition, partition.isr, may_lead(image), preferred=True)
+    if record is None or record.leader != preferred:
+        why = "is not in the ISR" if preferred not in partition.isr else "is fenced or shutting down"
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} {why}", record
+    return ErrorCode.NONE, None, record

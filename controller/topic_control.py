@@ -1,0 +1,293 @@
+"""Topics: create, delete, add partitions. Each topic of a request stands for itself: one refused does not stop others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from strandline.controller.cluster_control import usable_brokers
+from strandline.controller.config_control import check_config
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.config_keys import TOPIC_CONFIGS
+from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.controller.metadata.records import (
+    AnyRecord,
+    BrokerIds,
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from strandline.controller.partition_index import PartitionIndex, fold_name
+from strandline.controller.replica_placer import ReplicaPlacer
+from strandline.controller.replication_control import may_lead
+from strandline.controller.topic_names import name_problem
+from strandline.protocol.doors import new_uuid
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    RESOURCE_TOPIC,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from strandline.protocol.messages.common import ZERO_UUID
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""What one request may create in all: its records are one atomic batch."""
+
+
+@dataclass(frozen=True)
+class TopicDefaults:
+    """For requests that leave them open (-1)."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+
+
+class TopicControl:
+    def __init__(self, random: Random, defaults: TopicDefaults) -> None:
+        self._random = random
+        self._defaults = defaults
+
+    # -- create --
+
+    def create_topics(
+        self, image: MetadataImage, index: PartitionIndex, request: CreateTopicsRequest
+    ) -> Decision[CreateTopicsResponse]:
+        _check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics))
+        decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]))
+        times = Counter(topic.name for topic in request.topics)
+        new_names: dict[str, str] = {}
+        """Folded name -> name of what this request creates."""
+        for topic in request.topics:
+            try:
+                if times[topic.name] > 1:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in the request")
+                _check_name(image, index, topic.name, new_names)
+                records, result = self._create_topic(image, topic)
+            except BrokerError as e:
+                decision.reply.topics.append(CreatableTopicResult(topic.name, ZERO_UUID, e.code, e.message))
+                continue
+            new_names[fold_name(topic.name)] = topic.name
+            decision.records += records
+            decision.reply.topics.append(result)
+        if request.validate_only:
+            decision.records = []
+            for result in decision.reply.topics:
+                result.topic_id = ZERO_UUID
+        return decision
+
+    def _create_topic(self, image: MetadataImage, topic: CreatableTopic) -> tuple[list[AnyRecord], CreatableTopicResult]:
+        assignments = _explicit_assignments(topic) if topic.assignments else None
+        if assignments is None:
+            partitions, factor = self._counts(topic)
+            assignments = ReplicaPlacer(usable_brokers(image), self._random).place(partitions, factor)
+        else:
+            _check_assignments(image, assignments, len(assignments[0]))
+        configs = _topic_configs(topic)
+        topic_id = self._new_topic_id(image)
+        records: list[AnyRecord] = [TopicRecord(topic.name, topic_id)]
+        records += _new_partitions(image, topic_id, assignments, first_index=0)
+        records += [ConfigRecord(RESOURCE_TOPIC, topic.name, name, value) for name, value in configs.items()]
+        return records, CreatableTopicResult(topic.name, topic_id, 0, None, len(assignments), len(assignments[0]))
+
+    def _counts(self, topic: CreatableTopic) -> tuple[int, int]:
+        if topic.num_partitions == 0 or topic.num_partitions < -1:
+            raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the number of partitions must be at least 1, or -1 for the default")
+        if topic.replication_factor == 0 or topic.replication_factor < -1:
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be at least 1, or -1 for the default"
+            )
+        defaults = self._defaults
+        return (
+            defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions,
+            defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor,
+        )
+
+    def _new_topic_id(self, image: MetadataImage) -> bytes:
+        while True:
+            topic_id = new_uuid(self._random)
+            if topic_id not in image.topics_by_id:
+                return topic_id
+
+    # -- add partitions --
+
+    def create_partitions(self, image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+        _check_amount(sum(_added(image, topic) for topic in request.topics))
+        decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]))
+        times = Counter(topic.name for topic in request.topics)
+        for topic in request.topics:
+            result = CreatePartitionsTopicResult(topic.name)
+            decision.reply.results.append(result)
+            try:
+                if times[topic.name] > 1:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in the request")
+                decision.records += self._add_partitions(image, topic)
+            except BrokerError as e:
+                result.error_code, result.error_message = e.code, e.message
+        if request.validate_only:
+            decision.records = []
+        return decision
+
+    def _add_partitions(self, image: MetadataImage, request: CreatePartitionsTopic) -> list[AnyRecord]:
+        topic = image.topic(request.name)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+        present = len(topic.partitions)
+        if request.count <= present:
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {request.name} has {present} partitions; {request.count} in all would add none",
+            )
+        assignments = self._assignments_of_added(image, topic, request, request.count - present)
+        return _new_partitions(image, topic.topic_id, assignments, first_index=present)
+
+    def _assignments_of_added(
+        self, image: MetadataImage, topic: TopicImage, request: CreatePartitionsTopic, added: int
+    ) -> Sequence[BrokerIds]:
+        existing = [topic.partitions[i].replicas for i in range(len(topic.partitions))]
+        factor = len(existing[0])
+        if request.assignments is None:
+            return ReplicaPlacer(usable_brokers(image), self._random, existing).place(added, factor)
+        if len(request.assignments) != added:
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{added} partitions are added, but {len(request.assignments)} assignments are given",
+            )
+        assignments = [tuple(replicas) for replicas in request.assignments]
+        _check_assignments(image, assignments, factor, first_index=len(existing))
+        return assignments
+
+
+def _check_amount(partitions: int) -> None:
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"one request may create at most {PARTITIONS_PER_REQUEST_MAX} partitions, not {partitions}",
+        )
+
+
+def _added(image: MetadataImage, request: CreatePartitionsTopic) -> int:
+    topic = image.topic(request.name)
+    return max(request.count - len(topic.partitions), 0) if topic else 0
+
+
+def _check_name(image: MetadataImage, index: PartitionIndex, name: str, new_names: dict[str, str]) -> None:
+    problem = name_problem(name)
+    if problem:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name in image.topics_by_name:
+        raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+    other = index.colliding_name(name) or new_names.get(fold_name(name))
+    if other is not None:
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as the same"
+        )
+
+
+def _explicit_assignments(topic: CreatableTopic) -> list[BrokerIds]:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "with an explicit assignment, partitions and replication factor must both be -1"
+        )
+    by_index = {a.partition: tuple(a.broker_ids) for a in topic.assignments}
+    if len(by_index) != len(topic.assignments):
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    if sorted(by_index) != list(range(len(by_index))):
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assigned partitions must be 0, 1, 2, ... without a gap")
+    return [by_index[i] for i in range(len(by_index))]
+
+
+def _check_assignments(image: MetadataImage, assignments: Sequence[BrokerIds], factor: int, first_index: int = 0) -> None:
+    for index, replicas in enumerate(assignments, first_index):
+        problem = _assignment_problem(image, replicas, factor)
+        if problem:
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment of partition {index} {problem}")
+
+
+def _assignment_problem(image: MetadataImage, replicas: BrokerIds, factor: int) -> str | None:
+    if not replicas:
+        return "is empty"
+    if len(set(replicas)) != len(replicas):
+        return f"names a broker twice: {list(replicas)}"
+    unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
+    if unknown:
+        return f"names broker {unknown[0]}, which is not registered"
+    if len(replicas) != factor:
+        return f"has {len(replicas)} replicas, the others have {factor}"
+    return None
+
+
+def _new_partitions(
+    image: MetadataImage, topic_id: bytes, assignments: Sequence[BrokerIds], *, first_index: int
+) -> list[AnyRecord]:
+    """The ISR of a new partition: all replicas that are alive; the first of them leads."""
+    is_active = may_lead(image)
+    records: list[AnyRecord] = []
+    for index, replicas in enumerate(assignments, first_index):
+        isr = tuple(broker_id for broker_id in replicas if is_active(broker_id))
+        if not isr:
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"all brokers of the assignment of partition {index} are fenced or shutting down: {list(replicas)}",
+            )
+        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0]))
+    return records
+
+
+def _topic_configs(topic: CreatableTopic) -> dict[str, str]:
+    """Checked; a value of None stands for "not set"."""
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.name in configs:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
+        if config.value is not None:
+            configs[config.name] = check_config(TOPIC_CONFIGS, config.name, config.value)
+    return configs
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+def delete_topics(image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
+    decision: Decision[DeleteTopicsResponse] = Decision(DeleteTopicsResponse([]))
+    found = [_find_topic(image, state) for state in request.topics]
+    times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))
+    for state, topic in zip(request.topics, found, strict=True):
+        result = DeletableTopicResult(state.name, state.topic_id)
+        decision.reply.topics.append(result)
+        if isinstance(topic, BrokerError):
+            result.error_code, result.error_message = topic.code, topic.message
+            continue
+        result.name, result.topic_id = topic.name, topic.topic_id
+        if times[topic.topic_id] > 1:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = f"topic {topic.name!r} is named twice in the request"
+            continue
+        decision.records.append(RemoveTopicRecord(topic.topic_id))
+    return decision
+
+
+def _find_topic(image: MetadataImage, state: DeleteTopicState) -> TopicImage | BrokerError:
+    by_id = state.topic_id != ZERO_UUID
+    if by_id == (state.name is not None):
+        return BrokerError(ErrorCode.INVALID_REQUEST, "a topic is deleted either by name or by id")
+    if by_id:
+        topic = image.topics_by_id.get(state.topic_id)
+        return topic or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {state.topic_id.hex()}")
+    assert state.name is not None
+    return image.topic(state.name) or BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {state.name!r}")
+
+
+__all__ = ["TopicControl", "TopicDefaults", "delete_topics"]
