@@ -1,0 +1,173 @@
+"""What can go wrong for a user of the client: one tree, each with `retriable` and the facts in its sentence.
+
+StrandlineError
+  UsageError            the caller's mistake
+    BufferFull          no room now; the same call may succeed later (retriable)
+    RecordTooLarge      refused before anything was sent
+    ClientClosed        the client was stopped, or not started
+  ClientError           the cluster or the way to it; carries topic, partition, broker, api, attempts, elapsed
+    NoBrokersAvailable  none of the bootstrap addresses (or of the advertised ones) answers
+    UnknownTopic        the cluster answers and does not know the topic or partition
+    RequestFailed       a broker answered with an error code
+    RequestTimeout      nothing answered in time
+    DeliveryFailed      a record will not be retried any more
+      DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
+    OffsetOutOfRange    the position is outside the log and no reset policy says what to do
+    LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
+    CorruptRecords      a fetched batch failed its checksum or cannot be read
+"""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, UsageError, to_code
+
+__all__ = [
+    "BufferFull",
+    "ClientClosed",
+    "ClientError",
+    "CorruptRecords",
+    "DeliveryFailed",
+    "DeliveryTimeout",
+    "LogTruncated",
+    "NoBrokersAvailable",
+    "OffsetOutOfRange",
+    "RecordTooLarge",
+    "RequestFailed",
+    "RequestTimeout",
+    "StrandlineError",
+    "UnknownTopic",
+    "UsageError",
+    "describe",
+    "to_client_error",
+]
+
+
+class BufferFull(UsageError):
+    """`buffer_memory` bytes wait to be sent. `await producer.send(...)` waits for room instead."""
+
+    retriable = True
+
+
+class RecordTooLarge(UsageError):
+    """The record alone is larger than `max_request_size`."""
+
+
+class ClientClosed(UsageError):
+    """The client is stopped (or was never started)."""
+
+
+class ClientError(StrandlineError):
+    """The cluster, or the way to it, failed. The facts are attributes and stand in the message."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        broker_id: int | None = None,
+        api: str | None = None,
+        attempts: int | None = None,
+        elapsed_ms: float | None = None,
+        code: ErrorCode | int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.broker_id = broker_id
+        self.api = api
+        self.attempts = attempts
+        self.elapsed_ms = elapsed_ms
+        self.code = None if code is None else to_code(code)
+        if self.code is not None and not type(self).retriable:
+            self.retriable = ERRORS[self.code].retriable
+        super().__init__(message + self._facts())
+
+    def _facts(self) -> str:
+        facts: list[str] = []
+        if self.topic is not None:
+            facts.append(self.topic if self.partition is None else f"{self.topic}-{self.partition}")
+        if self.broker_id is not None:
+            facts.append(f"broker {self.broker_id}")
+        if self.api is not None:
+            facts.append(self.api)
+        if self.attempts is not None:
+            facts.append("1 attempt" if self.attempts == 1 else f"{self.attempts} attempts")
+        if self.elapsed_ms is not None:
+            facts.append(f"after {self.elapsed_ms:.0f} ms")
+        if self.code is not None:
+            facts.append(self.code.name)
+        return f" ({', '.join(facts)})" if facts else ""
+
+
+class NoBrokersAvailable(ClientError):
+    retriable = True
+
+
+class UnknownTopic(ClientError):
+    """Retriable: somebody may create it."""
+
+    retriable = True
+
+
+class RequestFailed(ClientError):
+    """A broker answered with `code`; `retriable` is that code's."""
+
+
+class RequestTimeout(ClientError):
+    retriable = True
+
+
+class DeliveryFailed(ClientError):
+    """The record was refused for good. Never retriable as it is."""
+
+
+class DeliveryTimeout(DeliveryFailed):
+    """`delivery_timeout_ms` ran out. If it was ever sent it may still have been written: sending again may double it."""
+
+    retriable = True
+
+
+class OffsetOutOfRange(ClientError):
+    """`auto_offset_reset="error"`, and there is no position, or it lies outside the log."""
+
+
+class LogTruncated(ClientError):
+    """The log no longer holds what this consumer has read: `seek` to go on. Never resolved silently."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str,
+        partition: int,
+        position: int,
+        position_epoch: int,
+        diverging_offset: int,
+        diverging_epoch: int,
+    ) -> None:
+        self.position = position
+        self.position_epoch = position_epoch
+        self.diverging_offset = diverging_offset
+        """The first offset that is known to differ from what was read; -1 when the log knows nothing of the epoch."""
+        self.diverging_epoch = diverging_epoch
+        super().__init__(message, topic=topic, partition=partition)
+
+
+class CorruptRecords(ClientError):
+    """A fetched batch is not what its checksum says; it is not handed out, and the position stays before it."""
+
+
+def describe(code: ErrorCode | int, message: str | None = None) -> str:
+    """The sentence for a code: the broker's own where it gave one."""
+    return message or ERRORS[to_code(code)].meaning
+
+
+def to_client_error(error: BaseException, *, api: str | None = None, broker_id: int | None = None) -> StrandlineError:
+    """A connection's error as the client's: codes keep their meaning, what is ours already passes through."""
+    if isinstance(error, BrokerError):
+        text = describe(error.code, error.message)
+        kind = RequestTimeout if error.code == ErrorCode.REQUEST_TIMED_OUT else RequestFailed
+        return kind(text, api=api, broker_id=broker_id, code=error.code)
+    if isinstance(error, StrandlineError):
+        return error
+    return ClientError(f"{type(error).__name__}: {error}", api=api, broker_id=broker_id)

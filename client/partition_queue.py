@@ -1,0 +1,196 @@
+"""The batches of one partition, in order: what may be sent now, and what an answer means. Pure.
+
+    open  ->  ready  ->  unresolved (in flight, or waiting to be sent again)  ->  done
+
+Order and exactly-once rest on five rules:
+
+1. A batch gets its sequence number when it is first sent. `unresolved` holds the sent and not yet settled batches in
+   sequence order, at most five: a broker remembers the last five batches of a producer.
+2. After any failure the partition *recovers*: nothing is sent until no attempt is outstanding, then everything
+   unresolved goes again, in sequence order. What was appended before is answered as a duplicate with its offset.
+3. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not the first unresolved one only means "not yet". For the first
+   one it means that the log holds neither it nor anything after it (a predecessor was given up, or the broker lost
+   state): the producer epoch of *this partition* is bumped and the unresolved batches are numbered from 0 again. A
+   delayed copy of a given-up batch is then refused for its old epoch.
+4. A batch is only ever given a new number when rule 3 has shown that it is not in the log.
+5. A broker that knows nothing of a producer takes its first batch with any sequence number. So until a batch of this
+   producer id was acknowledged here, only one is in flight: a second one cannot slip in before a first that failed.
+
+Where this is weak, as in Kafka: after a batch was given up, copies of *later* batches that a broken connection still
+holds could arrive between the refusal of rule 3 and the renumbered resend. Both need the same broker to read an old
+connection after a newer one, within that one round trip.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from strandline.client.batch import Batch
+from strandline.protocol.errors import ERRORS, ErrorCode
+
+IN_FLIGHT_MAX = 5
+SEQUENCE_MASK = 0x7FFFFFFF
+PRODUCER_EPOCH_MAX = 0x7FFF
+
+_NOT_IN_THE_LOG = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+
+
+class PartitionQueue:
+    __slots__ = (
+        "established",
+        "flushing",
+        "idempotent",
+        "in_flight_max",
+        "next_sequence",
+        "open",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "ready",
+        "recovering",
+        "renumber",
+        "retry_at",
+        "topic",
+        "unresolved",
+    )
+
+    def __init__(self, topic: str, partition: int, *, idempotent: bool, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.idempotent = idempotent
+        self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
+        self.open: Batch | None = None
+        """The batch that takes records; never sent before, the last in order."""
+        self.ready: deque[Batch] = deque()
+        """Closed and never sent."""
+        self.unresolved: list[Batch] = []
+        """Sent at least once. When not recovering, the outstanding ones are a prefix."""
+        self.recovering = False
+        self.renumber = False
+        """The first unresolved batch is known not to be in the log (rule 3)."""
+        self.retry_at = 0.0
+        """Nothing is sent before this time."""
+        self.flushing = False
+        """The open batch may go without lingering."""
+        self.established = not idempotent
+        """The broker knows this producer id (rule 5)."""
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.next_sequence = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.open is None and not self.ready and not self.unresolved
+
+    @property
+    def needs_producer_id(self) -> bool:
+        if not self.idempotent or (self.producer_id >= 0 and not (self.renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX)):
+            return False
+        return not any(batch.outstanding for batch in self.unresolved)
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """A new identity; what is unresolved under an old one was shown not to be in the log."""
+        self.producer_id, self.producer_epoch, self.established = producer_id, producer_epoch, False
+        self._number_again()
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def take(self, now: float, partial: bool) -> Batch | None:
+        """The next batch to send, marked outstanding; None: nothing may go now. `partial`: the open batch may go too."""
+        if now < self.retry_at or (self.recovering and not self._recovered()):
+            return None
+        for batch in self.unresolved:
+            if not batch.outstanding:
+                return self._sent(batch) if self.established or batch is self.unresolved[0] else None
+        if len(self.unresolved) >= (self.in_flight_max if self.established else 1):
+            return None
+        if self.renumber:
+            self._bump_epoch()
+        batch_or_none = self._take_new(partial)
+        if batch_or_none is None:
+            return None
+        sequence = self.next_sequence if self.idempotent else -1
+        batch_or_none.encode(self.producer_id, self.producer_epoch, sequence)
+        if self.idempotent:
+            self.next_sequence = (sequence + batch_or_none.count) & SEQUENCE_MASK
+        self.unresolved.append(batch_or_none)
+        return self._sent(batch_or_none)
+
+    def has_unsent(self) -> bool:
+        """Something waits to be sent (again), whether or not it may go now."""
+        return self.open is not None or bool(self.ready) or any(not batch.outstanding for batch in self.unresolved)
+
+    def _take_new(self, partial: bool) -> Batch | None:
+        if self.ready:
+            return self.ready.popleft()
+        if partial and self.open is not None:
+            batch, self.open = self.open, None
+            return batch
+        return None
+
+    def _sent(self, batch: Batch) -> Batch:
+        batch.attempts += 1
+        batch.outstanding = True
+        return batch
+
+    def _recovered(self) -> bool:
+        if any(batch.outstanding for batch in self.unresolved):
+            return False
+        self.recovering = False
+        if self.renumber:
+            self._bump_epoch()
+        return True
+
+    def _bump_epoch(self) -> None:
+        self.producer_epoch += 1
+        self._number_again()
+
+    def _number_again(self) -> None:
+        self.renumber = False
+        sequence = 0
+        for batch in self.unresolved:
+            batch.restamp(self.producer_id, self.producer_epoch, sequence)
+            sequence = (sequence + batch.count) & SEQUENCE_MASK
+        self.next_sequence = sequence
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def on_acked(self, batch: Batch) -> None:
+        """Written (now or, as a duplicate, before)."""
+        self.unresolved.remove(batch)
+        self.established = True
+
+    def on_failed(self, batch: Batch, code: ErrorCode, retry_at: float) -> bool:
+        """One attempt failed. True: the batch stays and is sent again; False: it was refused for good, and is removed."""
+        batch.outstanding = False
+        batch.last_code = code
+        if self.idempotent and code in _NOT_IN_THE_LOG:
+            if self.unresolved[0] is batch:
+                self.renumber = True
+        elif ERRORS[code].retriable:
+            self.retry_at = max(self.retry_at, retry_at)
+        else:
+            self.remove(batch)
+            return False
+        self.recovering = True
+        return True
+
+    def abandon_attempts(self) -> None:
+        """The leader moved: answers of the old one no longer count. Only with idempotence, which makes a resend harmless."""
+        for batch in self.unresolved:
+            if batch.outstanding:
+                batch.outstanding = False
+                self.recovering = True
+
+    def remove(self, batch: Batch) -> None:
+        """Give the batch up (expired, refused). Whether it is in the log the broker will say: rule 3."""
+        if batch is self.open:
+            self.open = None
+        elif batch in self.unresolved:
+            self.unresolved.remove(batch)
+            if not self.unresolved:
+                self.recovering = False
+        else:
+            self.ready.remove(batch)

@@ -1,0 +1,123 @@
+"""Receipts: what `send` hands back at once, and what awaiting them gives.
+
+A receipt is two words, a batch and an index into it. It owns no future and no task: whoever awaits one adds a waiter
+to its *batch*, and when the batch is done its metadata is computed from the batch's base offset. A million receipts
+that nobody awaits cost a million small objects, no more.
+
+A record sent before its topic's metadata is known is parked; its receipt points at the parking lot first and is
+re-pointed when the record gets its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record is. `offset` -1: not known (acks=0, or a very old duplicate)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class Resolvable(Protocol):
+    """What a receipt may point at: a batch, or a parking lot."""
+
+    done: bool
+    waiters: list[Callable[[], None]]
+    """Called once, when `done` turns true or the receipt is re-pointed."""
+
+    def metadata(self, index: int) -> RecordMetadata:
+        """The record's metadata, or its error raised. Only when done."""
+        ...
+
+
+class Receipt(msgspec.Struct, gc=False, eq=False):
+    """Await it for the record's `RecordMetadata`; raises what happened when the record was not delivered.
+
+    Not tracked by the collector: it refers to its batch, and a batch lets go of its waiters when it is done.
+    """
+
+    batch: Resolvable
+    index: int
+
+    @property
+    def done(self) -> bool:
+        return self.batch.done
+
+    def result(self) -> RecordMetadata:
+        """The metadata of a receipt that is done."""
+        if not self.batch.done:
+            raise asyncio.InvalidStateError("the record is still on its way")
+        return self.batch.metadata(self.index)
+
+    def __await__(self) -> Generator[None, None, RecordMetadata]:
+        while not self.batch.done:
+            yield from _wait(self.batch)
+        return self.batch.metadata(self.index)
+
+
+class BatchMetadata(NamedTuple):
+    """A run of records of one `send_many` that went into one batch: offsets `offset` .. `offset + count - 1`."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int
+    timestamp_ms: int
+
+
+class Receipts:
+    """The receipts of one `send_many`: a sequence of `Receipt`; await it for the list of `BatchMetadata`."""
+
+    __slots__ = ("_runs", "_size")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Receipt, int]] = []
+        self._size = 0
+
+    def add_run(self, first: Receipt, count: int) -> None:
+        """`count` records beginning with `first`, all of one batch (or one parked record)."""
+        self._runs.append((first, count))
+        self._size += count
+
+    @property
+    def done(self) -> bool:
+        return all(first.done for first, _ in self._runs)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Receipt:
+        left = index + self._size if index < 0 else index
+        if left >= 0:
+            for first, count in self._runs:
+                if left < count:
+                    return Receipt(first.batch, first.index + left) if left else first
+                left -= count
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for first, count in self._runs:
+            yield first
+            for i in range(1, count):
+                yield Receipt(first.batch, first.index + i)
+
+    def __await__(self) -> Generator[None, None, list[BatchMetadata]]:
+        result = []
+        for first, count in self._runs:
+            where = yield from first.__await__()
+            result.append(BatchMetadata(where.topic, where.partition, where.offset, count, where.timestamp_ms))
+        return result
+
+
+def _wait(batch: Resolvable) -> Generator[None, None, None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    batch.waiters.append(lambda: None if future.done() else future.set_result(None))
+    yield from future

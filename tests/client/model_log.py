@@ -1,0 +1,49 @@
+"""A model of one partition's log with Kafka's rules for idempotent producers, for tests of the client's cores."""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.records.batch import BatchHeader, check_crc, read_header
+from strandline.protocol.records.reader import iter_records
+
+SEQUENCES = 2**31
+
+
+class ModelLog:
+    """Remembers five batches per producer id; says what a broker would say."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.batches: list[tuple[int, bytes]] = []
+        self._producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+
+    def append(self, data: bytes) -> tuple[ErrorCode, int]:
+        """The code and the base offset, after the append."""
+        header = read_header(data)
+        assert check_crc(data, 0, len(data)), "the client sent a batch with a wrong checksum"
+        if header.producer_id >= 0:
+            refused = self._check_sequence(header)
+            if refused is not None:
+                return refused
+        base = len(self.values)
+        self.batches.append((base, bytes(data)))
+        self.values += [record.value or b"" for record in iter_records(data)]
+        return ErrorCode.NONE, base
+
+    def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int] | None:
+        epoch, recent = self._producers.get(header.producer_id, (-1, []))
+        last = header.last_sequence
+        if header.producer_epoch < epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+        if header.producer_epoch == epoch:
+            for first, end, base in recent:
+                if (first, end) == (header.base_sequence, last):
+                    return ErrorCode.NONE, base
+            if recent and header.base_sequence != (recent[-1][1] + 1) % SEQUENCES:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        elif recent and header.base_sequence != 0:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        kept = recent if header.producer_epoch == epoch else []
+        entry = (header.base_sequence, last, len(self.values))
+        self._producers[header.producer_id] = (header.producer_epoch, [*kept, entry][-5:])
+        return None

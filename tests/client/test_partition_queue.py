@@ -1,0 +1,270 @@
+"""Order and exactly-once of one partition, under every failure that a network and a moving leader can make."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.client.batch import Batch
+from strandline.client.errors import DeliveryTimeout
+from strandline.client.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
+from strandline.protocol.errors import ErrorCode
+from .model_log import ModelLog
+
+C = ErrorCode
+PRODUCER_ID = 7
+
+
+class Line:
+    """A queue, a model of the log, and the requests between them (one pipe, in order)."""
+
+    def __init__(self) -> None:
+        self.queue = PartitionQueue("orders", 0, idempotent=True)
+        self.queue.set_producer_id(PRODUCER_ID, 0)
+        self.log = ModelLog()
+        self.pipe: deque[tuple[Batch, int, bytes]] = deque()
+        self.late: list[bytes] = []
+        self.batches: list[Batch] = []
+        self.values: dict[Batch, list[bytes]] = {}
+        self.produced = 0
+
+    def establish(self) -> None:
+        """One acknowledged record: the broker knows the producer from here on."""
+        self.produce(1)
+        self.settle()
+
+    def produce(self, records: int) -> Batch:
+        batch = Batch(self.queue, 1000, 1000, 0.0, 100.0, 1_700_000_000_000)
+        self.values[batch] = [b"%d" % (self.produced + i) for i in range(records)]
+        self.produced += records
+        for value in self.values[batch]:
+            batch.append(None, value, None, None)
+        self.queue.ready.append(batch)
+        self.batches.append(batch)
+        return batch
+
+    def pump(self) -> None:
+        while (batch := self.queue.take(0.0, partial=True)) is not None:
+            assert batch.data is not None
+            self.pipe.append((batch, batch.attempts, bytes(batch.data)))
+
+    def answer(self, batch: Batch, attempt: int, code: ErrorCode, base_offset: int) -> None:
+        """What the sender does with an answer: one to an old attempt is ignored."""
+        if batch.done or batch.attempts != attempt or not batch.outstanding:
+            return
+        if code in (C.NONE, C.DUPLICATE_SEQUENCE_NUMBER):
+            self.queue.on_acked(batch)
+            batch.complete(base_offset)
+        elif not self.queue.on_failed(batch, code, 0.0):
+            batch.fail(DeliveryTimeout(code.name))
+
+    def deliver(self, fate: str) -> None:
+        if not self.pipe:
+            return
+        batch, attempt, data = self.pipe.popleft()
+        if fate == "ok":
+            self.answer(batch, attempt, *self.log.append(data))
+        elif fate == "response lost":
+            self.log.append(data)
+            self.answer(batch, attempt, C.NETWORK_EXCEPTION, -1)
+        elif fate == "request timed out, arrives later":
+            self.late.append(data)
+            self.answer(batch, attempt, C.REQUEST_TIMED_OUT, -1)
+        else:
+            self.answer(batch, attempt, C[fate], -1)
+
+    def move_leader(self, appended: int) -> None:
+        """The old leader commits the first `appended` requests of the pipe; its answers never arrive."""
+        for _, _, data in list(self.pipe)[:appended]:
+            self.log.append(data)
+        self.pipe.clear()
+        self.queue.abandon_attempts()
+
+    def expire_oldest(self) -> None:
+        oldest = next((batch for batch in self.batches if not batch.done), None)
+        if oldest is not None:
+            self.late.clear()
+            self.queue.remove(oldest)
+            oldest.fail(DeliveryTimeout("too late"))
+
+    def settle(self) -> None:
+        for _ in range(200):
+            self.pump()
+            if not self.pipe:
+                return
+            while self.pipe:
+                self.deliver("ok")
+        raise AssertionError("the queue does not come to rest")
+
+    def check(self) -> None:
+        acked = [batch for batch in self.batches if batch.error is None]
+        for batch in acked:
+            here = self.log.values[batch.base_offset : batch.base_offset + batch.count]
+            assert here == self.values[batch], f"{batch} was acknowledged with an offset that holds something else"
+        assert len(set(self.log.values)) == len(self.log.values), "a record is in the log twice"
+        assert self.log.values == sorted(self.log.values, key=int), "the log is out of order"
+        offsets = [batch.base_offset for batch in acked]
+        assert offsets == sorted(offsets)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("produce"), st.integers(1, 3)),
+    st.tuples(st.just("pump"), st.just(0)),
+    st.tuples(
+        st.sampled_from(
+            [
+                "ok",
+                "response lost",
+                "request timed out, arrives later",
+                "NETWORK_EXCEPTION",
+                "NOT_LEADER_OR_FOLLOWER",
+                "NOT_ENOUGH_REPLICAS",
+                "INVALID_RECORD",
+            ]
+        ),
+        st.just(0),
+    ),
+    st.tuples(st.just("move"), st.integers(0, 5)),
+    st.tuples(st.just("late"), st.integers(0, 3)),
+    st.tuples(st.just("expire"), st.just(0)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_every_acknowledged_record_is_in_the_log_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+    """Five in flight, lost requests and responses, late copies, leader moves, refusals, expiries (S38, S39)."""
+    line = Line()
+    for what, n in steps:
+        if what == "produce":
+            line.produce(n)
+        elif what == "pump":
+            line.pump()
+        elif what == "move":
+            line.move_leader(n)
+        elif what == "late":
+            if n < len(line.late):
+                line.log.append(line.late.pop(n))
+        elif what == "expire":
+            line.expire_oldest()
+        else:
+            line.deliver(what)
+        assert len(line.queue.unresolved) <= IN_FLIGHT_MAX
+    line.settle()
+    assert all(batch.done for batch in line.batches), "a batch was forgotten"
+    line.check()
+
+
+def test_a_batch_whose_response_was_lost_gets_its_original_offset() -> None:
+    """S38: the retry to the new leader finds the batch by its sequence; there is one copy."""
+    line = Line()
+    line.establish()
+    first, second = line.produce(5), line.produce(5)
+    line.pump()
+    line.deliver("ok")
+    line.deliver("response lost")
+    line.move_leader(0)
+    line.settle()
+    assert (first.base_offset, second.base_offset) == (1, 6)
+    assert len(line.log.values) == 11
+
+
+def test_five_lost_responses_are_asked_again_in_sequence_order() -> None:
+    """S39: nothing overtakes, whatever came back first."""
+    line = Line()
+    line.establish()
+    batches = [line.produce(1) for _ in range(7)]
+    line.pump()
+    assert len(line.pipe) == 5
+    for _ in range(5):
+        line.deliver("response lost")
+    line.pump()
+    assert [batch for batch, _, _ in line.pipe] == batches[:5]
+    line.settle()
+    assert [batch.base_offset for batch in batches] == list(range(1, 8))
+
+
+def test_nothing_is_sent_again_while_an_attempt_is_outstanding() -> None:
+    """Rule 2: a resend beside an outstanding attempt could overtake it."""
+    line = Line()
+    line.establish()
+    for _ in range(3):
+        line.produce(1)
+    line.pump()
+    line.deliver("NETWORK_EXCEPTION")
+    line.pump()
+    assert len(line.pipe) == 2
+    line.deliver("ok")
+    line.deliver("ok")
+    line.settle()
+    line.check()
+    assert len(line.log.values) == 4
+
+
+def test_a_given_up_batch_does_not_block_those_after_it() -> None:
+    """The gap is refused as out of order, which proves that the rest is not in the log: a new epoch, numbers from 0."""
+    line = Line()
+    line.produce(1)
+    line.settle()
+    lost, after = line.produce(2), line.produce(2)
+    line.pump()
+    line.deliver("NETWORK_EXCEPTION")
+    line.expire_oldest()
+    line.deliver("ok")
+    line.settle()
+    assert isinstance(lost.error, DeliveryTimeout)
+    assert after.error is None
+    assert line.queue.producer_epoch == 1
+    assert line.log.values == [b"0", b"3", b"4"]
+
+
+def test_a_batch_in_doubt_that_was_written_after_all_leaves_no_gap() -> None:
+    """Given up is not the same as not written: the next batch simply continues, no epoch is burnt."""
+    line = Line()
+    line.establish()
+    line.produce(2)
+    after = line.produce(2)
+    line.pump()
+    line.deliver("response lost")
+    line.expire_oldest()
+    line.deliver("ok")
+    line.settle()
+    assert after.base_offset == 3
+    assert line.queue.producer_epoch == 0
+
+
+def test_a_new_producer_has_one_batch_in_flight_until_the_broker_knows_it() -> None:
+    """Rule 5: to a broker without state any sequence number is welcome, so a second batch could overtake a failed first."""
+    line = Line()
+    line.produce(1), line.produce(1)
+    line.pump()
+    assert len(line.pipe) == 1
+    line.deliver("NOT_ENOUGH_REPLICAS")
+    line.pump()
+    line.deliver("ok")
+    line.settle()
+    line.check()
+    assert len(line.log.values) == 2
+
+
+def test_a_worn_out_epoch_asks_for_a_new_producer_id() -> None:
+    queue = PartitionQueue("orders", 0, idempotent=True)
+    assert queue.needs_producer_id
+    queue.set_producer_id(1, PRODUCER_EPOCH_MAX)
+    assert not queue.needs_producer_id
+    queue.renumber = True
+    assert queue.needs_producer_id
+
+
+@pytest.mark.parametrize("code", [C.INVALID_RECORD, C.MESSAGE_TOO_LARGE, C.INVALID_TOPIC_EXCEPTION])
+def test_a_refusal_for_good_fails_the_batch_alone(code: ErrorCode) -> None:
+    line = Line()
+    refused, after = line.produce(1), line.produce(1)
+    line.pump()
+    line.deliver(code.name)
+    line.settle()
+    assert refused.error is not None
+    assert after.error is None
