@@ -1,0 +1,65 @@
+"""`strandline demo`: the main job on real input, with a table and a last line."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import ERROR, Json, new_app, print_json, print_table, run
+
+if TYPE_CHECKING:
+    from strandline.demo import Result
+
+app = new_app()
+
+
+@app.command()
+def demo(
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the cluster's files here.")] = None,
+    lines: Annotated[int | None, typer.Option(help="Stop after about so many lines, for a quick look.", min=1)] = None,
+    json: Json = False,
+) -> None:
+    """Send Python's standard library line by line through a cluster, kill its leader and its controller, and check that
+    nothing that was acknowledged is lost, doubled or reordered. Exit code 0 only if all is well."""
+    from strandline.demo import run_demo
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="strandline-demo-", ignore_cleanup_errors=True) as temporary:
+        result = run(run_demo(Path(data or temporary), say=say, limit=lines))
+    if json:
+        print_json(result.to_json())
+    else:
+        _print(result)
+    if not result.good:
+        raise typer.Exit(ERROR)
+
+
+def _print(result: Result) -> None:
+    for problem in result.problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    rows = [
+        ("files sent", f"{result.files:,}"),
+        ("files rebuilt, SHA-256 equal", f"{result.files_rebuilt:,}"),
+        ("records sent", f"{result.records_sent:,}"),
+        ("records acknowledged", f"{result.records_acknowledged:,}"),
+        ("records read", f"{result.records_read:,}"),
+        ("lost", result.records_lost),
+        ("doubled", result.records_doubled),
+        ("reordered", result.records_reordered),
+        ("other anomalies", result.other_anomalies),
+        ("replica logs compared / different", f"{result.replicas_compared} / {result.replicas_different}"),
+        ("longest gap between acknowledgements", f"{result.longest_gap_ms:.0f} ms"),
+        ("cluster ready / sending / reading", f"{result.ready_s:.1f} / {result.send_s:.1f} / {result.read_s:.1f} s"),
+    ]
+    print_table(("what", "result"), rows)
+    print(
+        f"{result.records_acknowledged} acknowledged, {result.records_read} read, {result.records_lost} lost, "
+        f"{result.records_doubled} doubled, {result.records_reordered} reordered, longest gap "
+        f"{result.longest_gap_ms:.0f} ms: {'all is well' if result.good else 'NOT well'}"
+    )
