@@ -1,0 +1,286 @@
+"""The asking side of a connection: pipelined requests, answers matched by correlation id.
+
+The hot way in is `send` with a callback: no future, no task, no timer per request. Every `send` gets exactly one call:
+the response, or a `BrokerError` (refused, timed out, connection lost). Writes of one loop turn leave together.
+
+One timer per connection sweeps the deadlines. A request that times out on a connection on which nothing at all came
+since it was sent means that the peer is gone without a word (a half-open connection): the connection is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from strandline.protocol import frames
+from strandline.protocol.apis import api_name
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.frame_reader import FrameReader
+from strandline.protocol.rpc.sockets import tune_socket
+
+log = structlog.get_logger()
+
+OnResponse = Callable[[Message | Exception], None]
+
+_API_VERSION = 0
+_CORRELATION_MASK = 2**31 - 1
+
+
+class _Pending(NamedTuple):
+    api_key: int
+    on_response: OnResponse
+    sent_at: float
+    deadline: float
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to one server. Made by `connect`; not reused after it closed."""
+
+    __slots__ = (
+        "_api_version",
+        "_client_id",
+        "_correlation_id",
+        "_is_flush_scheduled",
+        "_last_received_at",
+        "_loop",
+        "_lost_because",
+        "_next_sweep_at",
+        "_on_lost",
+        "_out",
+        "_pending",
+        "_reader",
+        "_request_timeout_ms",
+        "_sweep",
+        "_transport",
+        "closed",
+        "host",
+        "port",
+    )
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        request_timeout_ms: int,
+        max_response_bytes: int,
+        on_lost: Callable[[Connection, Exception | None], None] | None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.closed = True
+        self._loop = asyncio.get_running_loop()
+        self._client_id = client_id
+        self._request_timeout_ms = request_timeout_ms
+        self._on_lost = on_lost
+        self._lost_because: Exception | None = None
+        self._reader = FrameReader(max_response_bytes)
+        self._transport: asyncio.Transport
+        self._correlation_id = 0
+        self._pending: dict[int, _Pending] = {}
+        """Requests that wait for their response, by correlation id, oldest first."""
+        self._out: list[Buffer] = []
+        self._is_flush_scheduled = False
+        self._sweep: asyncio.TimerHandle | None = None
+        self._next_sweep_at = 0.0
+        self._last_received_at = 0.0
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 5000,
+        request_timeout_ms: int = 30000,
+        max_response_bytes: int = 128 * 1024 * 1024,
+        on_lost: Callable[[Connection, Exception | None], None] | None = None,
+    ) -> Connection:
+        """Open a connection, or raise NETWORK_EXCEPTION. `on_lost` is called once, whoever closed it, after every pending
+        request was told; its argument is None when it was closed on purpose, by us."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(
+                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost), host, port
+                )
+        except TimeoutError:
+            reason = f"no answer within {connect_timeout_ms} ms"
+        except (OSError, UnicodeError) as e:
+            reason = _reason(e)
+        else:
+            return connection
+        raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: {reason}")
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their response."""
+        return len(self._pending)
+
+    def send(
+        self,
+        api_key: int,
+        body: Message,
+        records: Records | None = None,
+        *,
+        on_response: OnResponse | None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send one request; `on_response` None: the server is expected not to answer it."""
+        if self.closed:
+            if on_response is not None:
+                self._loop.call_soon(on_response, self._network_error("the connection is closed"))
+            return
+        correlation_id = self._correlation_id = (self._correlation_id + 1) & _CORRELATION_MASK
+        self._out += frames.encode_request(api_key, _API_VERSION, correlation_id, self._client_id, body, records)
+        if on_response is not None:
+            now = self._loop.time()
+            deadline = now + (self._request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+            self._pending[correlation_id] = _Pending(api_key, on_response, now, deadline)
+            if self._sweep is None or deadline < self._next_sweep_at:
+                self._schedule_sweep(deadline)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def request(
+        self, api_key: int, body: Message, records: Records | None = None, *, timeout_ms: int | None = None
+    ) -> Message:
+        """Send one request and wait for its response; raises `BrokerError`."""
+        future: asyncio.Future[Message] = self._loop.create_future()
+
+        def on_response(response: Message | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(response, Exception):
+                future.set_exception(response)
+            else:
+                future.set_result(response)
+
+        self.send(api_key, body, records, on_response=on_response, timeout_ms=timeout_ms)
+        return await future
+
+    def close(self) -> None:
+        """Close; what was sent in this loop turn still leaves, pending requests fail."""
+        if not self.closed:
+            self._flush()
+            self.closed = True
+            self._transport.close()
+
+    # -- asyncio's callbacks ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self.closed = False
+        tune_socket(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        by_peer = not self.closed
+        self.closed = True
+        self._out.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        reason = self._lost_because or exc
+        text = str(reason) if reason else "the peer closed the connection" if by_peer else "the connection was closed"
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            self._tell(request, self._network_error(text))
+        if self._on_lost is not None:
+            self._on_lost(self, reason or (self._network_error(text) if by_peer else None))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        self._last_received_at = self._loop.time()
+        reader = self._reader
+        reader.received(nbytes)
+        try:
+            while (frame := reader.next_frame()) is not None:
+                self._on_frame(frame)
+                if self.closed:
+                    return
+        except PeerError as e:
+            log.warning("bad response", host=self.host, port=self.port, reason=str(e)[:300])
+            self._give_up(e)
+
+    def eof_received(self) -> bool:
+        return False
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: bytearray) -> None:
+        correlation_id = frames.correlation_id_of(frame)
+        request = self._pending.pop(correlation_id, None)
+        if request is None:
+            # A response to a request that timed out, or that expected none (acks=0 may be answered with a refusal).
+            if not 0 < correlation_id <= _CORRELATION_MASK:
+                raise PeerError(f"a response to request {correlation_id}, which was never sent")
+            return
+        try:
+            answer = frames.decode_response(request.api_key, frame)
+        except PeerError as e:
+            self._tell(request, self._network_error(str(e)))
+            raise
+        if isinstance(answer, frames.Refusal):
+            self._tell(request, BrokerError(answer.error_code, answer.error_message))
+        else:
+            self._tell(request, answer[1])
+
+    def _tell(self, request: _Pending, response: Message | Exception) -> None:
+        try:
+            request.on_response(response)
+        except Exception:
+            log.exception("response callback failed", api=api_name(request.api_key), host=self.host, port=self.port)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self._out and not self.closed:
+            out, self._out = self._out, []
+            self._transport.writelines(out)
+
+    def _network_error(self, text: str) -> BrokerError:
+        return BrokerError(ErrorCode.NETWORK_EXCEPTION, f"{self.host}:{self.port}: {text}")
+
+    def _give_up(self, reason: Exception) -> None:
+        self._lost_because = reason
+        self.closed = True
+        self._transport.abort()
+
+    def _schedule_sweep(self, at: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._next_sweep_at = at
+        self._sweep = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        expired = [item for item in self._pending.items() if item[1].deadline <= now]
+        for correlation_id, _ in expired:
+            del self._pending[correlation_id]
+        if self._pending:
+            self._schedule_sweep(min(request.deadline for request in self._pending.values()))
+        for _, request in expired:
+            waited_ms = round((now - request.sent_at) * 1000)
+            text = f"{self.host}:{self.port}: no response to {api_name(request.api_key)} within {waited_ms} ms"
+            self._tell(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
+        if not self.closed and any(self._last_received_at < request.sent_at for _, request in expired):
+            self._give_up(self._network_error("nothing was received, the peer is taken for gone"))
+
+
+def _reason(e: Exception) -> str:
+    """What the system says; the event loops word it differently."""
+    if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:
+        return os.strerror(e.errno)
+    return getattr(e, "strerror", None) or str(e)

@@ -1,0 +1,146 @@
+"""From bytes to frames, without a socket: where incoming bytes should be put, and which frames they complete.
+
+While it waits for a frame's head, the reader offers a **scratch** buffer, shared by all connections of a server because
+it is empty again before another one reads. Small frames are cut out of it. A frame that is not whole in it gets a
+buffer of its own, of exactly its size, and the rest is received straight into that: big frames are touched once.
+
+    scratch   | head | small frame | head | small frame | head | start of a big f|
+    own                                                        | start of a big f|............... rest ....|
+
+Every frame comes out as a bytearray of its own: record batches in it are stamped in place and outlive the connection.
+
+Bounds: a frame's length is checked before anything is allocated, and a very large frame's buffer grows with the bytes
+that really came, so that a claim alone costs nothing.
+"""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import PeerError
+from strandline.protocol.frames import LENGTH
+
+_SMALL_WINDOW = 4096
+"""Offered after a big frame: little of the next one must be copied out of the scratch."""
+_LARGE_WINDOW = 65536
+"""Offered when small frames come in crowds: fewer system calls."""
+_BIG_FRAME = 16384
+_EAGER_ALLOCATION_MAX = 4 * 1024 * 1024
+_HEAD_SIZE = LENGTH.size
+
+
+class Scratch:
+    """The buffer that heads and small frames are received into."""
+
+    __slots__ = ("buffer", "view")
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(_LARGE_WINDOW)
+        self.view = memoryview(self.buffer)
+
+
+class FrameReader:
+    """One connection's incoming bytes. Rule of use: `get_buffer`, `received`, then `next_frame` until None (or `hold`)."""
+
+    __slots__ = (
+        "_end",
+        "_filled",
+        "_frame",
+        "_head",
+        "_length",
+        "_scratch",
+        "_source",
+        "_start",
+        "_view",
+        "_window",
+        "frame_bytes_max",
+    )
+
+    def __init__(self, frame_bytes_max: int, scratch: Scratch | None = None) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._scratch = scratch or Scratch()
+        self._source = self._scratch.buffer
+        """Where unread bytes are, between `_start` and `_end`: the scratch, or what `hold` put aside."""
+        self._start = self._end = 0
+        self._head = b""
+        """Less than a head, carried over to the next read."""
+        self._frame: bytearray | None = None
+        """The frame being received, `_filled` bytes of it are there; its final size is `_length`."""
+        self._view = self._scratch.view
+        self._length = self._filled = 0
+        self._window = _SMALL_WINDOW
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """A frame has begun and is not complete: its sender owes us the rest."""
+        return self._frame is not None or bool(self._head)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._frame is not None:
+            return self._view[self._filled :]
+        carried = len(self._head)
+        if carried:
+            self._scratch.buffer[:carried] = self._head
+        return self._scratch.view[carried : self._window]
+
+    def received(self, size: int) -> None:
+        """`size` bytes were put into the buffer that `get_buffer` gave."""
+        if self._frame is not None:
+            self._filled += size
+            if self._filled == len(self._frame) < self._length:
+                self._grow()
+            return
+        self._start = 0
+        self._end = len(self._head) + size
+        if self._end == self._window:
+            self._window = _LARGE_WINDOW
+        self._head = b""
+
+    def next_frame(self) -> bytearray | None:
+        """The next whole frame, without its length. Raises `PeerError` for a length that is out of bounds."""
+        if self._frame is not None:
+            if self._filled < self._length:
+                return None
+            frame, self._frame, self._view = self._frame, None, self._scratch.view
+            return frame
+        start = self._start
+        body = start + _HEAD_SIZE
+        if body > self._end:
+            self._carry_over()
+            return None
+        length: int = LENGTH.unpack_from(self._source, start)[0]
+        if not 0 < length <= self.frame_bytes_max:
+            raise PeerError(f"a frame claims {length} bytes, between 1 and {self.frame_bytes_max} are accepted")
+        end = body + length
+        if end <= self._end:
+            self._start = end
+            return self._source[body:end]
+        self._begin_own(length)
+        return None
+
+    def hold(self) -> None:
+        """The caller stops taking frames for now: put the unread bytes aside, the scratch belongs to others."""
+        if self._source is self._scratch.buffer:
+            self._source = self._source[self._start : self._end]
+            self._start, self._end = 0, len(self._source)
+
+    def _carry_over(self) -> None:
+        if self._start < self._end:
+            self._head = bytes(self._source[self._start : self._end])
+        self._source = self._scratch.buffer
+        self._start = self._end = 0
+
+    def _begin_own(self, length: int) -> None:
+        begun = memoryview(self._source)[self._start + _HEAD_SIZE : self._end]
+        self._frame = bytearray(min(length, max(_EAGER_ALLOCATION_MAX, len(begun) + 1)))
+        self._frame[: len(begun)] = begun
+        self._view = memoryview(self._frame)
+        self._length, self._filled = length, len(begun)
+        self._source = self._scratch.buffer
+        self._start = self._end = 0
+        self._window = _SMALL_WINDOW if length >= _BIG_FRAME else self._window
+
+    def _grow(self) -> None:
+        assert self._frame is not None
+        larger = bytearray(min(self._length, 2 * len(self._frame)))
+        larger[: self._filled] = self._view
+        self._frame, self._view = larger, memoryview(larger)

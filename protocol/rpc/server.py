@@ -1,0 +1,170 @@
+"""The answering side of connections: a listener, its connections, and its handlers.
+
+A handler is a plain function that is called with a `ServerRequest` as soon as its frame is whole, in arrival order, and
+that answers it once, at once or later (a parked fetch delays nothing behind it). No task, future or copy is made per
+request. A handler may also be a coroutine function, for rare and slow APIs; it runs as a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from strandline.protocol.apis import API_VERSIONS, APIS
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
+from strandline.protocol.rpc.frame_reader import Scratch
+from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
+from strandline.protocol.rpc.sockets import BadPeerLog, open_files_max
+
+__all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
+
+_CLOSE_MS = 1000
+"""How long a stopping server waits for its last answers to leave."""
+_SWEEP_S_MAX = 5.0
+
+
+class Server:
+    """A listener and its connections."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        role: str,
+        node_id: int,
+        cluster_id: str | None,
+        incarnation_id: bytes,
+        listener_name: str = "PLAINTEXT",
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        on_connection_lost: Callable[[ServerConnection], None] | None = None,
+    ) -> None:
+        self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
+        self.role = role
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.incarnation_id = incarnation_id
+        self.listener_name = listener_name
+        self.limits = limits
+        self.on_connection_lost = on_connection_lost
+        self.connections: dict[int, ServerConnection] = {}
+        """By connection id. Ids are never reused."""
+        self.is_stopping = False
+        self._connections_max = limits.max_connections
+        self._last_id = 0
+        self._scratch = Scratch()
+        self._bad_peers = BadPeerLog()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._progress: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the bound port (of interest when `port` is 0)."""
+        self._loop = asyncio.get_running_loop()
+        self._connections_max = min(self.limits.max_connections, open_files_max() - self.limits.reserved_files)
+        self._listener = await self._loop.create_server(
+            self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True
+        )
+        self._schedule_sweep()
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self, drain_ms: int = 0) -> None:
+        """Accept and read no more, let requests in flight be answered for up to `drain_ms`, then close everything."""
+        self.is_stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self.connections.values()):
+            connection._pause()
+        if drain_ms:
+            await self._wait_until(lambda: not any(c.in_flight for c in self.connections.values()), drain_ms)
+        for task in list(self._tasks):
+            task.cancel()
+        for connection in list(self.connections.values()):
+            connection.close()
+        if not await self._wait_until(lambda: not self.connections, _CLOSE_MS):
+            for connection in list(self.connections.values()):
+                connection.abort()
+
+    def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+        """What this server speaks, and who it is."""
+        served = [APIS[key] for key in sorted(self.handlers)]
+        return ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=[ApiVersionRange(api.key, api.min_version, api.max_version) for api in served],
+            cluster_id=self.cluster_id,
+            node_id=self.node_id,
+            role=self.role,
+            incarnation_id=self.incarnation_id,
+        )
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _new_connection(self) -> ServerConnection:
+        self._last_id += 1
+        return ServerConnection(self, self._last_id)
+
+    def _admit(self, connection: ServerConnection) -> bool:
+        """Whether one more connection is allowed."""
+        if self.is_stopping:
+            return False
+        if len(self.connections) >= self._connections_max:
+            self._bad_peers.warn(connection.peer, self._loop.time(), f"{self._connections_max} connections are open already")
+            return False
+        self.connections[connection.id] = connection
+        return True
+
+    def _on_connection_lost(self, connection: ServerConnection) -> None:
+        was_admitted = self.connections.pop(connection.id, None) is not None
+        self._on_progress()
+        if was_admitted and self.on_connection_lost is not None:
+            self.on_connection_lost(connection)
+
+    def _schedule_sweep(self) -> None:
+        limits = self.limits
+        shortest_ms = min(limits.frame_ms_max, limits.idle_ms_max, limits.write_stall_ms_max)
+        self._sweep = self._loop.call_later(min(shortest_ms / 4000, _SWEEP_S_MAX), self._check_connections)
+
+    def _check_connections(self) -> None:
+        now = self._loop.time()
+        for connection in list(self.connections.values()):
+            connection._check(now, self.limits)
+        self._schedule_sweep()
+
+    # -- handlers -----------------------------------------------------------------------------------------------------
+
+    def _handle_api_versions(self, request: ServerRequest) -> None:
+        request.reply(self.api_versions())
+
+    def _run(self, request: ServerRequest, result: Awaitable[None]) -> None:
+        """The rest of a handler that is a coroutine."""
+        task = self._loop.create_task(_finish(request, result))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    def _on_progress(self) -> None:
+        """A connection went, or a request was answered while we stop."""
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+    async def _wait_until(self, is_met: Callable[[], bool], timeout_ms: int) -> bool:
+        deadline = self._loop.time() + timeout_ms / 1000
+        while not is_met():
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return False
+            self._progress = self._loop.create_future()
+            await asyncio.wait([self._progress], timeout=left)
+        return True
+
+
+async def _finish(request: ServerRequest, result: Awaitable[None]) -> None:
+    try:
+        await result
+    except Exception as e:
+        answer_error(request, e)

@@ -1,0 +1,418 @@
+"""One accepted connection and its requests: reads frames, calls handlers, writes what they answer.
+
+What a peer may do is bounded everywhere (`Limits`). A bad *request* gets an error code; a bad *connection* is closed:
+
+    frame length out of bounds, not msgpack, not five elements, unknown API    closed
+    API that is known, version or role that is not                             refused: UNSUPPORTED_VERSION (version: and closed)
+    body that breaks its schema                                                refused: INVALID_REQUEST
+    too many requests in flight, peer does not read its responses              reading pauses
+    peer reads nothing for long, or too much is waiting for it                 closed
+    a frame begun and not completed, idle for long                             closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from strandline.protocol import frames
+from strandline.protocol.apis import API_VERSIONS, APIS, api_name
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
+from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.frame_reader import FrameReader
+from strandline.protocol.rpc.sockets import describe_peer, tune_socket
+
+if TYPE_CHECKING:
+    from strandline.protocol.rpc.server import Server
+
+log = structlog.get_logger()
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one peer may claim of a server."""
+
+    max_frame_bytes: int = 100 * MIB
+    max_in_flight_per_connection: int = 1000
+    """Requests read and not answered; at this number reading pauses."""
+    in_flight_bytes_max: int = 256 * MIB
+    """Likewise for the bytes of their frames. A frame is read whole, so this may be exceeded by one frame."""
+    write_buffer_bytes_high: int = MIB
+    """Unsent response bytes at which reading pauses."""
+    write_buffer_bytes_max: int = 256 * MIB
+    """Unsent response bytes at which the connection is closed. Larger than any single response."""
+    write_stall_ms_max: int = 60_000
+    """How long a peer may read nothing of what waits for it."""
+    frame_ms_max: int = 30_000
+    """From a frame's first byte to its last (time in which we paused reading is not counted)."""
+    idle_ms_max: int = 600_000
+    """Without a request and with none in flight."""
+    max_connections: int = 10_000
+    """Also bounded by the process's limit of open files, less `reserved_files` for the log."""
+    reserved_files: int = 256
+    accept_backlog: int = 1024
+
+    def __post_init__(self) -> None:
+        assert self.max_frame_bytes > 0
+        assert self.max_in_flight_per_connection > 0
+        assert self.write_buffer_bytes_high <= self.write_buffer_bytes_max
+
+
+class ServerRequest:
+    """One request; answered once by `reply`, `refuse` or `no_reply`."""
+
+    __slots__ = (
+        "_is_open",
+        "_size",
+        "api_key",
+        "api_version",
+        "body",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "received_at",
+    )
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        body: Message,
+        received_at: float,
+        size: int,
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body: Any = body
+        self.received_at = received_at
+        """Loop time."""
+        self._size = size
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        """Not answered yet, and there is still somebody to answer."""
+        return self._is_open and not self.connection.closed
+
+    def reply(self, body: Message, records: Records | None = None) -> None:
+        connection = self.connection
+        if connection.closed:
+            return
+        self._answer(frames.encode_response(self.correlation_id, body, records))
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        """Refuse the request as a whole: for errors that are not those of one partition or topic."""
+        if self.connection.closed:
+            return
+        self._answer(frames.encode_refusal(self.correlation_id, code, message))
+
+    def no_reply(self) -> None:
+        """The asker expects no response (Produce with acks=0)."""
+        if self.connection.closed:
+            return
+        self._answer(None)
+
+    def _answer(self, buffers: list[Buffer] | None) -> None:
+        if not self._is_open:
+            raise InternalError(f"{api_name(self.api_key)} request {self.correlation_id} was answered twice")
+        self._is_open = False
+        self.connection._on_answer(self._size, buffers)
+
+    def __repr__(self) -> str:
+        return f"<{api_name(self.api_key)} {self.correlation_id} from {self.client_id} at {self.connection.peer}>"
+
+
+Handler = Callable[[ServerRequest], None] | Callable[[ServerRequest], Awaitable[None]]
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """One accepted connection."""
+
+    __slots__ = (
+        "_in_flight",
+        "_in_flight_bytes",
+        "_is_flush_scheduled",
+        "_is_peer_slow",
+        "_is_reading",
+        "_is_resume_scheduled",
+        "_loop",
+        "_mid_frame_since",
+        "_out",
+        "_out_bytes",
+        "_reader",
+        "_server",
+        "_stalled_at",
+        "_stalled_bytes",
+        "_transport",
+        "client_id",
+        "closed",
+        "id",
+        "last_received_at",
+        "listener_name",
+        "peer",
+        "tag",
+    )
+
+    def __init__(self, server: Server, connection_id: int) -> None:
+        self._server = server
+        self._loop = server._loop
+        self.id = connection_id
+        self.peer = "?"
+        self.listener_name = server.listener_name
+        self.client_id: str | None = None
+        """As the last request had it."""
+        self.tag: object | None = None
+        """For the owner: for example which broker this is."""
+        self.closed = False
+        """Set before the transport is told, so that late answers stop here."""
+        self._transport: asyncio.Transport
+        self._reader = FrameReader(server.limits.max_frame_bytes, server._scratch)
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._out: list[Buffer] = []
+        """Answers of this loop turn; one `writelines` at its end."""
+        self._out_bytes = 0
+        self._is_flush_scheduled = self._is_resume_scheduled = False
+        self._is_reading = True
+        self._is_peer_slow = False
+        """The transport's buffer is above its high mark."""
+        self.last_received_at = self._loop.time()
+        self._mid_frame_since = 0.0
+        """When the first byte of an incomplete frame came; 0: none is incomplete."""
+        self._stalled_at = self._stalled_bytes = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were handed to handlers and are not answered."""
+        return self._in_flight
+
+    # -- asyncio's callbacks ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]
+        self.peer = describe_peer(transport)
+        if not self._server._admit(self):
+            self.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_high)
+        tune_socket(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._out.clear()
+        self._server._on_connection_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        self.last_received_at = self._loop.time()
+        self._reader.received(nbytes)
+        self._take_frames()
+
+    def eof_received(self) -> bool:
+        """The peer will send no more: it gets the answers that are ready, and parked ones are dropped with it."""
+        self._flush()
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_peer_slow = True
+        self._stalled_at, self._stalled_bytes = self._loop.time(), self._unsent_bytes()
+
+    def resume_writing(self) -> None:
+        self._is_peer_slow = False
+        self._maybe_resume()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _take_frames(self) -> None:
+        """Hand on every whole frame, until there is none or this peer has enough in flight."""
+        reader, limits = self._reader, self._server.limits
+        in_flight_max, bytes_max = limits.max_in_flight_per_connection, limits.in_flight_bytes_max
+        try:
+            while self._in_flight < in_flight_max and self._in_flight_bytes < bytes_max and not self._is_peer_slow:
+                frame = reader.next_frame()
+                if frame is None:
+                    self._note_mid_frame()
+                    return
+                self._on_frame(frame)
+                if self.closed:
+                    return
+        except PeerError as e:
+            self._on_bad_peer(e)
+            return
+        self._pause()
+
+    def _note_mid_frame(self) -> None:
+        if not self._reader.is_mid_frame:
+            self._mid_frame_since = 0.0
+        elif not self._mid_frame_since:
+            self._mid_frame_since = self.last_received_at
+
+    def _on_frame(self, frame: bytearray) -> None:
+        self._mid_frame_since = 0.0
+        try:
+            api_key, api_version, correlation_id, client_id, body = frames.decode_request(frame)
+        except frames.BadBody as e:
+            self._refuse(e.head.correlation_id, ErrorCode.INVALID_REQUEST, str(e))
+            return
+        except frames.UnsupportedVersion as e:
+            self._on_unsupported(e)
+            return
+        self.client_id = client_id
+        handler = self._server.handlers.get(api_key)
+        if handler is None:
+            self._refuse(correlation_id, ErrorCode.UNSUPPORTED_VERSION, f"{api_name(api_key)} is not served by this node")
+            return
+        size = len(frame)
+        request = ServerRequest(self, api_key, api_version, correlation_id, client_id, body, self.last_received_at, size)
+        self._in_flight += 1
+        self._in_flight_bytes += size
+        try:
+            result = handler(request)
+        except Exception as e:
+            answer_error(request, e)
+        else:
+            if result is not None:
+                self._server._run(request, result)
+
+    def _on_unsupported(self, e: frames.UnsupportedVersion) -> None:
+        """ApiVersions of any version is answered, so that a newer peer learns what we speak; others are closed."""
+        head = e.head
+        if head.api_key == API_VERSIONS:
+            self._write(frames.encode_response(head.correlation_id, self._server.api_versions(ErrorCode.UNSUPPORTED_VERSION)))
+            return
+        if head.api_key in APIS:
+            self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, str(e))
+        self._server._bad_peers.warn(self.peer, self._loop.time(), str(e))
+        self.close()
+
+    def _on_bad_peer(self, e: PeerError) -> None:
+        self._server._bad_peers.warn(self.peer, self._loop.time(), str(e))
+        self.close()
+
+    # -- back pressure ------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._reader.hold()
+            self._mid_frame_since = 0.0
+            self._transport.pause_reading()
+
+    def _maybe_resume(self) -> None:
+        """Take up reading again when half of what is allowed has been answered; not from within a handler."""
+        if (
+            not self._is_reading
+            and not self._is_resume_scheduled
+            and not self._is_peer_slow
+            and self._in_flight <= self._server.limits.max_in_flight_per_connection // 2
+            and self._in_flight_bytes <= self._server.limits.in_flight_bytes_max // 2
+        ):
+            self._is_resume_scheduled = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resume_scheduled = False
+        if self.closed or self._server.is_stopping or self._is_peer_slow:
+            return
+        self._is_reading = True
+        self.last_received_at = self._loop.time()
+        self._transport.resume_reading()
+        self._take_frames()
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _on_answer(self, size: int, buffers: list[Buffer] | None) -> None:
+        self._in_flight -= 1
+        self._in_flight_bytes -= size
+        if buffers is not None:
+            self._write(buffers)
+        if not self._is_reading:
+            self._maybe_resume()
+        if self._server.is_stopping:
+            self._server._on_progress()
+
+    def _refuse(self, correlation_id: int, code: ErrorCode, message: str) -> None:
+        self._write(frames.encode_refusal(correlation_id, code, message))
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        self._out += buffers
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if not self._out or self._transport.is_closing():
+            return
+        out, self._out = self._out, []
+        self._transport.writelines(out)
+        if self._is_peer_slow and self._unsent_bytes() > self._server.limits.write_buffer_bytes_max:
+            self._server._bad_peers.warn(self.peer, self._loop.time(), "it does not read its responses: too many bytes wait")
+            self.abort()
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close after what is already answered has been sent."""
+        if not self.closed:
+            self._flush()
+            self.closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self.closed = True
+        self._out.clear()
+        self._transport.abort()
+
+    def _check(self, now: float, limits: Limits) -> None:
+        """Called by the server's sweep: is this connection still worth its file descriptor?"""
+        if self._mid_frame_since and now - self._mid_frame_since > limits.frame_ms_max / 1000:
+            self._server._bad_peers.warn(self.peer, now, f"a frame was not complete after {limits.frame_ms_max} ms")
+            self.abort()
+        elif self._is_peer_slow or self.closed:
+            unsent = self._unsent_bytes()
+            if unsent != self._stalled_bytes:
+                self._stalled_at, self._stalled_bytes = now, unsent
+            elif now - self._stalled_at > limits.write_stall_ms_max / 1000:
+                self._server._bad_peers.warn(self.peer, now, f"it read nothing for {limits.write_stall_ms_max} ms")
+                self.abort()
+        elif not self._in_flight and now - self.last_received_at > limits.idle_ms_max / 1000:
+            log.debug("idle connection closed", peer=self.peer, client_id=self.client_id)
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<connection {self.id} from {self.peer}>"
+
+
+def answer_error(request: ServerRequest, e: Exception) -> None:
+    """The uniform mapping of what a handler raises."""
+    if not isinstance(e, BrokerError):
+        log.error("handler failed", api=api_name(request.api_key), client_id=request.client_id, exc_info=e)
+    if not request.is_open:
+        return
+    if isinstance(e, BrokerError):
+        request.refuse(e.code, e.message)
+    else:
+        request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(e).__name__}: {e}")

@@ -1,0 +1,69 @@
+"""What server and client connections share about sockets: options, names of peers, and how loudly bad ones are logged."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+_KEEPALIVE_IDLE_S = 10
+_KEEPALIVE_INTERVAL_S = 5
+_KEEPALIVE_PROBES = 3
+_UNACKNOWLEDGED_MS_MAX = 30_000
+"""Sent bytes that the peer's kernel does not acknowledge for this long end the connection (a pulled cable)."""
+
+
+def tune_socket(transport: asyncio.BaseTransport) -> None:
+    """No delay for small writes, and a vanished peer is noticed in half a minute. Not every transport has a socket."""
+    sock: Any = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPALIVE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS_MAX),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def describe_peer(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else str(name or "?")
+
+
+def open_files_max() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+class BadPeerLog:
+    """One line per peer host and minute, however hard it tries."""
+
+    _INTERVAL_S = 60.0
+    _HOSTS_MAX = 1024
+
+    def __init__(self) -> None:
+        self._quiet_until: dict[str, float] = {}
+        """By host, loop time."""
+
+    def warn(self, peer: str, now: float, reason: str) -> bool:
+        """Log why a connection of this peer is closed; False when the peer had its line already."""
+        host = peer.rsplit(":", 1)[0]
+        if now < self._quiet_until.get(host, now):
+            return False
+        if len(self._quiet_until) >= self._HOSTS_MAX:
+            self._quiet_until.clear()
+        self._quiet_until[host] = now + self._INTERVAL_S
+        log.warning("connection closed", peer=peer, reason=reason[:300])
+        return True
