@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol, cast
 
 import structlog
 
+from strandline.broker.controller_channel import Channel
 from strandline.protocol.apis import ALTER_PARTITION
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import (
@@ -30,7 +31,6 @@ from strandline.protocol.messages.cluster import (
     AlterPartitionResponse,
     BrokerState,
 )
-from strandline.protocol.messages.common import Message
 
 log = structlog.get_logger()
 
@@ -133,16 +133,11 @@ def _wire_partition(item: AlterPartitionItem) -> AlterPartitionPartition:
     )
 
 
-class Channel(Protocol):
-    """The way to the active controller (`broker/controller_channel.py`)."""
-
-    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message: ...
-
-
 class Registration(Protocol):
     """What the manager needs of the broker's registration (`broker/lifecycle.py`)."""
 
-    broker_epoch: int
+    @property
+    def broker_epoch(self) -> int: ...
 
     async def renew(self, stale_epoch: int) -> None:
         """Returns once the broker is registered, after a request with `stale_epoch` was told that this is over."""

@@ -1,0 +1,317 @@
+"""What a client asks a broker about the cluster, and what it wants changed.
+
+Questions are answered from the broker's own image of the metadata. Changes are the controller's to decide: the broker
+passes them on to the active one, whoever that is, and before it tells the client that a topic was created (or deleted,
+or got partitions) it waits a moment until its own image has it. So a client that creates and then produces through the
+same broker does not race with the metadata log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.broker.controller_channel import Channel
+from strandline.broker.producer_ids import ProducerIds
+from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
+from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    CONFIG_SET,
+    CONFIG_SOURCE_DEFAULT,
+    CONFIG_SOURCE_DYNAMIC_BROKER,
+    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
+    CONFIG_SOURCE_DYNAMIC_TOPIC,
+    CONFIG_SOURCE_STATIC_BROKER,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedConfig,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+from strandline.protocol.messages.common import ZERO_UUID, Message
+from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
+from strandline.protocol.rpc.server import Handler, ServerRequest
+
+FORWARD_TIMEOUT_MS = 30_000
+OWN_IMAGE_WAIT_S = 5.0
+"""How long an answer waits for the broker's own image; then it is given all the same: the change is committed."""
+
+_FORWARDED = (
+    apis.CREATE_TOPICS,
+    apis.DELETE_TOPICS,
+    apis.CREATE_PARTITIONS,
+    apis.INCREMENTAL_ALTER_CONFIGS,
+    apis.ELECT_LEADERS,
+    apis.DESCRIBE_QUORUM,
+)
+
+
+class Metadata(Protocol):
+    """The broker's picture of the cluster (`broker/metadata_follower.py`)."""
+
+    image: MetadataImage
+
+    @property
+    def controller(self) -> tuple[Voter, int] | None: ...
+
+    async def wait_for(self, condition: Callable[[MetadataImage], bool], timeout_s: float) -> bool: ...
+
+
+class AdminHandlers:
+    def __init__(self, config: BrokerConfig, metadata: Metadata, channel: Channel, producer_ids: ProducerIds) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._channel = channel
+        self._producer_ids = producer_ids
+
+    def handlers(self) -> dict[int, Handler]:
+        own: dict[int, Handler] = {
+            apis.METADATA: self.handle_metadata,
+            apis.DESCRIBE_CLUSTER: self.handle_describe_cluster,
+            apis.DESCRIBE_CONFIGS: self.handle_describe_configs,
+            apis.INIT_PRODUCER_ID: self.handle_init_producer_id,
+        }
+        return own | dict.fromkeys(_FORWARDED, self.handle_forwarded)
+
+    def _image(self) -> MetadataImage:
+        """The image; a broker that has not caught up since its start knows nothing that it could answer with."""
+        image = self._metadata.image
+        if image.offset < 0:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is starting: it does not know the cluster yet")
+        return image
+
+    def _controller_id(self) -> int:
+        controller = self._metadata.controller
+        return -1 if controller is None else controller[0].id
+
+    # -- Metadata, DescribeCluster ------------------------------------------------------------------------------------
+
+    def handle_metadata(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, MetadataRequest)
+        image, listener = self._image(), request.connection.listener_name
+        brokers = [
+            MetadataBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            for broker in image.brokers.values()
+            if not broker.fenced and (endpoint := broker.endpoint(listener)) is not None
+        ]
+        alive = {broker.node_id for broker in brokers}
+        if body.topics is None:
+            topics = [_topic(topic, alive) for topic in image.topics_by_id.values()]
+        else:
+            topics = [_asked_topic(image, asked.name, asked.topic_id, alive) for asked in body.topics]
+        request.reply(MetadataResponse(brokers, self._config.cluster_id, self._controller_id(), topics))
+
+    def handle_describe_cluster(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DescribeClusterRequest)
+        image, listener = self._image(), request.connection.listener_name
+        brokers = []
+        for broker in image.brokers.values():
+            endpoint = broker.endpoint(listener)
+            if endpoint is None or (broker.fenced and not body.include_fenced_brokers):
+                continue
+            brokers.append(
+                DescribeClusterBroker(
+                    broker.broker_id,
+                    endpoint.host,
+                    endpoint.port,
+                    broker.rack,
+                    broker.fenced,
+                    broker.broker_epoch,
+                    broker.in_controlled_shutdown,
+                )
+            )
+        request.reply(DescribeClusterResponse(0, None, self._config.cluster_id, self._controller_id(), brokers))
+
+    # -- configs ------------------------------------------------------------------------------------------------------
+
+    def handle_describe_configs(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DescribeConfigsRequest)
+        image = self._image()
+        results = [self._describe(image, resource, body.include_documentation) for resource in body.resources]
+        request.reply(DescribeConfigsResponse(results))
+
+    def _describe(self, image: MetadataImage, resource: DescribeConfigsResource, documented: bool) -> DescribeConfigsResult:
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            described = self._describe_topic(image, name) if kind == RESOURCE_TOPIC else self._describe_broker(image, kind, name)
+        except BrokerError as e:
+            return DescribeConfigsResult(e.code, e.message, kind, name)
+        wanted = resource.configuration_keys
+        configs = [
+            DescribedConfig(
+                key.name,
+                text,
+                read_only=kind == RESOURCE_BROKER and key.name not in DYNAMIC_BROKER_CONFIGS,
+                config_source=source,
+                config_type=key.type,
+                documentation=key.meaning if documented else None,
+            )
+            for key, text, source in described
+            if wanted is None or key.name in wanted
+        ]
+        return DescribeConfigsResult(0, None, kind, name, configs)
+
+    def _describe_topic(self, image: MetadataImage, name: str) -> list[tuple[ConfigKey, str | None, int]]:
+        if image.topic(name) is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        set_here = image.config(RESOURCE_TOPIC, name)
+        described: list[tuple[ConfigKey, str | None, int]] = []
+        for key in TOPIC_CONFIGS.values():
+            if key.name in set_here:
+                described.append((key, set_here[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC))
+            elif key.synonym is None:
+                described.append((key, key.text(key.default), CONFIG_SOURCE_DEFAULT))
+            else:
+                described.append((key, *self._broker_value(image, DYNAMIC_BROKER_CONFIGS[key.synonym])))
+        return described
+
+    def _describe_broker(self, image: MetadataImage, kind: int, name: str) -> list[tuple[ConfigKey, str | None, int]]:
+        if kind != RESOURCE_BROKER:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration")
+        if name == "":
+            values = image.config(RESOURCE_BROKER, "")
+            keys = DYNAMIC_BROKER_CONFIGS
+            return [(keys[key], value, CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER) for key, value in values.items() if key in keys]
+        if name != str(self._config.node_id):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"ask broker {name} itself: this is broker {self._config.node_id}")
+        return [(key, *self._broker_value(image, key)) for key in KEYS]
+
+    def _broker_value(self, image: MetadataImage, key: ConfigKey) -> tuple[str | None, int]:
+        """A broker key's value that counts here, and where it comes from."""
+        config, name = self._config, key.name
+        layers: list[tuple[Mapping[str, Any], int]] = [
+            (image.config(RESOURCE_BROKER, str(config.node_id)), CONFIG_SOURCE_DYNAMIC_BROKER),
+            (image.config(RESOURCE_BROKER, ""), CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER),
+        ]
+        for values, source in layers:
+            if name in values:
+                return values[name], source
+        return config.text(name), CONFIG_SOURCE_STATIC_BROKER if name in config.given else CONFIG_SOURCE_DEFAULT
+
+    # -- producer ids -------------------------------------------------------------------------------------------------
+
+    async def handle_init_producer_id(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, InitProducerIdRequest)
+        if body.transactional_id is not None:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered yet")
+        request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
+
+    # -- the controller's decisions -----------------------------------------------------------------------------------
+
+    async def handle_forwarded(self, request: ServerRequest) -> None:
+        """To the active controller and back; whatever error it answers is the client's to see."""
+        body = request.body
+        timeout_ms = max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1)
+        response = await self._channel.request(request.api_key, body, timeout_ms)
+        condition = _visible(body, response)
+        if condition is not None:
+            await self._metadata.wait_for(condition, OWN_IMAGE_WAIT_S)
+        request.reply(response)
+
+
+def _asked_topic(image: MetadataImage, name: str | None, topic_id: bytes, alive: set[int]) -> MetadataTopic:
+    topic = image.topics_by_id.get(topic_id) if name is None else image.topic(name)
+    if topic is not None:
+        return _topic(topic, alive)
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return MetadataTopic(unknown, name, topic_id if name is None else ZERO_UUID, [])
+
+
+def _topic(topic: TopicImage, alive: set[int]) -> MetadataTopic:
+    partitions = [_partition(index, partition, alive) for index, partition in sorted(topic.partitions.items())]
+    return MetadataTopic(0, topic.name, topic.topic_id, partitions, topic.name.startswith("__"))
+
+
+def _partition(index: int, partition: PartitionRegistration, alive: set[int]) -> MetadataPartition:
+    led = partition.leader in alive
+    return MetadataPartition(
+        0 if led else ErrorCode.LEADER_NOT_AVAILABLE,
+        index,
+        partition.leader if led else NO_LEADER,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        list(partition.replicas),
+        list(partition.isr),
+        [replica for replica in partition.replicas if replica not in alive],
+        list(partition.elr),
+    )
+
+
+# -- when is a decision visible in an image? --------------------------------------------------------------------------
+
+Condition = Callable[[MetadataImage], bool]
+
+
+def _visible(body: Message, response: Message) -> Condition | None:
+    """What an image shows once it has the controller's decision; None when there is nothing to wait for."""
+    if getattr(body, "validate_only", False):
+        return None
+    if isinstance(body, CreateTopicsRequest) and isinstance(response, CreateTopicsResponse):
+        ids = [topic.topic_id for topic in response.topics if not topic.error_code]
+        return lambda image: all(topic_id in image.topics_by_id for topic_id in ids)
+    if isinstance(body, DeleteTopicsRequest) and isinstance(response, DeleteTopicsResponse):
+        gone = [topic.topic_id for topic in response.topics if not topic.error_code]
+        return lambda image: not any(topic_id in image.topics_by_id for topic_id in gone)
+    if isinstance(body, CreatePartitionsRequest) and isinstance(response, CreatePartitionsResponse):
+        failed = {result.name for result in response.results if result.error_code}
+        counts = {topic.name: topic.count for topic in body.topics if topic.name not in failed}
+        return lambda image: all(_has_partitions(image, name, count) for name, count in counts.items())
+    if isinstance(body, IncrementalAlterConfigsRequest) and isinstance(response, IncrementalAlterConfigsResponse):
+        return _configs_visible(body, response)
+    if isinstance(body, ElectLeadersRequest) and isinstance(response, ElectLeadersResponse):
+        elected = [(result.topic, result.partition) for result in response.results if not result.error_code]
+        return lambda image: all(_has_preferred_leader(image, *where) for where in elected)
+    return None
+
+
+def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
+    topic = image.topic(name)
+    return topic is not None and len(topic.partitions) >= count
+
+
+def _has_preferred_leader(image: MetadataImage, name: str, index: int) -> bool:
+    topic = image.topic(name)
+    partition = topic.partitions.get(index) if topic is not None else None
+    return partition is None or partition.leader == partition.replicas[0]
+
+
+def _configs_visible(body: IncrementalAlterConfigsRequest, response: IncrementalAlterConfigsResponse) -> Condition:
+    failed = {(result.resource_type, result.resource_name) for result in response.responses if result.error_code}
+    expected: list[tuple[int, str, str, str | None]] = []
+    for resource in body.resources:
+        kind, name = resource.resource_type, resource.resource_name
+        keys = TOPIC_CONFIGS if kind == RESOURCE_TOPIC else DYNAMIC_BROKER_CONFIGS
+        if (kind, name) not in failed:
+            for config in resource.configs:
+                key = keys[config.name]
+                # Values are stored in one form, whatever form they were given in.
+                value = key.text(key.parse(config.value)) if config.config_operation == CONFIG_SET else None
+                expected.append((kind, name, config.name, value))
+    return lambda image: all(image.config(kind, name).get(key) == value for kind, name, key, value in expected)

@@ -1,0 +1,612 @@
+"""A replica fetcher: how a follower copies from one leader, for all its partitions there, with one fetch at a time.
+
+The core plans fetches and digests responses; the shell at the end of the file owns the connection. One fetcher serves
+one source leader (and one fetcher id, when `num.replica.fetchers` spreads the partitions). Rules:
+
+- A follower always fetches at its log end. What it asks with (its *position*: leader epoch, log end, epoch of the last
+  record) is recomputed for every partition whose position changed, and only these go into the request: the fetch
+  session (KIP-227) remembers the rest at the leader. 333 idle partitions cost nothing per round.
+- A response counts for a partition only if it answers the position that the partition has *now*. Between the request
+  and the response it may have been removed, given to another leader, or truncated.
+- Every fetch carries the epoch of the last local record. When the leader's history disagrees it answers a diverging
+  epoch in place of records; the follower truncates, takes neither records nor high watermark from that response, and
+  asks again (KIP-595).
+- A partition in trouble is delayed by itself, a little longer each time, and leaves the session meanwhile; the others
+  go on. The delay starts small because right after an election the new leader may be a few ms behind our metadata.
+- `FENCED_LEADER_EPOCH` for the epoch that we still have: our metadata is behind, only newer metadata helps.
+
+A long poll must not hold up a partition that just arrived (a new topic, a new leader). So when a partition becomes
+ready while an incremental fetch is parked at the leader, a second one is sent behind it in the same session. Then a
+response may be built from a position that a later request already replaced: requests are numbered, and a response
+does not count for a partition that a later request carried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, cast
+
+import structlog
+
+from strandline.broker.partition import FetchPosition, Partition
+from strandline.protocol.apis import FETCH, LIST_OFFSETS
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.data import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    ForgottenPartition,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from strandline.protocol.rpc.connection import Connection
+from strandline.storage.files import DiskError
+
+log = structlog.get_logger()
+
+Key = tuple[bytes, int]
+
+FIRST_BACKOFF_MS = 20
+REQUEST_TIMEOUT_MS = 30_000
+RECONNECT_BACKOFF_MS = 50
+RECONNECT_BACKOFF_MS_MAX = 1000
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """`replica.fetch.*`"""
+
+    wait_ms_max: int = 500
+    bytes_min: int = 1
+    partition_bytes_max: int = 1 << 20
+    response_bytes_max: int = 10 << 20
+    backoff_ms: int = 1000
+    """The longest delay of a partition in trouble."""
+
+
+class Plan(NamedTuple):
+    """A fetch to send, with what is needed to judge its response."""
+
+    request: FetchRequest
+    sequence: int
+    generation: int
+
+
+class _State:
+    """One partition of the fetcher."""
+
+    __slots__ = ("attempts", "due", "partition", "sent", "sequence")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.sent: FetchPosition | None = None
+        """The position that the leader's session holds for us; None when it was never sent in this session."""
+        self.sequence = 0
+        """The number of the request that carried `sent`."""
+        self.due = 0.0
+        """Not fetched before this time; NEVER while it waits for ListOffsets answers."""
+        self.attempts = 0
+        """Troubles in a row; back to 0 with the first response that counts."""
+
+
+class FetcherCore:
+    """What to ask and what to make of the answers. No clock, no socket."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        settings: FetcherSettings,
+        on_disk_error: Callable[[DiskError], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._settings = settings
+        self._on_disk_error = on_disk_error
+        self._states: dict[Key, _State] = {}
+        self._dirty: dict[Key, None] = {}
+        """Ready partitions whose position the session does not know yet; never delayed ones."""
+        self._delayed: list[tuple[float, Key]] = []
+        """A heap of wake-up times. An entry counts only if it equals its partition's `due`."""
+        self._session_keys: dict[Key, None] = {}
+        """The partitions of the leader's session, as of the last request that was sent."""
+        self._forgotten: dict[Key, None] = {}
+        """Partitions to drop from the session: a subset of `_session_keys`, disjoint from `_dirty`."""
+        self._session_id = 0
+        self._session_epoch = 0
+        """0: the next fetch is a full one that asks for a new session."""
+        self._session_refused = False
+        self._generation = 0
+        """Counts sessions; a response of an earlier one does not count."""
+        self._sequence = 0
+        self._in_flight = 0
+        self._full_in_flight = False
+        self._paused_until = 0.0
+        self._failures = 0
+        self._out_of_range: dict[Key, FetchPosition] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    # -- membership ---------------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        """Start (or start over) fetching a partition, from where its log ends."""
+        self._states[partition.key] = _State(partition)
+        self._make_ready(partition.key)
+
+    def remove(self, key: Key) -> None:
+        if self._states.pop(key, None) is not None:
+            self._set_aside(key)
+
+    def _make_ready(self, key: Key) -> None:
+        self._forgotten.pop(key, None)
+        self._dirty[key] = None
+
+    def _set_aside(self, key: Key) -> None:
+        self._dirty.pop(key, None)
+        if key in self._session_keys:
+            self._forgotten[key] = None
+
+    def _delay(self, state: _State, now: float) -> None:
+        """Leave the partition alone for a while; twice as long as the last time."""
+        delay_ms = min(FIRST_BACKOFF_MS << min(state.attempts, 16), self._settings.backoff_ms)
+        state.attempts += 1
+        state.due = now + delay_ms / 1000
+        heapq.heappush(self._delayed, (state.due, state.partition.key))
+        self._set_aside(state.partition.key)
+
+    def _wake_delayed(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now:
+            due, key = heapq.heappop(self._delayed)
+            state = self._states.get(key)
+            if state is not None and state.due == due:
+                state.due = 0.0
+                self._make_ready(key)
+
+    def next_due(self) -> float | None:
+        """When a delayed partition (or the fetcher as a whole) wants `plan` to be called again."""
+        if self._paused_until:
+            return self._paused_until
+        return self._delayed[0][0] if self._delayed else None
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> Plan | None:
+        """The next fetch, or None when there is nothing to send at this moment."""
+        if now < self._paused_until:
+            return None
+        self._paused_until = 0.0
+        self._wake_delayed(now)
+        if not self._may_send():
+            return None
+        full = self._session_epoch == 0
+        self._sequence += 1
+        partitions = self._take_dirty()
+        if full:
+            self._session_keys = dict.fromkeys((p.topic_id, p.partition) for p in partitions)
+            self._forgotten.clear()
+        request = self._request(partitions, full)
+        if not full:
+            self._session_epoch = self._session_epoch % (2**31 - 1) + 1
+        self._in_flight += 1
+        self._full_in_flight = full
+        return Plan(request, self._sequence, self._generation)
+
+    def _may_send(self) -> bool:
+        """One fetch at a time; a second one only behind a parked incremental one, for partitions that just got ready."""
+        if self._in_flight == 0:
+            return bool(self._dirty or self._session_keys)
+        return self._in_flight == 1 and not self._full_in_flight and self._session_epoch > 0 and bool(self._dirty)
+
+    def _take_dirty(self) -> list[FetchPartition]:
+        partitions = []
+        for key in self._dirty:
+            state = self._states[key]
+            position = state.sent = state.partition.fetch_position()
+            state.sequence = self._sequence
+            self._session_keys[key] = None
+            partitions.append(
+                FetchPartition(
+                    topic_id=key[0],
+                    partition=key[1],
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    last_fetched_epoch=position.last_fetched_epoch,
+                    log_start_offset=position.log_start_offset,
+                    partition_max_bytes=self._settings.partition_bytes_max,
+                )
+            )
+            assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (
+                "a fetch from a log with records carries the epoch of the last one"
+            )
+        self._dirty.clear()
+        return partitions
+
+    def _request(self, partitions: list[FetchPartition], full: bool) -> FetchRequest:
+        forgotten = [ForgottenPartition(*key) for key in self._forgotten]
+        for key in self._forgotten:
+            self._session_keys.pop(key, None)
+        self._forgotten.clear()
+        settings = self._settings
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch(),
+            # The full fetch only opens the session: it returns at once, and the long poll starts with the next one.
+            max_wait_ms=0 if full and not self._session_refused else settings.wait_ms_max,
+            min_bytes=settings.bytes_min,
+            max_bytes=settings.response_bytes_max,
+            isolation_level=0,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=partitions,
+            forgotten=forgotten,
+        )
+
+    # -- responses ----------------------------------------------------------------------------------------------------
+
+    def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[Key]:
+        """Digest a response; returns the partitions whose log or high watermark it may have moved."""
+        if plan.generation != self._generation:
+            return []
+        self._in_flight -= 1
+        if response.error_code:
+            self._on_session_error(to_code(response.error_code), now)
+            return []
+        if len(response.partitions) != len(response.records):
+            raise PeerError("a fetch response has as many record sets as partitions")
+        self._failures = 0
+        touched = []
+        for answer, records in zip(response.partitions, response.records, strict=True):
+            state = self._states.get((answer.topic_id, answer.partition))
+            if state is None or state.sent is None or state.due or state.sequence > plan.sequence:
+                continue
+            if self._on_partition(state, state.sent, answer, records, now):
+                touched.append(state.partition.key)
+        self._take_session(plan, response)
+        return touched
+
+    def _take_session(self, plan: Plan, response: FetchResponse) -> None:
+        if plan.request.session_epoch == 0:
+            self._full_in_flight = False
+            self._session_id = response.session_id
+            self._session_refused = response.session_id == 0
+        if response.session_id == 0:
+            self._session_id = 0
+            self._start_over()
+        elif plan.request.session_epoch == 0:
+            self._session_epoch = 1
+
+    def _on_session_error(self, code: ErrorCode, now: float) -> None:
+        if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._session_id = 0
+        lost_session = code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        self._failures += 1
+        if not lost_session or self._failures > 1:
+            self._pause(now)
+        log.info("fetcher.session_lost", error=code.name, failures=self._failures)
+        self._start_over()
+
+    def on_failure(self, plan: Plan, now: float) -> None:
+        """The request was refused as a whole, or timed out."""
+        if plan.generation == self._generation:
+            self._failures += 1
+            self._pause(now)
+            self._start_over()
+
+    def on_connection_lost(self) -> None:
+        self._start_over()
+
+    def _pause(self, now: float) -> None:
+        self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
+
+    def _start_over(self) -> None:
+        """Forget the session: the next fetch is a full one. The old session's id goes with it, to close it."""
+        self._generation += 1
+        self._session_epoch = 0
+        self._in_flight = 0
+        self._full_in_flight = False
+        self._session_keys.clear()
+        self._forgotten.clear()
+        self._out_of_range.clear()
+        for key, state in self._states.items():
+            state.sent = None
+            if state.due == NEVER:
+                state.due = 0.0
+            if not state.due:
+                self._dirty[key] = None
+
+    # -- one partition of a response ----------------------------------------------------------------------------------
+
+    def _on_partition(
+        self, state: _State, sent: FetchPosition, answer: FetchPartitionResponse, records: memoryview, now: float
+    ) -> bool:
+        """True when the partition's log or high watermark may have moved."""
+        if answer.error_code:
+            self._on_error(state, sent, to_code(answer.error_code), now)
+            return False
+        try:
+            if answer.diverging_epoch.epoch >= 0:
+                state.partition.truncate_to_divergence(sent, answer.diverging_epoch)
+                appended = False
+            else:
+                appended = state.partition.append_fetched(sent, answer, records)
+        except DiskError as e:
+            self._on_disk_failure(state, e)
+            return False
+        except BrokerError as e:
+            self._log(state, "fetcher.append_refused", error=e.code.name, reason=str(e))
+            self._delay(state, now)
+            return False
+        except Exception:
+            log.exception("fetcher.partition_failed", topic=state.partition.topic, partition=state.partition.key[1])
+            self.remove(state.partition.key)
+            return False
+        state.attempts = 0
+        if not appended or len(records):
+            self._make_ready(state.partition.key)
+        return appended
+
+    def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._log(state, "fetcher.out_of_range", fetch_offset=sent.fetch_offset)
+            state.due = NEVER
+            self._set_aside(state.partition.key)
+            self._out_of_range[state.partition.key] = sent
+            return
+        if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == state.partition.fetch_position().leader_epoch:
+            self._log(state, "fetcher.fenced", leader_epoch=sent.leader_epoch)
+            self.remove(state.partition.key)
+            return
+        if state.attempts:
+            self._log(state, "fetcher.partition_delayed", error=code.name, attempts=state.attempts)
+        self._delay(state, now)
+
+    def _on_disk_failure(self, state: _State, error: DiskError) -> None:
+        self._log(state, "fetcher.disk_failed", reason=str(error))
+        self.remove(state.partition.key)
+        self._on_disk_error(error)
+
+    @staticmethod
+    def _log(state: _State, event: str, **fields: object) -> None:
+        log.info(event, topic=state.partition.topic, partition=state.partition.key[1], **fields)
+
+    # -- out of range -------------------------------------------------------------------------------------------------
+
+    def take_out_of_range(self) -> dict[Key, FetchPosition]:
+        """Partitions for which the leader must be asked where its log starts and ends."""
+        taken, self._out_of_range = self._out_of_range, {}
+        return taken
+
+    def on_leader_range(self, key: Key, asked: FetchPosition, start: int, end: int, now: float) -> None:
+        """The leader's log is [start, end). Behind us: cut our tail. Ahead of all we have: begin again at its start."""
+        state = self._states.get(key)
+        if state is None or state.sent is not asked:
+            return
+        partition = state.partition
+        try:
+            if end < asked.fetch_offset:
+                partition.truncate_to_leader_end(asked, end)
+            elif start > asked.fetch_offset:
+                partition.truncate_fully_and_start_at(asked, start)
+            else:
+                self._delay(state, now)
+                return
+        except DiskError as e:
+            self._on_disk_failure(state, e)
+            return
+        self._log(state, "fetcher.range_taken", leader_start=start, leader_end=end, was=asked.fetch_offset)
+        state.due = 0.0
+        self._make_ready(key)
+
+    def on_leader_range_failed(self, key: Key, asked: FetchPosition, now: float) -> None:
+        state = self._states.get(key)
+        if state is not None and state.sent is asked:
+            self._delay(state, now)
+
+
+class _RangeQuestion:
+    """Two ListOffsets requests, sent together: where do the leader's logs start and end?"""
+
+    def __init__(self, broker_id: int, asked: dict[Key, FetchPosition]) -> None:
+        self.asked = asked
+        self._broker_id = broker_id
+        self._answers: dict[int, dict[Key, int]] = {}
+        self.open = 2
+
+    def request(self, timestamp: int) -> ListOffsetsRequest:
+        partitions = [
+            ListOffsetsPartition(key[0], key[1], position.leader_epoch, timestamp) for key, position in self.asked.items()
+        ]
+        return ListOffsetsRequest(self._broker_id, 0, partitions)
+
+    def on_answer(self, timestamp: int, response: Message | Exception) -> None:
+        self.open -= 1
+        if isinstance(response, ListOffsetsResponse):
+            self._answers[timestamp] = {(p.topic_id, p.partition): p.offset for p in response.partitions if not p.error_code}
+
+    def range_of(self, key: Key) -> tuple[int, int] | None:
+        start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
+        end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
+        return None if start is None or end is None else (start, end)
+
+
+class Fetcher:
+    """The shell: one connection to the leader, callbacks, and no task but the one that connects."""
+
+    def __init__(
+        self,
+        *,
+        leader_id: int,
+        broker_id: int,
+        core: FetcherCore,
+        connect: Callable[[Callable[[Connection, Exception | None], None]], Awaitable[Connection]],
+        on_progress: Callable[[list[Key]], None],
+    ) -> None:
+        self.leader_id = leader_id
+        self._broker_id = broker_id
+        self.core = core
+        self._connect = connect
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._backoff_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump_scheduled = False
+        self._closed = False
+
+    # -- from the manager ---------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        self.core.add(partition)
+        self._schedule_pump()
+
+    def remove(self, key: Key) -> None:
+        self.core.remove(key)
+
+    def hurry(self) -> None:
+        """The leader's process is new: do not wait for the end of a back-off."""
+        if self._connection is None and self._connecting is not None and not self._closed:
+            self._connecting.cancel()
+            self._connecting = None
+            self._backoff_ms = 0
+            self._schedule_pump()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _schedule_pump(self) -> None:
+        """At the end of this turn: a metadata delta adds many partitions at once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self._closed:
+            return
+        if self._connection is None:
+            self._start_connecting()
+            return
+        plan = self.core.plan(self._loop.time())
+        if plan is not None:
+            self._connection.send(
+                FETCH,
+                plan.request,
+                on_response=partial(self._on_response, plan),
+                timeout_ms=plan.request.max_wait_ms + REQUEST_TIMEOUT_MS,
+            )
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        due = self.core.next_due()
+        if due is None or (self._timer is not None and not self._timer.cancelled() and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _on_response(self, plan: Plan, response: Message | Exception) -> None:
+        if self._closed or self._connection is None or self._connection.closed:
+            return  # `_on_lost` starts over
+        now = self._loop.time()
+        if isinstance(response, Exception):
+            log.info("fetcher.fetch_failed", leader=self.leader_id, reason=str(response))
+            self.core.on_failure(plan, now)
+        else:
+            try:
+                touched = self.core.on_response(plan, cast(FetchResponse, response), now)
+            except PeerError as e:
+                self._drop_connection(e)
+                return
+            if touched:
+                self._on_progress(touched)
+            self._ask_ranges()
+        self._pump()
+
+    def _drop_connection(self, reason: PeerError) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+            self._on_lost(connection, reason)
+
+    def _ask_ranges(self) -> None:
+        asked = self.core.take_out_of_range()
+        if not asked or self._connection is None:
+            return
+        question = _RangeQuestion(self._broker_id, asked)
+        for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
+            answer = partial(self._on_range, question, timestamp)
+            self._connection.send(LIST_OFFSETS, question.request(timestamp), on_response=answer, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def _on_range(self, question: _RangeQuestion, timestamp: int, response: Message | Exception) -> None:
+        question.on_answer(timestamp, response)
+        if question.open or self._closed:
+            return
+        now = self._loop.time()
+        for key, position in question.asked.items():
+            found = question.range_of(key)
+            if found is None:
+                self.core.on_leader_range_failed(key, position, now)
+            else:
+                self.core.on_leader_range(key, position, found[0], found[1], now)
+        self._pump()
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def _start_connecting(self) -> None:
+        if self._connecting is None and len(self.core):
+            self._connecting = self._loop.create_task(self._connect_with_backoff(), name=f"fetcher-connect-{self.leader_id}")
+
+    async def _connect_with_backoff(self) -> None:
+        while not self._closed:
+            if self._backoff_ms:
+                await asyncio.sleep(self._backoff_ms / 1000)
+            self._backoff_ms = min(max(2 * self._backoff_ms, RECONNECT_BACKOFF_MS), RECONNECT_BACKOFF_MS_MAX)
+            try:
+                connection = await self._connect(self._on_lost)
+            except BrokerError as e:
+                log.debug("fetcher.connect_failed", leader=self.leader_id, reason=str(e))
+                continue
+            self._connecting = None
+            if self._closed or connection.closed:
+                connection.close()
+                self._schedule_pump()
+                return
+            self._connection = connection
+            self._backoff_ms = 0
+            self._pump()
+            return
+
+    def _on_lost(self, connection: Connection, error: Exception | None) -> None:
+        if connection is not self._connection or self._closed:
+            return
+        log.info("fetcher.connection_lost", leader=self.leader_id, reason=str(error) if error else None)
+        self._connection = None
+        self._backoff_ms = RECONNECT_BACKOFF_MS
+        self.core.on_connection_lost()
+        self._start_connecting()

@@ -1,0 +1,307 @@
+"""The broker's standing in the cluster: registered, fenced or not, and on its way out.
+
+    UNREGISTERED -> FENCED -> RUNNING -> LEAVING -> gone
+          ^------------+---------+         (want_shut_down until the controller lets go)
+
+Each process draws an incarnation id and registers with it; the controller gives it a broker epoch, and refuses another
+live process with the same broker id. A fenced broker leads nothing; it is unfenced by the first heartbeat that tells
+that it has applied its own registration. If the controller forgets the registration, the broker registers again, with
+the same incarnation id.
+
+Heartbeats go out at an interval, and at once when something changed: nobody waits for the next tick to be unfenced, or
+to be let go. The core says what to do next; the shell does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+import structlog
+
+from strandline.broker.controller_channel import Channel
+from strandline.controller.metadata.image import MetadataDelta
+from strandline.protocol.apis import BROKER_HEARTBEAT, BROKER_REGISTRATION
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
+from strandline.protocol.messages.cluster import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from strandline.protocol.messages.common import Listener
+
+log = structlog.get_logger()
+
+RETRY_MS = 50
+"""Between attempts to register, to be unfenced, to be let go."""
+LEAVING_RETRY_MS = 10
+
+
+class State(Enum):
+    UNREGISTERED = "unregistered"
+    FENCED = "fenced"
+    RUNNING = "running"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a broker registers with."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    """The advertised ones."""
+    rack: str | None
+    log_dirs: tuple[bytes, ...]
+    previous_broker_epoch: int
+    """That of the last clean shutdown on this data directory; -1 after an unclean one."""
+
+
+class LifecycleCore:
+    """The state machine. No clock, no socket; durations are handed in as seconds since the first attempt."""
+
+    def __init__(self, identity: Identity, *, heartbeat_interval_ms: int, session_timeout_ms: int) -> None:
+        self.identity = identity
+        self._interval_ms = heartbeat_interval_ms
+        self._session_timeout_ms = session_timeout_ms
+        self.state = State.UNREGISTERED
+        self.broker_epoch = -1
+        """The offset of our registration record; -1 before the first registration."""
+        self.wants_to_leave = False
+        self.may_leave = False
+        """The controller said so: it has moved what we led."""
+        self.offline_log_dirs: tuple[bytes, ...] = ()
+
+    # -- registration -------------------------------------------------------------------------------------------------
+
+    def registration(self) -> BrokerRegistrationRequest:
+        identity = self.identity
+        return BrokerRegistrationRequest(
+            broker_id=identity.broker_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=list(identity.listeners),
+            rack=identity.rack,
+            log_dirs=list(identity.log_dirs),
+            previous_broker_epoch=identity.previous_broker_epoch,
+        )
+
+    def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
+        """The controller's answer; returns the error that makes it pointless to go on."""
+        code = to_code(response.error_code)
+        if code == ErrorCode.NONE:
+            self.broker_epoch = response.broker_epoch
+            self.state = State.LEAVING if self.wants_to_leave else State.FENCED
+            return None
+        identity = self.identity
+        if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            # The other process may be dead, and its session about to end: then the next attempts succeed.
+            if waited_s * 1000 <= self._session_timeout_ms + 2 * self._interval_ms:
+                return None
+            return UsageError(
+                f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "
+                "stop it, or give this one another node.id"
+            )
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return UsageError(
+                f"the controllers belong to another cluster than {identity.cluster_id!r} (config cluster.id): "
+                "check controller.quorum.voters"
+            )
+        error = BrokerError(code, response.error_message)
+        return None if error.retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR else UsageError(f"registration refused: {error}")
+
+    def on_registration_lost(self, stale_epoch: int) -> None:
+        """A request with this epoch was told that the registration is over."""
+        if stale_epoch == self.broker_epoch:
+            self.state = State.UNREGISTERED
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, metadata_offset: int) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self.identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=metadata_offset,
+            want_fence=metadata_offset < self.broker_epoch,
+            want_shut_down=self.wants_to_leave,
+            offline_log_dirs=list(self.offline_log_dirs),
+        )
+
+    def on_heartbeat(self, sent: BrokerHeartbeatRequest, response: BrokerHeartbeatResponse) -> None:
+        code = to_code(response.error_code)
+        if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            self.on_registration_lost(sent.broker_epoch)
+        elif code or sent.broker_epoch != self.broker_epoch or self.state is State.UNREGISTERED:
+            return
+        elif self.wants_to_leave:
+            self.state = State.LEAVING
+            self.may_leave = self.may_leave or response.should_shut_down
+        else:
+            self.state = State.FENCED if response.is_fenced else State.RUNNING
+
+    def pause_ms(self, caught_up: bool) -> int:
+        """How long the next heartbeat may wait if nothing happens."""
+        if self.wants_to_leave and not self.may_leave:
+            return LEAVING_RETRY_MS
+        return RETRY_MS if self.state is State.FENCED and caught_up else self._interval_ms
+
+
+class BrokerLifecycle:
+    """The shell: one task that registers, then sends heartbeats until it is stopped."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        channel: Channel,
+        metadata_offset: Callable[[], int],
+        heartbeat_interval_ms: int,
+        session_timeout_ms: int,
+        registration_timeout_ms: int,
+        on_fatal: Callable[[StrandlineError], None],
+    ) -> None:
+        self.core = LifecycleCore(identity, heartbeat_interval_ms=heartbeat_interval_ms, session_timeout_ms=session_timeout_ms)
+        self._broker_id = identity.broker_id
+        self._channel = channel
+        self._metadata_offset = metadata_offset
+        self._session_timeout_ms = session_timeout_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._on_fatal = on_fatal
+        self.registered = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set while the broker is unfenced, as the controller and the broker's own image say."""
+        self._unfenced_in_image = False
+        self._may_leave = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.core.broker_epoch
+
+    @property
+    def incarnation_id(self) -> bytes:
+        return self.core.identity.incarnation_id
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="broker-lifecycle")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- what changed -------------------------------------------------------------------------------------------------
+
+    def on_metadata(self, delta: MetadataDelta) -> None:
+        """A heartbeat at once when our own registration changed: to be unfenced, or to be let go."""
+        if self._broker_id in delta.changed_brokers:
+            broker = delta.image.brokers.get(self._broker_id)
+            ours = broker is not None and broker.broker_epoch == self.broker_epoch
+            self._unfenced_in_image = ours and broker is not None and not broker.fenced
+            self._update_ready()
+            self._wake.set()
+        elif self.core.state is State.FENCED and delta.before.offset < self.broker_epoch <= delta.image.offset:
+            self._wake.set()
+
+    def on_log_dir_offline(self, directory_id: bytes) -> None:
+        self.core.offline_log_dirs = (directory_id,)
+        self._wake.set()
+
+    async def leave(self, timeout_ms: int) -> bool:
+        """Controlled shutdown: ask to be let go; False when the controller did not in time."""
+        self.core.wants_to_leave = True
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._may_leave.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def renew(self, stale_epoch: int) -> None:
+        """Returns once the broker is registered, after a request with `stale_epoch` was told that this is over."""
+        self.core.on_registration_lost(stale_epoch)
+        if self.core.state is State.UNREGISTERED:
+            self.registered.clear()
+            self._wake.set()
+        await self.registered.wait()
+
+    def _update_ready(self) -> None:
+        if self.core.state is State.RUNNING and self._unfenced_in_image:
+            if not self.ready.is_set():
+                log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+            self.ready.set()
+        else:
+            self.ready.clear()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.core.state is State.UNREGISTERED and not await self._register():
+                return
+            await self._beat()
+            self._update_ready()
+            if self.core.may_leave:
+                return
+            if self.core.state is State.UNREGISTERED:
+                continue
+            await self._sleep(self.core.pause_ms(self._metadata_offset() >= self.broker_epoch))
+
+    async def _sleep(self, pause_ms: int) -> None:
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _register(self) -> bool:
+        """Until the controller took us. False: never, and the broker was told why."""
+        self.registered.clear()
+        self.ready.clear()
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        while True:
+            problem = await self._register_once(loop.time() - start)
+            if problem is not None:
+                self._on_fatal(problem)
+                return False
+            if self.core.state is not State.UNREGISTERED:
+                log.info("broker.registered", broker_epoch=self.broker_epoch)
+                self.registered.set()
+                return True
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _register_once(self, waited_s: float) -> StrandlineError | None:
+        timeout_ms = self._registration_timeout_ms
+        try:
+            response = await self._channel.request(BROKER_REGISTRATION, self.core.registration(), timeout_ms)
+        except BrokerError as e:
+            response = BrokerRegistrationResponse(e.code, error_message=e.message)
+        problem = self.core.on_registration(cast(BrokerRegistrationResponse, response), waited_s)
+        if problem is None and self.core.state is State.UNREGISTERED and self.broker_epoch < 0 and waited_s * 1000 >= timeout_ms:
+            code = to_code(cast(BrokerRegistrationResponse, response).error_code)
+            return UsageError(f"the broker could not register with a controller for {timeout_ms / 1000:g} s ({code.name})")
+        return problem
+
+    async def _beat(self) -> None:
+        """One heartbeat. No answer is no news: the next one comes soon."""
+        request = self.core.heartbeat(self._metadata_offset())
+        try:
+            response = await self._channel.request(BROKER_HEARTBEAT, request, self._session_timeout_ms)
+        except BrokerError as e:
+            log.info("broker.heartbeat_failed", reason=str(e))
+            response = BrokerHeartbeatResponse(e.code)
+            if not e.retriable:
+                await asyncio.sleep(RETRY_MS / 1000)
+        self.core.on_heartbeat(request, cast(BrokerHeartbeatResponse, response))
+        if self.core.may_leave:
+            self._may_leave.set()

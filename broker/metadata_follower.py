@@ -1,0 +1,412 @@
+"""How a broker learns what the cluster agreed on: it follows the metadata log as an observer of the quorum.
+
+A broker keeps no metadata log of its own. At its start it fetches everything (a snapshot first, if the log was cleaned
+behind one), and it tells nobody before it has caught up with the quorum's high watermark, its own registration
+included: acting on history would make it a leader of long ago. From then on each step of the high watermark becomes
+one delta for the listeners.
+
+`QuorumObserver` is the core. Rules:
+
+- Only records below the high watermark are applied. What is above waits, in bytes, and is dropped again when the leader
+  says that its history is another one. A divergence *below* what was applied can not be: it is our bug or their disk.
+- Whoever answers a fetch without an error is the leader. Others name it (`current_leader`), as far as they know; a
+  smaller epoch than the one known is news from the past and is ignored.
+- A voter that does not answer is left for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from strandline.broker.config import Voter
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
+from strandline.controller.metadata.records import METADATA_TOPIC_ID, AnyRecord, decode_record
+from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError, to_code
+from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
+from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
+from strandline.protocol.records.batch import BatchHeader, iter_headers
+from strandline.protocol.records.reader import decode_batch
+from strandline.protocol.rpc.connection import Connection
+
+log = structlog.get_logger()
+
+WAIT_MS_MAX = 500
+BYTES_MAX = 8 << 20
+REQUEST_TIMEOUT_MS = 1000
+"""On top of the long poll: a controller that is silent for longer is left for another one."""
+CONNECT_TIMEOUT_MS = 1000
+RETRY_BACKOFF_MS = 20
+RETRY_BACKOFF_MS_MAX = 250
+
+
+class _Waiting(NamedTuple):
+    """A fetched batch above the high watermark."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class _Download:
+    """A snapshot on its way."""
+
+    def __init__(self, snapshot_id: SnapshotId) -> None:
+        self.id = snapshot_id
+        self.data = bytearray()
+
+
+class QuorumObserver:
+    """The core: what to ask of whom, and what the answers make of the image. No clock, no socket."""
+
+    def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int]) -> None:
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._voter_ids = list(voter_ids)
+        self._next_voter = broker_id % len(self._voter_ids)
+        """Whom to ask when no leader is known; the brokers start with different ones."""
+        self.leader_id: int | None = None
+        self.epoch = -1
+        """The largest quorum epoch heard of; `leader_id` is the leader of this epoch."""
+        self.image = MetadataImage.EMPTY
+        """Everything applied, caught up or not."""
+        self._waiting: list[_Waiting] = []
+        self._fetch_offset = 0
+        self._last_epoch = -1
+        """The epoch of the last batch fetched."""
+        self._download: _Download | None = None
+        self.high_watermark = -1
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that is known to be committed was applied."""
+        return 0 <= self.high_watermark <= self.image.offset + 1
+
+    def target(self) -> int:
+        """The voter to ask next."""
+        return self.leader_id if self.leader_id is not None else self._voter_ids[self._next_voter]
+
+    def request(self) -> tuple[int, Message]:
+        """The api key and the request for `target()`."""
+        if self._download is not None:
+            return FETCH_SNAPSHOT, FetchSnapshotRequest(
+                replica_id=self._broker_id,
+                cluster_id=self._cluster_id,
+                max_bytes=BYTES_MAX,
+                current_leader_epoch=self.epoch,
+                snapshot_id=self._download.id,
+                position=len(self._download.data),
+            )
+        partition = FetchPartition(METADATA_TOPIC_ID, 0, self.epoch, self._fetch_offset, self._last_epoch, -1, BYTES_MAX)
+        return FETCH, FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=-1,
+            max_wait_ms=WAIT_MS_MAX,
+            min_bytes=0,
+            max_bytes=BYTES_MAX,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            partitions=[partition],
+            cluster_id=self._cluster_id,
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def on_failure(self, voter_id: int) -> None:
+        """No answer: try another voter."""
+        if voter_id == self.leader_id:
+            self.leader_id = None
+        self._next_voter = (self._voter_ids.index(voter_id) + 1) % len(self._voter_ids)
+
+    def on_fetch(self, voter_id: int, response: FetchResponse) -> MetadataDelta | None:
+        """What the answer committed, as one delta. Raises `BrokerError` with a code that no other voter would heal."""
+        if response.error_code:
+            self._on_error(voter_id, to_code(response.error_code), CurrentLeader())
+            return None
+        if len(response.partitions) != 1 or len(response.records) != 1:
+            raise PeerError(f"controller {voter_id} answered a fetch of one partition with {len(response.partitions)}")
+        answer = response.partitions[0]
+        if answer.error_code:
+            self._on_error(voter_id, to_code(answer.error_code), answer.current_leader)
+            return None
+        self._on_leader(voter_id, answer.current_leader.leader_epoch)
+        if answer.snapshot_id.end_offset >= 0:
+            self._start_download(answer.snapshot_id)
+            return None
+        if answer.diverging_epoch.epoch >= 0:
+            self._truncate(answer.diverging_epoch)
+            return None
+        self._take_batches(response.records[0])
+        self.high_watermark = max(self.high_watermark, answer.high_watermark)
+        return self._apply_committed()
+
+    def on_fetch_snapshot(self, voter_id: int, response: FetchSnapshotResponse) -> MetadataDelta | None:
+        """One more piece; the last one makes the image and returns what it changes."""
+        code, download = to_code(response.error_code), self._download
+        if code or download is None:
+            self._download = None
+            if code not in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+                self._on_error(voter_id, code, CurrentLeader(response.leader_id, response.leader_epoch))
+            return None
+        piece = response.records[0] if response.records else b""
+        if response.position != len(download.data) or not len(piece):
+            self._download = None
+            raise PeerError(f"controller {voter_id} sent a piece of a snapshot that was not asked for")
+        download.data += piece
+        return self._install(download) if len(download.data) >= response.size else None
+
+    def _on_leader(self, voter_id: int, epoch: int) -> None:
+        self.leader_id = voter_id
+        self.epoch = max(self.epoch, epoch)
+
+    def _on_error(self, voter_id: int, code: ErrorCode, hint: CurrentLeader) -> None:
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise BrokerError(code)
+        self.on_failure(voter_id)
+        if hint.leader_epoch >= self.epoch:
+            self.epoch = hint.leader_epoch
+            self.leader_id = hint.leader_id if hint.leader_id in self._voter_ids else None
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def _take_batches(self, records: memoryview) -> None:
+        for position, header in iter_headers(records):
+            if header.base_offset != self._fetch_offset:
+                raise PeerError(f"a metadata batch starts at {header.base_offset}, not at {self._fetch_offset}")
+            self._waiting.append(_Waiting(header, bytes(records[position : position + header.size])))
+            self._fetch_offset = header.last_offset + 1
+            self._last_epoch = header.leader_epoch
+
+    def _truncate(self, diverging: EpochEndOffset) -> None:
+        """Drop what waits and is not in the leader's log; the next fetch goes on from there."""
+        applied = self.image.offset + 1
+        if diverging.end_offset < applied:
+            raise InternalError(
+                f"the quorum's log ends epoch {diverging.epoch} at {diverging.end_offset}, but {applied} was committed"
+            )
+        while self._waiting and (
+            self._waiting[-1].header.last_offset >= diverging.end_offset
+            or self._waiting[-1].header.leader_epoch > diverging.epoch
+        ):
+            self._waiting.pop()
+        last = self._waiting[-1].header if self._waiting else None
+        self._fetch_offset = applied if last is None else last.last_offset + 1
+        self._last_epoch = self.image.epoch if last is None else last.leader_epoch
+
+    def _apply_committed(self) -> MetadataDelta | None:
+        records: list[AnyRecord] = []
+        count = 0
+        for waiting in self._waiting:
+            if waiting.header.last_offset >= self.high_watermark:
+                break
+            count += 1
+            records += _records_of(waiting.header, waiting.data)
+        if not count:
+            return None
+        last = self._waiting[count - 1].header
+        del self._waiting[:count]
+        delta = self.image.apply(records, last.last_offset, last.leader_epoch)
+        self.image = delta.image
+        return delta
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _start_download(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id.end_offset <= self.image.offset + 1:
+            raise InternalError(f"the quorum offers a snapshot up to {snapshot_id.end_offset}, behind {self.image.offset + 1}")
+        log.info("metadata.snapshot_wanted", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+        self._download = _Download(snapshot_id)
+
+    def _install(self, download: _Download) -> MetadataDelta:
+        self._download = None
+        records: list[AnyRecord] = []
+        for position, header in iter_headers(download.data):
+            records += _records_of(header, memoryview(download.data)[position : position + header.size])
+        end = download.id.end_offset
+        image = MetadataImage.from_records(records, end - 1, download.id.epoch)
+        delta = self.image.delta_to(image)
+        self.image = image
+        self._waiting.clear()
+        self._fetch_offset, self._last_epoch = end, download.id.epoch
+        self.high_watermark = max(self.high_watermark, end)
+        return delta
+
+
+def _records_of(header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord]:
+    """The metadata records of a batch; a control batch has none."""
+    if header.is_control:
+        return []
+    return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
+
+
+# -- the shell --------------------------------------------------------------------------------------------------------
+
+
+class MetadataListener(Protocol):
+    def __call__(self, delta: MetadataDelta) -> None: ...
+
+
+class MetadataFollower:
+    """The shell: one task, one connection to one voter at a time; publishes deltas, in order, once each."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        voters: Sequence[Voter],
+        on_fatal: Callable[[StrandlineError], None],
+    ) -> None:
+        self._observer = QuorumObserver(broker_id=broker_id, cluster_id=cluster_id, voter_ids=[v.id for v in voters])
+        self._voters = {voter.id: voter for voter in voters}
+        self._cluster_id = cluster_id
+        self._client_id = f"broker-{broker_id}-metadata"
+        self._on_fatal = on_fatal
+        self.image = MetadataImage.EMPTY
+        """What was published last."""
+        self.published = asyncio.Event()
+        """Set with the first publication."""
+        self._publish_from: int | None = None
+        """The first publication holds at least this offset; None: not allowed yet."""
+        self.listeners: list[MetadataListener] = []
+        self.on_controller_changed: list[Callable[[], None]] = []
+        self._waiters: dict[asyncio.Future[None], Callable[[MetadataImage], bool]] = {}
+        self._connection: Connection | None = None
+        self._connected_to: int | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def controller(self) -> tuple[Voter, int] | None:
+        """The active controller and its epoch, as far as is known."""
+        leader_id = self._observer.leader_id
+        return None if leader_id is None else (self._voters[leader_id], self._observer.epoch)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-follower")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._drop_connection()
+        for future in self._waiters:
+            future.cancel()
+
+    def allow_publication(self, offset: int) -> None:
+        """Publish once the image has this offset, that of the broker's own registration.
+
+        Before it, the image may still show what an earlier process of this broker was: a leader, with another disk.
+        """
+        self._publish_from = offset
+        self._maybe_publish(None)
+
+    async def wait_for(self, condition: Callable[[MetadataImage], bool], timeout_s: float) -> bool:
+        """Until a published image fulfils the condition; False when it did not in time."""
+        if condition(self.image):
+            return True
+        future = asyncio.get_running_loop().create_future()
+        self._waiters[future] = condition
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.pop(future, None)
+        return True
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff_ms = RETRY_BACKOFF_MS
+        while True:
+            before = self.controller
+            voter_id = self._observer.target()
+            try:
+                delta = await self._ask(voter_id)
+            except (BrokerError, PeerError) as e:
+                if isinstance(e, BrokerError) and e.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+                    self._on_fatal(_wrong_cluster(self._voters[voter_id], self._cluster_id))
+                    return
+                log.debug("metadata.voter_failed", voter=voter_id, reason=str(e))
+                self._observer.on_failure(voter_id)
+                self._drop_connection()
+                delta = None
+            except StrandlineError as e:
+                log.exception("metadata.unusable")
+                self._on_fatal(e)
+                return
+            if self.controller != before:
+                self._tell_controller()
+            if delta is not None or self._observer.caught_up:
+                self._maybe_publish(delta)
+            if self._observer.leader_id is None:
+                await asyncio.sleep(backoff_ms / 1000)
+                backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
+            else:
+                backoff_ms = RETRY_BACKOFF_MS
+
+    async def _ask(self, voter_id: int) -> MetadataDelta | None:
+        connection = await self._connection_to(voter_id)
+        api_key, request = self._observer.request()
+        response = await connection.request(api_key, request, timeout_ms=WAIT_MS_MAX + REQUEST_TIMEOUT_MS)
+        if isinstance(response, FetchSnapshotResponse):
+            return self._observer.on_fetch_snapshot(voter_id, response)
+        assert isinstance(response, FetchResponse)
+        return self._observer.on_fetch(voter_id, response)
+
+    async def _connection_to(self, voter_id: int) -> Connection:
+        if self._connection is not None and (self._connection.closed or self._connected_to != voter_id):
+            self._drop_connection()
+        if self._connection is None:
+            voter = self._voters[voter_id]
+            self._connection = await Connection.connect(
+                voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
+            )
+            self._connected_to = voter_id
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _tell_controller(self) -> None:
+        controller = self.controller
+        log.info("metadata.controller_changed", controller=controller and controller[0].id, epoch=self._observer.epoch)
+        for callback in self.on_controller_changed:
+            callback()
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    def _maybe_publish(self, delta: MetadataDelta | None) -> None:
+        if self.published.is_set():
+            if delta is not None:
+                self._publish(delta)
+        elif self._publish_from is not None and self._publish_from <= self._observer.image.offset and self._observer.caught_up:
+            self.published.set()
+            log.info("metadata.caught_up", offset=self._observer.image.offset)
+            self._publish(self.image.delta_to(self._observer.image))
+
+    def _publish(self, delta: MetadataDelta) -> None:
+        self.image = delta.image
+        for listener in self.listeners:
+            try:
+                listener(delta)
+            except Exception:
+                log.exception("metadata.listener_failed", offset=delta.image.offset)
+        for future, condition in list(self._waiters.items()):
+            if not future.done() and condition(self.image):
+                future.set_result(None)
+
+
+def _wrong_cluster(voter: Voter, cluster_id: str) -> UsageError:
+    return UsageError(
+        f"controller {voter.id} at {voter.host}:{voter.port} belongs to another cluster than {cluster_id!r} "
+        "(config cluster.id): check controller.quorum.voters"
+    )
