@@ -1,1 +1,8 @@
+"""The metadata quorum: KRaft's pull-based Raft (KIP-595, KIP-630, KIP-996).
 
+`node.py` is the state machine, `roles.py` its states and the table of transitions, `quorum.py` the shell around it.
+"""
+
+from strandline.controller.raft.config import RaftConfig, Voter
+
+__all__ = ["RaftConfig", "Voter"]

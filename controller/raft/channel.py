@@ -1,0 +1,96 @@
+"""The connection to one other voter: opened when there is something to send, opened again after it broke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.connection import Connection
+
+OnDone = Callable[[Message | Exception], None]
+QUEUE_MAX = 16
+"""Requests that wait for the connection; a voter has at most a handful under way to one peer."""
+
+
+class VoterChannel:
+    """Every `send` gets exactly one `on_done`: the response, or the error that kept it from coming."""
+
+    def __init__(self, voter: Voter, client_id: str, config: RaftConfig, random: Random) -> None:
+        self.voter = voter
+        self._client_id = client_id
+        self._config = config
+        self._random = random
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._queue: list[tuple[int, Message, OnDone]] = []
+        self._backoff_ms = 0.0
+        self._wake = asyncio.Event()
+        """Set to end the pause before the next attempt."""
+        self._closed = False
+
+    def send(self, api_key: int, body: Message, on_done: OnDone) -> None:
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            connection.send(api_key, body, on_response=on_done, timeout_ms=self._config.request_timeout_ms)
+            return
+        if self._closed or len(self._queue) >= QUEUE_MAX:
+            error = BrokerError(ErrorCode.NETWORK_EXCEPTION, f"no connection to voter {self.voter.id}")
+            asyncio.get_running_loop().call_soon(on_done, error)
+            return
+        self._queue.append((api_key, body, on_done))
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to voter {self.voter.id}")
+
+    def seems_alive(self) -> None:
+        """The voter was heard of by another way: do not wait longer with the next attempt."""
+        self._backoff_ms = 0.0
+        self._wake.set()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close()
+        self._fail_queue(BrokerError(ErrorCode.NETWORK_EXCEPTION, "this node stops"))
+
+    async def _connect(self) -> None:
+        try:
+            await self._pause()
+            host, port = self.voter.host, self.voter.port
+            timeout_ms = self._config.request_timeout_ms
+            self._connection = await Connection.connect(
+                host, port, client_id=self._client_id, connect_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
+            )
+        except BrokerError as e:
+            self._back_off()
+            self._connecting = None
+            self._fail_queue(e)
+            return
+        self._backoff_ms = 0.0
+        self._connecting = None
+        queue, self._queue = self._queue, []
+        for api_key, body, on_done in queue:
+            self.send(api_key, body, on_done)
+
+    async def _pause(self) -> None:
+        self._wake.clear()
+        if self._backoff_ms > 0:
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._backoff_ms / 1000 * self._random.uniform(0.8, 1.2))
+            except TimeoutError:
+                pass
+
+    def _back_off(self) -> None:
+        doubled = max(self._config.retry_backoff_ms, self._backoff_ms * 2)
+        self._backoff_ms = min(doubled, self._config.reconnect_backoff_ms_max)
+
+    def _fail_queue(self, error: Exception) -> None:
+        queue, self._queue = self._queue, []
+        for _, _, on_done in queue:
+            on_done(error)

@@ -1,0 +1,103 @@
+"""What a voter must not forget: its epoch, its vote and the leader it knows of, in the file `quorum-state`.
+
+The file is one line of JSON with Kafka's keys (data_version 0, the one with static voters):
+
+    {"clusterId": "...", "leaderId": 101, "leaderEpoch": 5, "votedId": 101, "appliedOffset": 1200,
+     "currentVoters": [{"voterId": 101}, ...], "data_version": 0}
+
+It is a primary file: nothing else on the disk could replace it. A voter that forgot its vote could vote twice in one
+epoch, and two leaders in one epoch lose committed records. So a file that cannot be understood, or is missing beside a
+log that is not empty, refuses to start; it is never replaced by a fresh one.
+
+`appliedOffset` is a committed, flushed offset at the time of writing. A log that ends below it has lost committed
+records (a corrupt disk, a folder copied from elsewhere): a voter that would take part with it could elect a leader
+without them. That too refuses to start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from strandline.protocol.errors import UsageError
+
+DATA_VERSION = 0
+NO_NODE = -1
+
+
+class ElectionState(NamedTuple):
+    """The durable part of a voter's state. Epoch only grows; within an epoch, vote and leader are set once."""
+
+    epoch: int = 0
+    leader_id: int = NO_NODE
+    voted_id: int = NO_NODE
+
+
+class QuorumFile(NamedTuple):
+    election: ElectionState
+    applied_offset: int
+
+
+def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: ElectionState, applied_offset: int) -> bytes:
+    state = {
+        "clusterId": cluster_id,
+        "leaderId": election.leader_id,
+        "leaderEpoch": election.epoch,
+        "votedId": election.voted_id,
+        "appliedOffset": applied_offset,
+        "currentVoters": [{"voterId": voter_id} for voter_id in voter_ids],
+        "data_version": DATA_VERSION,
+    }
+    return json.dumps(state, separators=(",", ":")).encode()
+
+
+def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequence[int]) -> QuorumFile:
+    """Read the file's content, or refuse with a sentence that names the file and what is wrong with it."""
+    state = _parse(data, path)
+    version = state.get("data_version")
+    if version != DATA_VERSION:
+        raise UsageError(
+            f"{path} has data_version {version!r}, this program knows {DATA_VERSION}: it was written by another version"
+        )
+    if state.get("clusterId") != cluster_id:
+        raise UsageError(
+            f"{path} belongs to cluster {state.get('clusterId')!r}, this node is configured for cluster {cluster_id!r}"
+        )
+    voters = _voters(state, path)
+    if voters != sorted(voter_ids):
+        raise UsageError(f"{path} was written with the voters {voters}, controller.quorum.voters names {sorted(voter_ids)}")
+    election = ElectionState(
+        _whole(state, "leaderEpoch", 0, path), _whole(state, "leaderId", NO_NODE, path), _whole(state, "votedId", NO_NODE, path)
+    )
+    for name, node_id in (("leaderId", election.leader_id), ("votedId", election.voted_id)):
+        if node_id != NO_NODE and node_id not in voters:
+            raise UsageError(f"{path} is damaged: {name} {node_id} is not one of the voters {voters}")
+    return QuorumFile(election, _whole(state, "appliedOffset", 0, path))
+
+
+def _parse(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        state = json.loads(data)
+    except ValueError:
+        state = None
+    if not isinstance(state, dict):
+        raise UsageError(
+            f"{path} is damaged (not a JSON object). It holds this voter's vote, which cannot be rebuilt: restore it, or, "
+            "while a majority of the other controllers is healthy, empty this controller's metadata directory as a whole"
+        )
+    return state
+
+
+def _voters(state: dict[str, Any], path: str) -> list[int]:
+    listed = state.get("currentVoters")
+    if not isinstance(listed, list) or not all(isinstance(v, dict) and type(v.get("voterId")) is int for v in listed):
+        raise UsageError(f"{path} is damaged: currentVoters is not a list of voter ids")
+    return sorted(v["voterId"] for v in listed)
+
+
+def _whole(state: dict[str, Any], key: str, at_least: int, path: str) -> int:
+    value = state.get(key)
+    if type(value) is not int or not at_least <= value < 2**63:
+        raise UsageError(f"{path} is damaged: {key} is {value!r}")
+    return value

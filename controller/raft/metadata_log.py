@@ -1,0 +1,244 @@
+"""The metadata log on the disk: a storage `Log`, and the snapshots beside it.
+
+    __cluster_metadata-0/
+        00000000000000000000.log .index .timeindex         the storage log
+        00000000000000001200-0000000005.checkpoint         a snapshot (`snapshots.py`); the two newest are kept
+        quorum-state                                       `state_store.py`
+
+The log begins at 0 or at the end of the older of the kept snapshots, so a follower that is behind by less than the
+distance of two snapshots still catches up from the log.
+
+Installing a snapshot is two steps, and a crash may fall between them: the snapshot gets its name (durably), then the log
+is emptied and started anew at its end. So at the start a log that does not reach the newest snapshot is restarted there:
+either the old log is found, or the complete snapshot.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID
+from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.log import EpochEnd
+from strandline.controller.raft.snapshots import PART_SUFFIX, check_snapshot, parse_snapshot_name, snapshot_name, sort_key
+from strandline.protocol.errors import BrokerError, UsageError
+from strandline.protocol.frames import Buffer
+from strandline.protocol.messages.common import SnapshotId
+from strandline.storage.files import File, Files, join
+from strandline.storage.log import Log, LogConfig
+
+logger = structlog.get_logger()
+
+DIRECTORY = f"{METADATA_TOPIC}-0"
+SNAPSHOTS_KEPT = 2
+
+
+class MetadataLog:
+    """`RaftLog` on the disk."""
+
+    def __init__(self, files: Files, directory: str, log: Log, snapshots: list[SnapshotId]) -> None:
+        self._files = files
+        self._directory = directory
+        self._log = log
+        self._snapshots = snapshots
+        """On the disk, whole, in order of their end offsets."""
+        self.flushed_offset = log.log_end_offset
+        """Everything below is on the disk."""
+
+    @classmethod
+    def open(cls, files: Files, data_dir: str, config: RaftConfig, now_ms: int) -> MetadataLog:
+        directory = join(data_dir, DIRECTORY)
+        files.make_dirs(directory)
+        snapshots = _find_snapshots(files, directory)
+        first = snapshots[0].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
+        log = Log.open(
+            files,
+            directory,
+            topic=METADATA_TOPIC,
+            partition=0,
+            topic_id=METADATA_TOPIC_ID,
+            config=LogConfig(segment_bytes=config.segment_bytes, max_message_bytes=config.batch_bytes_max),
+            log_start_offset=first,
+            clean_shutdown=False,
+            now_ms=now_ms,
+        )
+        opened = cls(files, directory, log, snapshots)
+        opened._recover()
+        return opened
+
+    def _recover(self) -> None:
+        latest = self.latest_snapshot_id
+        if latest is not None and (self._log.latest_epoch < latest.epoch or self._log.log_end_offset < latest.end_offset):
+            if self._log.log_end_offset > latest.end_offset or self._log.log_start_offset != latest.end_offset:
+                self.install_snapshot(latest)
+        elif self.start_offset > 0 and self.first_snapshot_id is None:
+            raise UsageError(
+                f"the metadata log in {self._directory} starts at offset {self.start_offset}, and no snapshot ends there"
+            )
+        self._log.flush()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.log_end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        return max(self._log.latest_epoch, self._base_epoch)
+
+    @property
+    def _base_epoch(self) -> int:
+        first = self.first_snapshot_id
+        return first.epoch if first else 0
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        known, end_offset = self._log.end_offset_for_epoch(epoch)
+        if known >= self._base_epoch and known >= 0:
+            return EpochEnd(known, end_offset)
+        return EpochEnd(self._base_epoch, self.start_offset)
+
+    def append_as_leader(self, records: memoryview, epoch: int) -> int:
+        return self._log.append_as_leader(records, epoch, 0).last_offset
+
+    def append_as_follower(self, records: memoryview, max_epoch: int) -> int:
+        self._log.append_as_follower(records, max_epoch)
+        return self._log.log_end_offset
+
+    def read(self, offset: int, max_bytes: int) -> tuple[list[Buffer], int]:
+        return self.read_below(offset, max_bytes, self._log.log_end_offset)
+
+    def read_below(self, offset: int, max_bytes: int, end_offset: int) -> tuple[list[Buffer], int]:
+        found = self._log.read(offset, max_bytes, end_offset)
+        return list(found.buffers), found.size
+
+    def truncate_to(self, offset: int) -> None:
+        self._log.truncate_to(offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+
+    def update_high_watermark(self, offset: int) -> None:
+        self._log.update_high_watermark(offset)
+
+    def flush(self) -> None:
+        if self.flushed_offset < self._log.log_end_offset:
+            self._log.flush()
+            self.flushed_offset = self._log.log_end_offset
+
+    def close(self) -> None:
+        self.flush()
+        self._log.close()
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    @property
+    def first_snapshot_id(self) -> SnapshotId | None:
+        return next((snapshot for snapshot in self._snapshots if snapshot.end_offset == self.start_offset), None)
+
+    @property
+    def latest_snapshot_id(self) -> SnapshotId | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    def snapshot_path(self, snapshot_id: SnapshotId) -> str:
+        return join(self._directory, snapshot_name(snapshot_id))
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
+        return self._files.size(self.snapshot_path(snapshot_id)) if snapshot_id in self._snapshots else None
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        file = self._files.open(self.snapshot_path(snapshot_id), create=False)
+        try:
+            return bytes(file.pread(max_bytes, position))
+        finally:
+            file.close()
+
+    def load_snapshot(self, snapshot_id: SnapshotId) -> bytes:
+        """The whole of it, checked."""
+        data = self._files.read(self.snapshot_path(snapshot_id))
+        try:
+            check_snapshot(data)
+        except BrokerError as e:
+            raise UsageError(f"{self.snapshot_path(snapshot_id)}: {e.message}. Restore it from another controller") from None
+        return data
+
+    def create_snapshot(self, snapshot_id: SnapshotId) -> FileSink:
+        return FileSink(self, self._files, self.snapshot_path(snapshot_id), snapshot_id)
+
+    def add_snapshot(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id not in self._snapshots:
+            self._snapshots = sorted([*self._snapshots, snapshot_id], key=sort_key)
+
+    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+        logger.info(
+            "restarts the metadata log at a snapshot", end_offset=snapshot_id.end_offset, snapshot_epoch=snapshot_id.epoch
+        )
+        self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
+        self._log.flush()
+        self.flushed_offset = self._log.log_end_offset
+        self._remove_snapshots([older for older in self._snapshots if older != snapshot_id])
+
+    def clean(self, now_ms: int) -> None:
+        """Let the log begin at the older of the kept snapshots, and delete what is behind it."""
+        kept = self._snapshots[-SNAPSHOTS_KEPT:]
+        if len(kept) == SNAPSHOTS_KEPT and kept[0].end_offset > self.start_offset:
+            self._log.increment_log_start_offset(kept[0].end_offset)
+            self._log.delete_old_segments(now_ms)
+        self._remove_snapshots([old for old in self._snapshots[:-SNAPSHOTS_KEPT] if old.end_offset != self.start_offset])
+
+    def _remove_snapshots(self, snapshots: list[SnapshotId]) -> None:
+        for snapshot_id in snapshots:
+            self._snapshots.remove(snapshot_id)
+            self._files.remove(self.snapshot_path(snapshot_id))
+
+
+class FileSink:
+    """A snapshot in the making; `freeze` is the moment at which it exists."""
+
+    def __init__(self, log: MetadataLog, files: Files, path: str, snapshot_id: SnapshotId) -> None:
+        self._log = log
+        self._files = files
+        self._path = path
+        self._part = path.removesuffix(".checkpoint") + PART_SUFFIX
+        self._snapshot_id = snapshot_id
+        files.remove(self._part)
+        self._file: File | None = files.open(self._part, create=True)
+        self.size = 0
+
+    def append(self, data: Buffer) -> None:
+        assert self._file is not None
+        self._file.append([data])
+        self.size += len(data)
+
+    def freeze(self) -> None:
+        assert self._file is not None
+        try:
+            check_snapshot(self._files.read(self._part))
+        except BrokerError:
+            self.discard()
+            raise
+        self._file.fsync()
+        self._file.close()
+        self._file = None
+        self._files.rename(self._part, self._path)
+        self._files.fsync_dir(self._path.rpartition("/")[0])
+        self._log.add_snapshot(self._snapshot_id)
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._files.remove(self._part)
+
+
+def _find_snapshots(files: Files, directory: str) -> list[SnapshotId]:
+    found = []
+    for name in files.list(directory):
+        snapshot_id = parse_snapshot_name(name)
+        if snapshot_id is not None:
+            found.append(snapshot_id)
+        elif name.endswith(PART_SUFFIX):
+            files.remove(join(directory, name))
+    return sorted(found, key=sort_key)

@@ -1,0 +1,44 @@
+"""The file `quorum-state` of one voter: read once at the start, replaced whole when epoch, vote or leader change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.controller.raft.election import ElectionState, QuorumFile, decode_quorum_state, encode_quorum_state
+from strandline.protocol.errors import UsageError
+from strandline.storage.files import Files, join
+
+FILE_NAME = "quorum-state"
+
+
+class QuorumStateStore:
+    def __init__(self, files: Files, directory: str, *, cluster_id: str, voter_ids: Sequence[int]) -> None:
+        self.path = join(directory, FILE_NAME)
+        self._files = files
+        self._cluster_id = cluster_id
+        self._voter_ids = tuple(voter_ids)
+
+    def load(self, log_end_offset: int) -> ElectionState:
+        """The state to start with, checked against the log beside it. Raises UsageError rather than forget a vote."""
+        if not self._files.exists(self.path):
+            if log_end_offset > 0:
+                raise UsageError(
+                    f"{self.path} is missing beside a metadata log of {log_end_offset} records: this voter's vote is lost. "
+                    "Restore the file, or, while a majority of the other controllers is healthy, empty this directory as a whole"
+                )
+            return ElectionState()
+        loaded = self._decode()
+        if loaded.applied_offset > log_end_offset:
+            raise UsageError(
+                f"the metadata log beside {self.path} ends at offset {log_end_offset}, "
+                f"and {loaded.applied_offset} were committed: it has lost records and must not vote. Restore it, or, while a majority of the other controllers is healthy, "
+                "empty this directory as a whole"
+            )
+        return loaded.election
+
+    def _decode(self) -> QuorumFile:
+        return decode_quorum_state(self._files.read(self.path), self.path, self._cluster_id, self._voter_ids)
+
+    def write(self, election: ElectionState, applied_offset: int) -> None:
+        """Durable when this returns."""
+        self._files.write_atomic(self.path, encode_quorum_state(self._cluster_id, self._voter_ids, election, applied_offset))
