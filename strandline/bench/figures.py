@@ -1,0 +1,82 @@
+"""What a load measures, and how it tells that it is still at work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The result of one load."""
+
+    records: int
+    seconds: float
+    value_bytes: int
+    """Of all records together; keys and headers are not counted."""
+    p50_ms: float
+    p99_ms: float
+    max_gap_ms: float
+    """The longest time between two acknowledgements (or two polls that brought records)."""
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def mb_per_s(self) -> float:
+        """10^6 bytes of values."""
+        return self.value_bytes / self.seconds / 1e6
+
+    def to_json(self) -> dict[str, float | int]:
+        return {
+            "records": self.records,
+            "seconds": round(self.seconds, 3),
+            "records_per_s": round(self.records_per_s),
+            "mb_per_s": round(self.mb_per_s, 2),
+            "p50_ms": round(self.p50_ms, 3),
+            "p99_ms": round(self.p99_ms, 3),
+            "max_gap_ms": round(self.max_gap_ms, 3),
+        }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie (nearest rank); 0 when there are none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def longest_gap(times: Sequence[float]) -> float:
+    ordered = sorted(times)
+    return max((after - before for before, after in pairwise(ordered)), default=0.0)
+
+
+def payloads(size: int, count: int = 64) -> list[bytes]:
+    """A few values of one size that do not compress."""
+    random = Random(size)
+    return [random.randbytes(size) for _ in range(count)]
+
+
+class Progress:
+    """A line on stderr that is written over; silent where nobody would see it move."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._shown = -1
+        self._visible = sys.stderr.isatty()
+
+    def at(self, done: int) -> None:
+        percent = 100 * done // self._total if self._total else 100
+        if self._visible and percent != self._shown:
+            self._shown = percent
+            print(f"\r{self._what}: {percent:3d} %", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._visible and self._shown >= 0:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,226 @@
+"""Produce, consume, latency: one client against a cluster that is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from strandline.bench.figures import Figures, Progress, longest_gap, payloads, percentile
+from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client.errors import BufferFull
+from strandline.client.receipts import Receipt
+from strandline.local_cluster import ClusterError
+
+SLICE = 512
+"""Records that `send_nowait` takes before the loop gets its turn: sockets have to be served too."""
+GROUP = 10_000
+"""Receipts are awaited in groups of this size, one group behind."""
+SAMPLE = 997
+"""Every so many records, one is watched for its latency."""
+NO_RECORDS_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What to do. Defaults are those of the command line."""
+
+    bootstrap: str
+    topic: str = "bench"
+    partitions: int = 6
+    """Of the topic, when it does not exist yet; replicas: three, or as many as there are brokers."""
+    records: int = 1_000_000
+    record_size: int = 100
+    acks: Literal["all", 0, 1] = "all"
+    batch_size: int = 262_144
+    linger_ms: float = 5.0
+    mode: Literal["nowait", "await"] = "nowait"
+    """`send_nowait`, or `await send` for each record."""
+
+
+async def ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        if topic not in await admin.list_topics():
+            brokers = len((await admin.describe_cluster()).brokers)
+            await admin.create_topic(topic, num_partitions=partitions, replication_factor=min(3, brokers))
+
+
+def _producer(load: Load) -> Producer:
+    return Producer(
+        bootstrap_servers=load.bootstrap,
+        acks=load.acks,
+        linger_ms=load.linger_ms,
+        batch_size=load.batch_size,
+        max_request_size=max(1 << 20, load.batch_size * 2),
+    )
+
+
+class _Watch:
+    """Latencies of some records and the moments of their acknowledgements."""
+
+    def __init__(self) -> None:
+        self.latencies_ms: list[float] = []
+        self.acked_at: list[float] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, receipt: Receipt) -> None:
+        task = asyncio.create_task(self._follow(receipt, asyncio.get_running_loop().time()))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, receipt: Receipt, sent_at: float) -> None:
+        await receipt
+        now = asyncio.get_running_loop().time()
+        self.latencies_ms.append((now - sent_at) * 1000)
+        self.acked_at.append(now)
+
+    async def end(self) -> None:
+        await asyncio.gather(*self._tasks)
+
+
+async def produce(load: Load) -> Figures:
+    """As many records as the client can send; ends when the last one is acknowledged."""
+    await ensure_topic(load.bootstrap, load.topic, load.partitions)
+    values = payloads(load.record_size)
+    watch, progress = _Watch(), Progress("produce", load.records)
+    loop = asyncio.get_running_loop()
+    async with _producer(load) as producer:
+        await producer.send_and_wait(load.topic, values[0])  # connections and metadata are not what is measured
+        started = loop.time()
+        if load.mode == "nowait":
+            await _send_nowait(producer, load, values, watch, progress)
+        else:
+            await _await_send(producer, load, values, watch, progress)
+        await producer.flush()
+        seconds = loop.time() - started
+        await watch.end()
+    progress.end()
+    return _figures(load, seconds, watch)
+
+
+async def _send_nowait(producer: Producer, load: Load, values: list[bytes], watch: _Watch, progress: Progress) -> None:
+    topic, send, count = load.topic, producer.send_nowait, len(values)
+    receipts: list[Receipt] = []
+    groups: deque[list[Receipt]] = deque()
+    for start in range(0, load.records, SLICE):
+        for i in range(start, min(start + SLICE, load.records)):
+            value = values[i % count]
+            try:
+                receipt = send(topic, value)
+            except BufferFull:
+                receipt = await producer.send(topic, value)
+            receipts.append(receipt)
+        watch_due = start // SAMPLE != (start + SLICE) // SAMPLE
+        if watch_due:
+            watch.follow(receipts[-1])
+        if len(receipts) >= GROUP:
+            groups.append(receipts)
+            receipts = []
+            progress.at(start)
+            if len(groups) > 1:
+                await _await_all(groups.popleft())
+        await asyncio.sleep(0)
+    for group in [*groups, receipts]:
+        await _await_all(group)
+
+
+async def _await_send(producer: Producer, load: Load, values: list[bytes], watch: _Watch, progress: Progress) -> None:
+    topic, send, count = load.topic, producer.send, len(values)
+    receipts: list[Receipt] = []
+    groups: deque[list[Receipt]] = deque()
+    for i in range(load.records):
+        receipts.append(await send(topic, values[i % count]))
+        if not i % SAMPLE:
+            watch.follow(receipts[-1])
+        if len(receipts) >= GROUP:
+            groups.append(receipts)
+            receipts = []
+            progress.at(i)
+            if len(groups) > 1:
+                await _await_all(groups.popleft())
+    for group in [*groups, receipts]:
+        await _await_all(group)
+
+
+async def _await_all(receipts: list[Receipt]) -> None:
+    for receipt in receipts:
+        await receipt
+
+
+def _figures(load: Load, seconds: float, watch: _Watch) -> Figures:
+    return Figures(
+        records=load.records,
+        seconds=seconds,
+        value_bytes=load.records * load.record_size,
+        p50_ms=percentile(watch.latencies_ms, 0.5),
+        p99_ms=percentile(watch.latencies_ms, 0.99),
+        max_gap_ms=longest_gap(watch.acked_at) * 1000,
+    )
+
+
+async def latency(load: Load) -> Figures:
+    """One record at a time: the next is sent when the one before is acknowledged."""
+    await ensure_topic(load.bootstrap, load.topic, load.partitions)
+    values = payloads(load.record_size)
+    watch, progress = _Watch(), Progress("latency", load.records)
+    loop = asyncio.get_running_loop()
+    async with Producer(bootstrap_servers=load.bootstrap, acks=load.acks, linger_ms=0) as producer:
+        for p in range(min(50, load.records)):
+            await producer.send_and_wait(load.topic, values[p % len(values)])
+        started = loop.time()
+        for i in range(load.records):
+            before = loop.time()
+            await producer.send_and_wait(load.topic, values[i % len(values)])
+            after = loop.time()
+            watch.latencies_ms.append((after - before) * 1000)
+            watch.acked_at.append(after)
+            progress.at(i)
+        seconds = loop.time() - started
+    progress.end()
+    return _figures(load, seconds, watch)
+
+
+async def consume(load: Load) -> Figures:
+    """Read a backlog of records from the beginning. A topic that has too few of them is filled first."""
+    await ensure_topic(load.bootstrap, load.topic, load.partitions)
+    async with Consumer(bootstrap_servers=load.bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as c:
+        async with Admin(bootstrap_servers=load.bootstrap) as admin:
+            count = len((await admin.describe_topic(load.topic)).partitions)
+        partitions = [TopicPartition(load.topic, p) for p in range(count)]
+        first, end = await c.beginning_offsets(partitions), await c.end_offsets(partitions)
+        there = sum(end[tp] - first[tp] for tp in partitions)
+        if there < load.records:
+            await produce(_with_records(load, load.records - there))
+        c.assign(partitions)
+        return await _read(c, load)
+
+
+def _with_records(load: Load, records: int) -> Load:
+    from dataclasses import replace
+
+    return replace(load, records=records)
+
+
+async def _read(consumer: Consumer, load: Load) -> Figures:
+    loop = asyncio.get_running_loop()
+    progress = Progress("consume", load.records)
+    polls_ms: list[float] = []
+    brought_at: list[float] = []
+    read = size = 0
+    started = before = loop.time()
+    while read < load.records:
+        polled = await consumer.getmany(timeout_ms=NO_RECORDS_MS)
+        now = loop.time()
+        if not polled:
+            raise ClusterError(f"no records came for {NO_RECORDS_MS} ms, after {read} of {load.records}")
+        for records in polled.values():
+            read += len(records)
+            size += sum(len(record.value or b"") for record in records)
+        polls_ms.append((now - before) * 1000)
+        brought_at.append(now)
+        before = loop.time()
+        progress.at(read)
+    seconds = loop.time() - started
+    progress.end()
+    return Figures(read, seconds, size, percentile(polls_ms, 0.5), percentile(polls_ms, 0.99), longest_gap(brought_at) * 1000)

@@ -1,0 +1,134 @@
+"""`strandline bench`: measure a cluster from the client."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, print_json, print_table, run
+
+if TYPE_CHECKING:
+    from strandline.bench.figures import Figures
+
+app = new_app("Measure produce, consume, latency and fail-over.")
+
+
+class Acks(StrEnum):
+    all = "all"
+    one = "1"
+    none = "0"
+
+
+class Mode(StrEnum):
+    nowait = "nowait"
+    wait = "await"
+
+
+class Fault(StrEnum):
+    kill_leader = "kill-leader"
+    stop_leader = "stop-leader"
+    kill_controller = "kill-controller"
+
+
+Topic = Annotated[str, typer.Option(help="Created with six partitions when it does not exist.")]
+Records = Annotated[int, typer.Option(help="How many records.", min=1)]
+RecordSize = Annotated[int, typer.Option(metavar="BYTES", help="Size of each value.", min=1)]
+AcksOption = Annotated[Acks, typer.Option(help="Which replicas acknowledge.")]
+BatchSize = Annotated[int, typer.Option(metavar="BYTES", help="Largest batch.", min=1)]
+Linger = Annotated[float, typer.Option("--linger-ms", metavar="MS", help="How long a batch may wait for more records.", min=0)]
+
+
+@app.command()
+def produce(
+    topic: Topic = "bench",
+    records: Records = 1_000_000,
+    record_size: RecordSize = 100,
+    acks: AcksOption = Acks.all,
+    batch_size: BatchSize = 262_144,
+    linger_ms: Linger = 5.0,
+    mode: Annotated[Mode, typer.Option(help="send_nowait, or await send for each record.")] = Mode.nowait,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Send records as fast as the client can."""
+    from strandline.bench import loads
+
+    load = loads.Load(
+        bootstrap=bootstrap,
+        topic=topic,
+        records=records,
+        record_size=record_size,
+        acks=_acks(acks),
+        batch_size=batch_size,
+        linger_ms=linger_ms,
+        mode=mode.value,
+    )
+    _print(run(loads.produce(load)), json)
+
+
+@app.command()
+def consume(
+    topic: Topic = "bench",
+    records: Records = 1_000_000,
+    record_size: RecordSize = 100,
+    acks: AcksOption = Acks.all,
+    batch_size: BatchSize = 262_144,
+    linger_ms: Linger = 5.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Read a backlog from the beginning; a topic with too few records is filled first."""
+    from strandline.bench import loads
+
+    load = loads.Load(
+        bootstrap=bootstrap,
+        topic=topic,
+        records=records,
+        record_size=record_size,
+        acks=_acks(acks),
+        batch_size=batch_size,
+        linger_ms=linger_ms,
+    )
+    _print(run(loads.consume(load)), json)
+
+
+@app.command()
+def latency(
+    topic: Topic = "bench",
+    records: Records = 10_000,
+    record_size: RecordSize = 100,
+    acks: AcksOption = Acks.all,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Send one record at a time and wait for each."""
+    from strandline.bench import loads
+
+    load = loads.Load(bootstrap=bootstrap, topic=topic, records=records, record_size=record_size, acks=_acks(acks))
+    _print(run(loads.latency(load)), json)
+
+
+@app.command()
+def failover(
+    fault: Annotated[Fault, typer.Option(help="What happens.")] = Fault.kill_leader,
+    record_size: RecordSize = 100,
+    json: Json = False,
+) -> None:
+    """Start a cluster of its own, send a record per partition and millisecond, and take a node away."""
+    from strandline.bench.failover import failover as measure
+
+    _print(run(measure(fault=fault.value, record_size=record_size)), json)
+
+
+def _acks(acks: Acks) -> str | int:
+    return "all" if acks is Acks.all else int(acks.value)
+
+
+def _print(figures: Figures, json: bool) -> None:
+    document = figures.to_json()
+    if json:
+        print_json(document)
+    else:
+        print_table(("figure", "value"), [(name, f"{value:,}") for name, value in document.items()])
