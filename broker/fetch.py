@@ -1,0 +1,369 @@
+"""Serving Fetch: one read path for followers and consumers.
+
+A request updates its session (`fetch_session.py`), then the session's dirty partitions are visited: the asker's epoch
+and position are checked, a follower's progress is recorded, and what he may see is read, as long as the response has
+room. The first partition with anything to read gives at least one batch, however large, so that nobody is stuck.
+
+If that makes an answer (enough bytes, an error, a divergence, no wish to wait), it leaves at once. Else the request is
+parked on its session until a partition tells that it moved, and the dirty ones are visited again. A follower's progress
+is recorded by the request alone, never by such a second look: he did not fetch at that moment.
+
+A read that would block on the disk is not done here. The page is brought in on a thread and the visit is repeated
+afterwards, with every check. Meanwhile nothing is promised and no other request waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from strandline.broker.fetch_session import FetchSession, FetchSessionCache, SessionPartition
+from strandline.broker.partition import Partition, Role
+from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
+from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.files import Buffer, ColdRead, DiskError
+
+log = structlog.get_logger()
+
+Key = tuple[bytes, int]
+RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
+
+_NO_DIVERGENCE = EpochEndOffset()
+
+
+class PartitionDirectory(Protocol):
+    """Where the handlers find partitions (`ReplicaManager`)."""
+
+    partitions: dict[Key, Partition]
+
+    def partition(self, key: Key) -> Partition:
+        """`BrokerError` says why it is not here."""
+
+    def current_leader(self, key: Key) -> CurrentLeader: ...
+    def on_disk_error(self, error: DiskError) -> None: ...
+
+
+class _Found:
+    """What one visit of a partition has found."""
+
+    __slots__ = ("buffers", "cached", "is_done", "response", "size")
+
+    def __init__(
+        self, cached: SessionPartition, response: FetchPartitionResponse, buffers: list[Buffer], size: int, is_done: bool
+    ) -> None:
+        self.cached = cached
+        self.response = response
+        self.buffers = buffers
+        self.size = size
+        self.is_done = is_done
+        """Nothing is left to look at here until something moves."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A response in the making. It changes nothing in the session before it is sent."""
+
+    found: list[_Found] = field(default_factory=list)
+    quiet: list[SessionPartition] = field(default_factory=list)
+    """Visited, and neither news nor a reason to look again."""
+    size: int = 0
+    is_urgent: bool = False
+    """An error or a divergence that the asker does not know yet."""
+    cold: ColdRead | None = None
+    """The first read that would have blocked."""
+    cold_key: Key | None = None
+
+
+class Fetch(DelayedOperation):
+    """One fetch request, until it is answered."""
+
+    __slots__ = ("_counted", "_handler", "_is_full", "_max_bytes", "_min_bytes", "_request", "_warmed", "session")
+
+    def __init__(self, handler: FetchHandler, request: ServerRequest, session: FetchSession, is_full: bool) -> None:
+        super().__init__()
+        body = request.body
+        assert isinstance(body, FetchRequest)
+        self._handler = handler
+        self._request = request
+        self.session = session
+        self._is_full = is_full
+        """The answer lists every partition of the session, changed or not."""
+        self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
+        self._min_bytes = min(max(0, body.min_bytes), self._max_bytes)
+        self._warmed: Key | None = None
+        """The partition whose bytes were brought into the page cache for us: reading it may block now."""
+        self._counted: dict[Key, tuple[int, int]] = {}
+        """Partition -> (offset up to which bytes were counted, how many)."""
+
+    def begin(self, max_wait_ms: int) -> None:
+        """Answer at once, or wait."""
+        answer = self._collect(arrival=True)
+        if answer.cold is not None and answer.size == 0 and not answer.is_urgent:
+            self._settle(answer)
+            self._warm_up(answer)
+        elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
+            self.is_completed = True
+            self._reply(answer)
+        else:
+            self._settle(answer)
+            self._park(max_wait_ms)
+
+    def _is_enough(self, answer: _Answer) -> bool:
+        return answer.size >= self._min_bytes or answer.is_urgent
+
+    def _park(self, max_wait_ms: int) -> None:
+        self.session.parked = self
+        self._handler.purgatory.park(self, max_wait_ms)
+
+    # -- what ends it -------------------------------------------------------------------------------------------------
+
+    def try_complete(self) -> None:
+        """Something moved in the session."""
+        if self.is_completed or (self._min_bytes > 1 and not self._has_counted_enough()):
+            return
+        if self._request.connection.closed:
+            self._leave()
+            self._part()
+            return
+        answer = self._collect(arrival=False)
+        if answer.cold is not None and answer.size == 0 and not answer.is_urgent:
+            self._leave()
+            self._warm_up(answer)
+        elif self._is_enough(answer):
+            self._leave()
+            self._reply(answer)
+        else:
+            self._settle(answer)
+
+    def on_complete(self) -> None:
+        """The session ends, or its next request is here: answer with what there is."""
+        self._reply(self._collect(arrival=False))
+
+    on_expiration = on_complete
+
+    def _warm_up(self, answer: _Answer) -> None:
+        """The only thing to read is on the disk: bring it in, then look again."""
+        assert answer.cold is not None
+        self.is_completed = False
+        self.session.parked = self
+        self._warmed = answer.cold_key
+        self._handler.warm_up(answer.cold, self._on_warm)
+
+    def _on_warm(self) -> None:
+        if not self.is_completed:
+            self._leave()
+            self._reply(self._collect(arrival=False))
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _collect(self, arrival: bool) -> _Answer:
+        """Visit the dirty partitions. With `arrival` the visit is the follower's fetch itself."""
+        session, handler, answer = self.session, self._handler, _Answer()
+        for cached in list(session.dirty.values()):
+            try:
+                found = self._visit(cached, answer, arrival)
+            except BrokerError as e:
+                found = handler.found_error(cached, e.code)
+                answer.is_urgent |= e.code != cached.sent_error
+            except DiskError as e:
+                handler.directory.on_disk_error(e)
+                found = handler.found_error(cached, ErrorCode.KAFKA_STORAGE_ERROR)
+                answer.is_urgent = True
+            answer.size += found.size
+            if found.size or found.response.error_code or self._is_full or self._is_news(found):
+                answer.found.append(found)
+            elif found.is_done:
+                answer.quiet.append(cached)
+        return answer
+
+    @staticmethod
+    def _is_news(found: _Found) -> bool:
+        response, cached = found.response, found.cached
+        return (
+            response.high_watermark != cached.sent_high_watermark
+            or response.log_start_offset != cached.sent_log_start_offset
+            or response.diverging_epoch is not _NO_DIVERGENCE
+        )
+
+    def _visit(self, cached: SessionPartition, answer: _Answer, arrival: bool) -> _Found:
+        partition = cached.partition
+        if partition is None:
+            partition = self._handler.directory.partition(cached.key)
+            cached.attach(partition)
+        offset, log_ = cached.fetch_offset, partition.log
+        if self.session.is_follower:
+            diverging, is_done = self._visit_as_follower(cached, partition, arrival)
+            end = log_.log_end_offset
+        else:
+            partition.check_leader_epoch(cached.current_leader_epoch)
+            if partition.role is Role.NONE:
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            diverging, is_done = partition.divergence(offset, cached.last_fetched_epoch), True
+            end = log_.high_watermark
+        buffers: list[Buffer] = []
+        size = 0
+        if diverging is not None:
+            answer.is_urgent = True
+        elif offset < end:
+            is_done = False
+            buffers, size = self._read(cached, partition, end, answer)
+        high_watermark = log_.high_watermark
+        response = FetchPartitionResponse(
+            cached.key[0],
+            cached.key[1],
+            0,
+            high_watermark,
+            high_watermark,
+            log_.log_start_offset,
+            _NO_DIVERGENCE if diverging is None else diverging,
+        )
+        return _Found(cached, response, buffers, size, is_done)
+
+    def _visit_as_follower(
+        self, cached: SessionPartition, partition: Partition, arrival: bool
+    ) -> tuple[EpochEndOffset | None, bool]:
+        session = self.session
+        leadership = partition.leading_follower(cached.current_leader_epoch)
+        replica = leadership.replica(session.replica_id)
+        diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
+        if arrival and diverging is None:
+            leadership.on_follower_fetch(
+                replica, cached.fetch_offset, cached.log_start_offset, session.replica_epoch, session if session.id else None
+            )
+        # Outside the ISR each fetch counts: it may be the one that lets the follower in.
+        return diverging, session.replica_id in leadership.isr.isr
+
+    def _read(self, cached: SessionPartition, partition: Partition, end: int, answer: _Answer) -> tuple[list[Buffer], int]:
+        room = self._max_bytes - answer.size
+        if answer.size and room <= 0:
+            return [], 0
+        may_block = not self._handler.has_threads or cached.key == self._warmed
+        try:
+            read = partition.log.read(
+                cached.fetch_offset, min(room, cached.max_bytes), end, min_one=not answer.size, may_block=may_block
+            )
+        except ColdRead as e:
+            if answer.cold is None:
+                answer.cold, answer.cold_key = e, cached.key
+            return [], 0
+        return read.buffers, read.size
+
+    def _has_counted_enough(self) -> bool:
+        """Do the bytes that came since suffice? Counts each byte once, however often we are woken."""
+        total = 0
+        for cached in self.session.dirty.values():
+            partition = cached.partition
+            if partition is None or partition.leader_epoch != cached.current_leader_epoch:
+                return True
+            end = partition.log.log_end_offset if self.session.is_follower else partition.log.high_watermark
+            offset, size = self._counted.get(cached.key, (cached.fetch_offset, 0))
+            if offset < end and size < cached.max_bytes:
+                try:
+                    size += partition.log.read(offset, cached.max_bytes, end, may_block=False).size
+                except (BrokerError, DiskError, ColdRead):
+                    return True
+                self._counted[cached.key] = (end, size)
+            total += min(size, cached.max_bytes)
+        return total >= self._min_bytes or not total
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def _settle(self, answer: _Answer) -> None:
+        """Nothing is sent now: forget what is quiet, and keep the rest for the next look."""
+        for cached in answer.quiet:
+            self.session.dirty.pop(cached.key, None)
+
+    def _reply(self, answer: _Answer) -> None:
+        session = self.session
+        self._settle(answer)
+        for found in answer.found:
+            cached, response = found.cached, found.response
+            cached.sent_high_watermark = response.high_watermark
+            cached.sent_log_start_offset = response.log_start_offset
+            cached.sent_error = response.error_code
+            # Served partitions go to the end of the queue, so that a full response does not starve the others.
+            if found.is_done or found.size:
+                session.dirty.pop(cached.key, None)
+            if not found.is_done and cached.key in session.partitions:
+                session.dirty[cached.key] = cached
+        if answer.cold is not None:
+            self._handler.warm_up(answer.cold, None)
+        self._part()
+        self._request.reply(
+            FetchResponse(0, 0, session.id, [found.response for found in answer.found], []),
+            [found.buffers for found in answer.found],
+        )
+
+    def _part(self) -> None:
+        session = self.session
+        if session.parked is self:
+            session.parked = None
+        if not session.id:
+            session.close()
+
+
+class FetchHandler:
+    """Answers Fetch requests of a broker."""
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        sessions: FetchSessionCache,
+        purgatory: Purgatory,
+        now: Callable[[], float],
+        *,
+        response_bytes_max: int,
+        run_blocking: RunBlocking | None = None,
+    ) -> None:
+        self.directory = directory
+        self.sessions = sessions
+        self.purgatory = purgatory
+        self.response_bytes_max = response_bytes_max
+        """However much is asked for; one batch may exceed it."""
+        self.has_threads = run_blocking is not None
+        self._now = now
+        self._run_blocking = run_blocking
+        self._warming: set[tuple[str, int]] = set()
+        """Files and positions that a thread is bringing in."""
+
+    def handle(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, FetchRequest)
+        try:
+            session, is_full = self.sessions.session_for(body, self._now())
+        except BrokerError as e:
+            if e.code == ErrorCode.INVALID_REQUEST:
+                raise
+            request.reply(FetchResponse(0, e.code, 0, [], []))
+            return
+        Fetch(self, request, session, is_full).begin(body.max_wait_ms)
+
+    def found_error(self, cached: SessionPartition, code: ErrorCode) -> _Found:
+        leader = self.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader)
+        return _Found(cached, response, [], 0, is_done=False)
+
+    def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
+        """Bring a range of a file into the page cache; without `then` only if nobody does it already."""
+        assert self._run_blocking is not None
+        place = (cold.path, cold.position)
+        if then is None and place in self._warming:
+            return
+        self._warming.add(place)
+
+        def done() -> None:
+            self._warming.discard(place)
+            if then is not None:
+                then()
+
+        self._run_blocking(cold.warm, done)
+
+
+_LEADER_HELPS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})

@@ -1,0 +1,289 @@
+"""What a partition's leader knows and decides in one leader epoch: its followers, the ISR, the high watermark.
+
+An instance lives as long as the leader epoch. A new epoch makes a new one, so nothing that a follower said in an
+earlier epoch can move the high watermark in this one.
+
+- **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and
+  eligible (it may be in the ISR a moment later; counting it now means that it never joins below the HW). It stands
+  while the committed ISR is smaller than the effective min ISR, and it never goes back.
+- **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
+  the second clause it could be elected while lacking records between a new leader's stale HW and the true one.
+- **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`.
+- **Commit**: the controller commits a proposal (AlterPartition) and raises the partition epoch. At most one proposal is
+  under way. Its outcome is known from the answer or from the metadata log, whichever comes first; the later is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from strandline.broker.alter_partition import AlterPartitionItem
+from strandline.broker.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
+from strandline.broker.replica import NEVER, FetchTimes, Replica
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
+
+if TYPE_CHECKING:
+    from strandline.broker.partition import Partition
+    from strandline.controller.metadata.image import PartitionRegistration
+    from strandline.storage.log import AppendInfo
+
+log = structlog.get_logger()
+
+
+class AlterPartitionSubmitter(Protocol):
+    """The way of a proposal to the controller (`broker/alter_partition.py`)."""
+
+    def submit(self, item: AlterPartitionItem) -> bool:
+        """False: one is already pending for this partition, and nothing was queued."""
+
+    def cancel(self, key: tuple[bytes, int]) -> None:
+        """Newer metadata superseded the proposal: its answer will not be told."""
+
+
+class PartitionObserver(Protocol):
+    """Who wants to know that a partition moved (`broker/wakeups.py`). Called synchronously; must only take a note."""
+
+    def on_log_end_moved(self, partition: Partition) -> None: ...
+    def on_high_watermark_moved(self, partition: Partition) -> None: ...
+    def on_isr_changed(self, partition: Partition) -> None: ...
+    def on_role_changed(self, partition: Partition) -> None:
+        """The role, the leader epoch, or whether the partition is here at all."""
+
+
+@dataclass(slots=True)
+class PartitionContext:
+    """What all partitions of a broker share."""
+
+    broker_id: int
+    now: Callable[[], float]
+    alter_partition: AlterPartitionSubmitter
+    observer: PartitionObserver
+    replica_lag_s_max: float
+    own_broker_epoch: Callable[[], int]
+    registered_epoch: Callable[[int], int]
+    """Broker id -> the broker epoch in the metadata image; -1 when it is not registered."""
+    is_active: Callable[[int], bool]
+    """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
+
+
+_NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
+"""The controller looked at the proposal and refused it: nothing was committed."""
+_WAIT_FOR_METADATA = frozenset(
+    {
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""The controller is ahead of us, maybe by our own proposal: what is true comes with the metadata log."""
+
+
+class Leadership:
+    """The leader's side of one partition, in one leader epoch."""
+
+    __slots__ = ("_repeat", "context", "epoch", "epoch_start_offset", "isr", "partition", "replicas")
+
+    def __init__(
+        self, partition: Partition, context: PartitionContext, registration: PartitionRegistration, epoch_start_offset: int
+    ) -> None:
+        self.partition = partition
+        self.context = context
+        self.epoch = registration.leader_epoch
+        self.epoch_start_offset = epoch_start_offset
+        """The log end at which this epoch began. What lies below it may be committed although our HW is lower."""
+        self.isr: IsrState = CommittedIsr(registration.isr)
+        self.replicas: dict[int, Replica] = {}
+        """Every assigned replica but ourselves."""
+        self._repeat = False
+        """The proposal under way got an answer that says nothing: propose it again at the next tick."""
+        self._assign(registration)
+
+    def _assign(self, registration: PartitionRegistration) -> None:
+        known, now = self.replicas, self.context.now()
+        in_sync = self.isr.maximal
+        self.replicas = {}
+        for broker_id in registration.replicas:
+            if broker_id != self.context.broker_id:
+                # A member of the ISR gets the whole lag time for its first fetch in this epoch.
+                caught_up = now if broker_id in in_sync else NEVER
+                self.replicas[broker_id] = known.get(broker_id) or Replica(broker_id, last_caught_up_time=caught_up)
+
+    def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
+        """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
+        self._drop_proposal()
+        self.isr = CommittedIsr(registration.isr)
+        self._assign(registration)
+        self._after_isr_change()
+
+    def resign(self) -> None:
+        self._drop_proposal()
+
+    def _drop_proposal(self) -> None:
+        if self.isr.is_in_flight:
+            self.context.alter_partition.cancel(self.partition.key)
+            self.isr = self.isr.committed
+
+    # -- appends ------------------------------------------------------------------------------------------------------
+
+    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
+        """Append a producer's batches. The caller has checked the min ISR where it counts."""
+        log_, replicas = self.partition.log, self.replicas
+        end = log_.log_end_offset
+        for replica in replicas.values():
+            replica.before_leader_appends(end)
+        info = log_.append_as_leader(records, self.epoch, now_ms)
+        if not info.duplicate:
+            self.context.observer.on_log_end_moved(self.partition)
+            # With another member in the ISR the HW waits for that member's fetch.
+            if len(self.isr.maximal) == 1:
+                self.maybe_increment_high_watermark()
+        return info
+
+    # -- the high watermark -------------------------------------------------------------------------------------------
+
+    @property
+    def effective_min_isr(self) -> int:
+        """`min.insync.replicas`, capped by the number of replicas."""
+        return min(self.partition.min_insync_replicas, len(self.replicas) + 1)
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.isr.isr) < self.effective_min_isr
+
+    def maybe_increment_high_watermark(self) -> bool:
+        """Commit what the followers' progress allows; True when the HW moved."""
+        log_ = self.partition.log
+        if log_.high_watermark >= log_.log_end_offset or self.is_under_min_isr:
+            return False
+        high_watermark = self._smallest_log_end()
+        if high_watermark <= log_.high_watermark or not log_.update_high_watermark(high_watermark):
+            return False
+        self.context.observer.on_high_watermark_moved(self.partition)
+        return True
+
+    def _smallest_log_end(self) -> int:
+        end = smallest = self.partition.log.log_end_offset
+        maximal = self.isr.maximal
+        for broker_id, replica in self.replicas.items():
+            if replica.log_end_offset < smallest and (
+                broker_id in maximal
+                or (replica.is_caught_up(end, self.context.now(), self.context.replica_lag_s_max) and self._is_eligible(replica))
+            ):
+                smallest = replica.log_end_offset
+        return smallest
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def replica(self, broker_id: int) -> Replica:
+        replica = self.replicas.get(broker_id)
+        if replica is None:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} is not a replica of this partition")
+        return replica
+
+    def on_follower_fetch(
+        self, replica: Replica, fetch_offset: int, log_start_offset: int, broker_epoch: int, session: FetchTimes | None
+    ) -> None:
+        """A fetch in this leader epoch, from a position that agrees with our log: it proves what the follower has."""
+        context = self.context
+        if broker_epoch < context.registered_epoch(replica.broker_id):
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica.broker_id} has registered anew since")
+        end = self.partition.log.log_end_offset
+        moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
+        replica.session = session
+        if replica.broker_id not in self.isr.maximal:
+            self.maybe_expand_isr(replica)
+        if moved:
+            self.maybe_increment_high_watermark()
+
+    def _is_eligible(self, replica: Replica) -> bool:
+        """May it be in the ISR? The process that fetched must be the one that is registered and active."""
+        context = self.context
+        return context.is_active(replica.broker_id) and replica.broker_epoch == context.registered_epoch(replica.broker_id)
+
+    def _is_in_sync(self, replica: Replica) -> bool:
+        return replica.log_end_offset >= max(self.partition.log.high_watermark, self.epoch_start_offset)
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+
+    def maybe_expand_isr(self, replica: Replica) -> None:
+        isr = self.isr
+        if not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
+            return
+        if self._is_in_sync(replica) and self._is_eligible(replica):
+            self._propose(isr.expand(replica.broker_id))
+
+    def maybe_shrink_isr(self) -> None:
+        isr = self.isr
+        if isinstance(isr, CommittedIsr):
+            removed = self.out_of_sync()
+            if removed:
+                self._propose(isr.shrink(removed))
+        elif self._repeat:
+            self._propose(isr)
+
+    def out_of_sync(self) -> tuple[int, ...]:
+        """Members that have not been caught up for too long: stuck ones and slow ones alike."""
+        end, now, lag = self.partition.log.log_end_offset, self.context.now(), self.context.replica_lag_s_max
+        return tuple(
+            member for member in self.isr.isr if member in self.replicas and not self.replicas[member].is_caught_up(end, now, lag)
+        )
+
+    def _propose(self, pending: PendingExpandIsr | PendingShrinkIsr) -> None:
+        partition = self.partition
+        before, self.isr, self._repeat = self.isr, pending, False
+        item = AlterPartitionItem(
+            topic_id=partition.key[0],
+            partition=partition.key[1],
+            leader_epoch=self.epoch,
+            partition_epoch=partition.partition_epoch,
+            isr=tuple((member, self._broker_epoch_of(member)) for member in pending.proposed),
+            on_result=partial(self._on_result, pending),
+        )
+        if not self.context.alter_partition.submit(item):
+            self.isr = before
+            self._repeat = before.is_in_flight
+            return
+        log.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed=list(pending.proposed))
+
+    def _broker_epoch_of(self, member: int) -> int:
+        """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet."""
+        return self.context.own_broker_epoch() if member == self.context.broker_id else self.replicas[member].broker_epoch
+
+    def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse) -> None:
+        """The controller's answer. It counts only if nothing else has happened since the proposal."""
+        partition = self.partition
+        if self.isr is not pending or partition.leadership is not self:
+            log.info("isr.stale_answer", **partition.fields, error_code=answer.error_code)
+            return
+        if answer.error_code:
+            self._on_refusal(pending, to_code(answer.error_code))
+        elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
+            log.info("isr.stale_answer", **partition.fields, answer_epoch=answer.leader_epoch)
+        else:
+            partition.partition_epoch = answer.partition_epoch
+            self.isr = CommittedIsr(tuple(answer.isr))
+            log.info("isr.committed", **partition.fields, isr=list(answer.isr), partition_epoch=answer.partition_epoch)
+            self._after_isr_change()
+
+    def _on_refusal(self, pending: IsrState, code: ErrorCode) -> None:
+        log.info("isr.refused", **self.partition.fields, error=code.name)
+        if code in _NOT_APPLIED:
+            self.isr = pending.committed
+            self.maybe_increment_high_watermark()
+        elif code not in _WAIT_FOR_METADATA:
+            self._repeat = True
+
+    def _after_isr_change(self) -> None:
+        self.context.observer.on_isr_changed(self.partition)
+        self.maybe_increment_high_watermark()
+
+    def on_min_isr_changed(self) -> None:
+        self._after_isr_change()

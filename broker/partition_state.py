@@ -1,0 +1,86 @@
+"""The ISR as its leader sees it: committed, or committed with one proposed change under way.
+
+The controller alone commits an ISR. While a proposal is under way the leader can not know whether it was committed, so
+it counts on both: the *maximal* ISR is every replica that the controller may take for in sync at this moment.
+
+    state             isr                  maximal ISR              why
+    CommittedIsr      committed            = isr
+    PendingExpandIsr  last committed       isr + the new replica    stricter: if refused, no offset was committed too early
+    PendingShrinkIsr  last committed       = isr, not shrunk        a refused shrink must not have let the HW pass a member
+
+States are compared by identity: an answer counts only for the very state that its proposal was made in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommittedIsr:
+    """No proposal is under way."""
+
+    isr: tuple[int, ...]
+    """As the controller committed it: contains the leader, a subset of the assignment."""
+    maximal: frozenset[int] = field(init=False)
+    is_in_flight = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "maximal", frozenset(self.isr))
+
+    @property
+    def committed(self) -> CommittedIsr:
+        return self
+
+    def expand(self, broker_id: int) -> PendingExpandIsr:
+        return PendingExpandIsr(self, broker_id)
+
+    def shrink(self, removed: tuple[int, ...]) -> PendingShrinkIsr:
+        return PendingShrinkIsr(self, removed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingExpandIsr:
+    """The leader proposed to add one replica."""
+
+    committed: CommittedIsr
+    added: int
+    """Not a member of `committed.isr`."""
+    maximal: frozenset[int] = field(init=False)
+    is_in_flight = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "maximal", self.committed.maximal | {self.added})
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.committed.isr
+
+    @property
+    def proposed(self) -> tuple[int, ...]:
+        return (*self.committed.isr, self.added)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingShrinkIsr:
+    """The leader proposed to drop the replicas that fell behind."""
+
+    committed: CommittedIsr
+    removed: tuple[int, ...]
+    """Members of `committed.isr`, never the leader."""
+    is_in_flight = True
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.committed.maximal
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.committed.isr
+
+    @property
+    def proposed(self) -> tuple[int, ...]:
+        return tuple(member for member in self.committed.isr if member not in self.removed)
+
+
+IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr

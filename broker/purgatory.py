@@ -1,0 +1,193 @@
+"""The purgatory: where requests wait for something to become true, or for their time to be over.
+
+An operation is a condition (the owner's affair), a deadline, and a completion that happens exactly once: whoever comes
+first, the condition, the deadline, or the end of its partition, wins; the others find it completed.
+
+Costs, because a busy broker parks every `acks=all` produce here:
+
+- Deadlines: operations with the same timeout expire in the order in which they came, so each timeout has one queue (an
+  insertion-ordered dict; leaving it early costs O(1)). One timer stands for the earliest deadline of all queues. It is
+  not moved when that operation completes: it fires once for nothing and is set anew.
+- Conditions: who waits for a high watermark is ordered by the offset that he needs, so a move of the high watermark
+  costs as much as the operations that it completes (`OffsetWaiters`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+
+class Timer(Protocol):
+    def cancel(self) -> object: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+"""`loop.call_later`."""
+
+
+class DelayedOperation:
+    """Something parked. Subclasses say what completion and expiration do."""
+
+    __slots__ = ("_queue", "deadline", "is_completed")
+
+    def __init__(self) -> None:
+        self.is_completed = False
+        self.deadline = float("inf")
+        self._queue: dict[DelayedOperation, None] | None = None
+
+    def complete(self) -> bool:
+        """The condition holds (or can not hold any more). False: it was completed before, and nothing happens."""
+        if self.is_completed:
+            return False
+        self._leave()
+        self.on_complete()
+        return True
+
+    def expire(self) -> bool:
+        """The deadline has passed."""
+        if self.is_completed:
+            return False
+        self._leave()
+        self.on_expiration()
+        return True
+
+    def _leave(self) -> None:
+        self.is_completed = True
+        queue = self._queue
+        if queue is not None:
+            self._queue = None
+            queue.pop(self, None)
+
+    def on_complete(self) -> None:
+        raise NotImplementedError
+
+    def on_expiration(self) -> None:
+        raise NotImplementedError
+
+
+class Purgatory:
+    """The deadlines of all parked operations."""
+
+    def __init__(self, now: Callable[[], float], call_later: CallLater) -> None:
+        self._now = now
+        self._call_later = call_later
+        self._queues: dict[int, dict[DelayedOperation, None]] = {}
+        """Timeout in ms -> the operations with this timeout, the next to expire first."""
+        self._timer: Timer | None = None
+        self._timer_due = float("inf")
+        """Not later than the earliest deadline."""
+
+    def __len__(self) -> int:
+        """How many operations are parked."""
+        return sum(map(len, self._queues.values()))
+
+    def park(self, operation: DelayedOperation, timeout_ms: int) -> None:
+        queue = self._queues.get(timeout_ms)
+        if queue is None:
+            queue = self._queues[timeout_ms] = {}
+        due = operation.deadline = self._now() + timeout_ms / 1000
+        operation._queue = queue
+        queue[operation] = None
+        if due < self._timer_due:
+            self._arm(due)
+
+    def expire(self, now: float) -> int:
+        """Expire what is due; returns how many."""
+        expired = 0
+        for queue in list(self._queues.values()):
+            while queue:
+                operation = next(iter(queue))
+                if operation.deadline > now:
+                    break
+                expired += operation.expire()
+        self._rearm()
+        return expired
+
+    def take_all(self) -> list[DelayedOperation]:
+        """Everything that is parked, for a shutdown."""
+        return [operation for queue in self._queues.values() for operation in queue]
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_due = None, float("inf")
+
+    def _rearm(self) -> None:
+        self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
+        due = min((next(iter(queue)).deadline for queue in self._queues.values()), default=float("inf"))
+        if due == float("inf"):
+            self.close()
+        elif due != self._timer_due:
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._call_later(max(0.0, due - self._now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_due = None, float("inf")
+        self.expire(self._now())
+
+
+class OffsetWaiter(Protocol):
+    """Waits for one partition's high watermark, maybe for several partitions' (then `index` tells which)."""
+
+    is_completed: bool
+
+    def on_reached(self, index: int) -> None: ...
+    def on_failed(self, index: int, error_code: int) -> None: ...
+
+
+class OffsetWaiters:
+    """Who waits for the high watermark of one partition, the smallest required offset first."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, int, OffsetWaiter]] = deque()
+        """(required offset, index, waiter); required offsets never decrease from left to right."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, required_offset: int, index: int, waiter: OffsetWaiter) -> None:
+        waiting = self._waiting
+        if not waiting or waiting[-1][0] <= required_offset:
+            waiting.append((required_offset, index, waiter))
+        else:
+            # A retried batch: it was appended earlier than what waits already.
+            waiting.insert(bisect_right(waiting, required_offset, key=_required), (required_offset, index, waiter))
+
+    def reach(self, high_watermark: int) -> int:
+        """The high watermark is here now: tell those whose offset it covers; returns how many."""
+        waiting, told = self._waiting, 0
+        while waiting and waiting[0][0] <= high_watermark:
+            _, index, waiter = waiting.popleft()
+            waiter.on_reached(index)
+            told += 1
+        return told
+
+    def fail(self, error_code: int) -> None:
+        """It will not come, or would not mean what was asked for: tell everyone."""
+        for _, index, waiter in self._take_all():
+            waiter.on_failed(index, error_code)
+
+    def discard(self, waiter: OffsetWaiter) -> None:
+        """The waiter gave up (the oldest are usually the first)."""
+        for position, entry in enumerate(self._waiting):
+            if entry[2] is waiter:
+                del self._waiting[position]
+                return
+
+    def _take_all(self) -> Iterator[tuple[int, int, OffsetWaiter]]:
+        waiting, self._waiting = self._waiting, deque()
+        return iter(waiting)
+
+
+def _required(entry: tuple[int, int, OffsetWaiter]) -> int:
+    return entry[0]

@@ -1,0 +1,81 @@
+"""A follower as its leader sees it: how far its log reaches, and since when it has not been caught up.
+
+The caught-up time is the latest moment at which the follower's fetch offset reached what was the leader's log end at
+that moment. Two tiers find it. A fetch at the leader's end: caught up now. A fetch that reaches where the leader's log
+ended *when the follower fetched before*: caught up as of that earlier fetch; so a follower that always closes the gap
+it saw stays in sync, although a busy leader is always a few records ahead. Else the time stays as it is.
+
+An idle follower sends incremental fetches that do not name the partition (KIP-227), and nothing is walked for them. It
+still fetched: the moment is kept once, on its session, and read here when the leader's log moves on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+UNKNOWN_OFFSET = -1
+NEVER = float("-inf")
+
+
+class FetchTimes(Protocol):
+    """A follower's fetch session, as far as a replica needs it."""
+
+    last_fetch_time: float
+    """When the newest fetch of the session came in; it stood for all partitions of the session."""
+
+
+class Replica:
+    """One follower, within one leader epoch. Made anew when the leader epoch advances."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "last_caught_up_time",
+        "last_fetch_leader_end_offset",
+        "last_fetch_time",
+        "log_end_offset",
+        "log_start_offset",
+        "session",
+    )
+
+    def __init__(self, broker_id: int, *, last_caught_up_time: float = NEVER) -> None:
+        self.broker_id = broker_id
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.log_end_offset = UNKNOWN_OFFSET
+        """The offset of its last fetch in this leader epoch; unknown before the first."""
+        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+        self.last_fetch_time = NEVER
+        self.last_caught_up_time = last_caught_up_time
+        """Never decreases."""
+        self.broker_epoch = -1
+        """The registration that its last fetch came from; -1 before the first fetch."""
+        self.session: FetchTimes | None = None
+        """The session that holds the partition for this follower."""
+
+    def on_fetch(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int, now: float) -> bool:
+        """Record a fetch; True when it shows a log end other than the one known before."""
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_time = now
+        elif fetch_offset >= self.last_fetch_leader_end_offset and self.last_fetch_time > self.last_caught_up_time:
+            self.last_caught_up_time = self.last_fetch_time
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_time = now
+        self.log_start_offset = log_start_offset
+        self.broker_epoch = broker_epoch
+        moved = fetch_offset != self.log_end_offset
+        self.log_end_offset = fetch_offset
+        return moved
+
+    def before_leader_appends(self, leader_end_offset: int) -> None:
+        """The leader's log is about to grow: settle what the fetches meant that did not name the partition."""
+        if self.log_end_offset != leader_end_offset or self.session is None:
+            return
+        last = self.session.last_fetch_time
+        if last > self.last_fetch_time:
+            self.last_fetch_time = last
+            self.last_fetch_leader_end_offset = leader_end_offset
+        if last > self.last_caught_up_time:
+            self.last_caught_up_time = last
+
+    def is_caught_up(self, leader_end_offset: int, now: float, lag_s_max: float) -> bool:
+        return self.log_end_offset == leader_end_offset or now - self.last_caught_up_time <= lag_s_max

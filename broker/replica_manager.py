@@ -1,0 +1,319 @@
+"""The partitions of one broker: what the metadata log says of them, and the APIs that read and write them.
+
+`apply_delta` acts on a change of the cluster's metadata: deletions first (a topic of the same name may come anew), then
+the partitions that we lead now, then those that we follow. A partition's fetcher is stopped before we lead it, and is
+started anew only when its leader epoch advanced.
+
+The handlers (`produce.py`, `fetch.py`, `offsets.py`) find partitions here and are told why one is not: unknown topic id,
+not a replica, or on a disk that failed. Nothing here costs more for a request than the partitions that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from strandline.broker.fetch import FetchHandler, RunBlocking
+from strandline.broker.fetch_session import FetchSessionCache
+from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
+from strandline.broker.offsets import OffsetsHandler
+from strandline.broker.partition import Partition
+from strandline.broker.produce import ProduceHandler
+from strandline.broker.purgatory import CallLater, Purgatory
+from strandline.broker.wakeups import Wakeups
+from strandline.controller.metadata.image import (
+    NO_LEADER,
+    MetadataDelta,
+    MetadataImage,
+    PartitionRegistration,
+)
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
+from strandline.protocol.messages.common import CurrentLeader
+from strandline.storage.files import DiskError
+from strandline.storage.log_config import LogConfig
+
+if TYPE_CHECKING:
+    from strandline.storage.log_dir import LogDir
+
+log = structlog.get_logger()
+
+Key = tuple[bytes, int]
+
+
+class FetcherPort(Protocol):
+    """Who copies from leaders (`broker/fetcher_manager.py`)."""
+
+    def add(self, partition: Partition, leader_id: int) -> None:
+        """Fetch the partition from this leader, from now on and from where its log ends."""
+
+    def remove(self, key: Key) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """The broker's settings of the data side. Kafka's keys, `replica.lag.time.max.ms` and so on."""
+
+    replica_lag_time_max_ms: int = 10_000
+    """A follower that was not caught up for so long leaves the ISR."""
+    fetch_max_bytes: int = 55 << 20
+    """The largest fetch response, whatever was asked for; one batch may exceed it."""
+    max_incremental_fetch_session_cache_slots: int = 1000
+    topic_defaults: dict[str, Any] | None = None
+    """The broker's own defaults of topic settings (`log.segment.bytes`, `min.insync.replicas`, ...)."""
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        log_dir: LogDir,
+        config: ReplicaConfig,
+        doors: Doors,
+        now: Callable[[], float],
+        call_later: CallLater,
+        alter_partition: AlterPartitionSubmitter,
+        fetchers: FetcherPort,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
+        run_blocking: RunBlocking | None = None,
+        on_log_dir_failed: Callable[[DiskError], None] | None = None,
+    ) -> None:
+        """Without `call_soon` the end of a turn is `call_later(0)`; without `run_blocking` reads may block the loop."""
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        self.image = MetadataImage.EMPTY
+        self.partitions: dict[Key, Partition] = {}
+        """Those that are here and in order."""
+        self.disk_error: DiskError | None = None
+        """Set once the log directory failed: nothing is served from it any more."""
+        self._log_dir = log_dir
+        self._config = config
+        self._doors = doors
+        self._fetchers = fetchers
+        self._on_log_dir_failed = on_log_dir_failed
+        self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
+        self._context = PartitionContext(
+            broker_id=broker_id,
+            now=now,
+            alter_partition=alter_partition,
+            observer=self._wakeups,
+            replica_lag_s_max=config.replica_lag_time_max_ms / 1000,
+            own_broker_epoch=lambda: self.broker_epoch,
+            registered_epoch=self._registered_epoch,
+            is_active=self._is_active,
+        )
+        self.purgatory = Purgatory(now, call_later)
+        self.sessions = FetchSessionCache(doors.random, config.max_incremental_fetch_session_cache_slots)
+        offsets = OffsetsHandler(self)
+        self.handle_produce = ProduceHandler(self, self.purgatory, doors.wall_clock_ms).handle
+        self.handle_fetch = FetchHandler(
+            self,
+            self.sessions,
+            self.purgatory,
+            now,
+            response_bytes_max=config.fetch_max_bytes,
+            run_blocking=run_blocking,
+        ).handle
+        self.handle_list_offsets = offsets.list_offsets
+        self.handle_offset_for_leader_epoch = offsets.offset_for_leader_epoch
+
+    # -- finding partitions -------------------------------------------------------------------------------------------
+
+    def partition(self, key: Key) -> Partition:
+        partition = self.partitions.get(key)
+        if partition is not None:
+            return partition
+        topic = self.image.topics_by_id.get(key[0])
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+        registration = topic.partitions.get(key[1])
+        if registration is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {key[1]}")
+        if self.disk_error is not None and self.broker_id in registration.replicas:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
+
+    def current_leader(self, key: Key) -> CurrentLeader:
+        """Who leads, as far as we know: saves a refused asker a question."""
+        registration = self.image.partition(key)
+        return CurrentLeader() if registration is None else CurrentLeader(registration.leader, registration.leader_epoch)
+
+    def _registered_epoch(self, broker_id: int) -> int:
+        registration = self.image.brokers.get(broker_id)
+        return -1 if registration is None else registration.broker_epoch
+
+    def _is_active(self, broker_id: int) -> bool:
+        registration = self.image.brokers.get(broker_id)
+        return registration is not None and registration.is_active
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
+        """Make what is here agree with the image after the delta."""
+        self.broker_epoch = broker_epoch
+        self.image = delta.image
+        if self.disk_error is None:
+            try:
+                self._apply_topics(delta)
+            except DiskError as e:
+                self.on_disk_error(e)
+        if delta.changed_brokers:
+            self._on_brokers_changed()
+
+    def _apply_topics(self, delta: MetadataDelta) -> None:
+        for topic in delta.removed_topics:
+            for index in topic.partitions:
+                self._delete((topic.topic_id, index), ErrorCode.UNKNOWN_TOPIC_ID)
+        leaders, followers = [], []
+        for key in delta.changed_partitions:
+            registration = delta.image.partition(key)
+            assert registration is not None, "a changed partition is in the image"
+            if self.broker_id not in registration.replicas:
+                self._delete(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif registration.leader == self.broker_id:
+                leaders.append((key, registration))
+            else:
+                followers.append((key, registration))
+        self._apply_configs(delta)
+        for key, registration in leaders:
+            self._fetchers.remove(key)
+            self._partition_for(key).make_leader(registration)
+        for key, registration in followers:
+            self._follow(self._partition_for(key), registration)
+
+    def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
+        if not partition.make_follower(registration):
+            return
+        if registration.leader == NO_LEADER:
+            self._fetchers.remove(partition.key)
+        else:
+            self._fetchers.add(partition, registration.leader)
+
+    def _partition_for(self, key: Key) -> Partition:
+        """The partition, with its log opened or created if it is new here."""
+        partition = self.partitions.get(key)
+        if partition is None:
+            name = self.image.topics_by_id[key[0]].name
+            settings = self._topic_config(name)
+            opened = self._log_dir.open_log(name, key[1], key[0], log_config(settings), self._doors.wall_clock_ms())
+            partition = Partition(key, name, opened, self._context, int(settings["min.insync.replicas"]))
+            self.partitions[key] = partition
+        return partition
+
+    def _delete(self, key: Key, reason: ErrorCode) -> None:
+        partition = self.partitions.pop(key, None)
+        if partition is None:
+            return
+        self._fetchers.remove(key)
+        partition.stop(reason)
+        self._log_dir.delete_log(partition.topic, key[1], key[0])
+        log.info("partition.deleted", **partition.fields)
+
+    def _apply_configs(self, delta: MetadataDelta) -> None:
+        """A changed topic concerns its own partitions, a changed broker default all of them."""
+        if not delta.changed_configs:
+            return
+        changed = {name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC}
+        all_of_them = any(kind == RESOURCE_BROKER and name in ("", str(self.broker_id)) for kind, name in delta.changed_configs)
+        settings: dict[str, dict[str, Any]] = {}
+        for partition in self.partitions.values():
+            if all_of_them or partition.topic in changed:
+                if partition.topic not in settings:
+                    settings[partition.topic] = self._topic_config(partition.topic)
+                values = settings[partition.topic]
+                partition.log.config = log_config(values)
+                partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
+
+    def _topic_config(self, name: str) -> dict[str, Any]:
+        return self.image.topic_config(name, broker_id=self.broker_id, static=self._config.topic_defaults)
+
+    def _on_brokers_changed(self) -> None:
+        """A follower that was caught up and is fenced now holds no high watermark back any more."""
+        for partition in self.partitions.values():
+            if partition.leadership is not None:
+                partition.leadership.maybe_increment_high_watermark()
+
+    def delete_stray_logs(self) -> int:
+        """Remove logs of topics that are gone, or that we are no replica of; returns how many.
+
+        Only for a broker whose image holds its own registration: an image from before would call living topics gone.
+        """
+        strays = 0
+        for topic, index, topic_id in self._log_dir.existing_logs():
+            registration = self.image.partition((topic_id, index))
+            if registration is None or self.broker_id not in registration.replicas:
+                log.warning("partition.stray_deleted", topic=topic, partition=index, topic_id=topic_id.hex())
+                self._log_dir.delete_log(topic, index, topic_id)
+                strays += 1
+        return strays
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def maybe_shrink_isrs(self) -> None:
+        """Due every half `replica.lag.time.max.ms`: drop who fell behind, and see whether that frees a high watermark."""
+        for partition in list(self.partitions.values()):
+            if partition.leadership is not None:
+                partition.leadership.maybe_shrink_isr()
+                partition.leadership.maybe_increment_high_watermark()
+
+    def checkpoint_high_watermarks(self) -> None:
+        if self.disk_error is None:
+            try:
+                self._log_dir.checkpoint_high_watermarks()
+            except DiskError as e:
+                self.on_disk_error(e)
+
+    def expire(self, now: float) -> None:
+        """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
+        self.purgatory.expire(now)
+
+    def complete_follower_appends(self, keys: list[Key]) -> None:
+        """A fetcher appended: consumers that read here have been noted already when the high watermark moved."""
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def on_disk_error(self, error: DiskError) -> None:
+        """The log directory failed: lead and follow nothing any more, and say so to everyone who waits."""
+        if self.disk_error is not None:
+            return
+        self.disk_error = error
+        log.error("log_dir.offline", reason=str(error), partitions=len(self.partitions))
+        self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self._on_log_dir_failed is not None:
+            self._on_log_dir_failed(error)
+
+    def shutdown(self) -> None:
+        """Lead nothing any more and answer everyone who waits. The logs stay open for their owner to close."""
+        self._stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._wakeups.run()
+        for operation in self.purgatory.take_all():
+            operation.complete()
+        self.purgatory.close()
+
+    def _stop_all(self, reason: ErrorCode) -> None:
+        partitions = list(self.partitions.values())
+        self.partitions.clear()
+        for partition in partitions:
+            self._fetchers.remove(partition.key)
+            partition.stop(reason)
+
+
+def log_config(topic_config: dict[str, Any]) -> LogConfig:
+    """A topic's settings, as far as its logs act on them."""
+    return LogConfig(
+        segment_bytes=topic_config["segment.bytes"],
+        segment_ms=topic_config["segment.ms"],
+        index_interval_bytes=topic_config["index.interval.bytes"],
+        segment_index_bytes=topic_config["segment.index.bytes"],
+        max_message_bytes=topic_config["max.message.bytes"],
+        flush_messages=topic_config["flush.messages"],
+        flush_ms=topic_config["flush.ms"],
+        retention_ms=topic_config["retention.ms"],
+        retention_bytes=topic_config["retention.bytes"],
+        message_timestamp_type=topic_config["message.timestamp.type"],
+    )
