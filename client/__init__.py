@@ -1,1 +1,48 @@
+"""The client: `Producer`, `Consumer`, `Admin`, their records and their errors. Async first.
 
+options.py        settings, their checks                errors.py       what can go wrong
+cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
+producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
+accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
+"""
+
+from strandline.client.errors import (
+    BufferFull,
+    ClientClosed,
+    ClientError,
+    CorruptRecords,
+    DeliveryFailed,
+    DeliveryTimeout,
+    LogTruncated,
+    NoBrokersAvailable,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    RequestFailed,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+)
+from strandline.client.producer import Producer
+from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
+
+__all__ = [
+    "BatchMetadata",
+    "BufferFull",
+    "ClientClosed",
+    "ClientError",
+    "CorruptRecords",
+    "DeliveryFailed",
+    "DeliveryTimeout",
+    "LogTruncated",
+    "NoBrokersAvailable",
+    "OffsetOutOfRange",
+    "Producer",
+    "Receipt",
+    "Receipts",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "RequestFailed",
+    "RequestTimeout",
+    "UnknownTopic",
+    "UsageError",
+]

@@ -12,6 +12,7 @@ from strandline.client.batch import Batch
 from strandline.client.errors import DeliveryTimeout
 from strandline.client.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
 from strandline.protocol.errors import ErrorCode
+
 from .model_log import ModelLog
 
 C = ErrorCode

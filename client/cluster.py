@@ -1,0 +1,298 @@
+"""A client's way to the cluster: bootstrap addresses, one connection per broker, and metadata kept fresh.
+
+Rules:
+- Every address has one link; a connection that breaks is made anew when somebody asks for it, after a backoff.
+- Refreshing is coalesced: however many ask, one request is on its way. It goes to a broker that is connected, and when
+  that one is slow, to the next as well: a broker that hangs costs a quarter of a second, not a timeout.
+- While something is wrong (a leader is gone) askers repeat; the refreshes then stand 20-50 ms apart.
+- Listeners are told after every refresh and every new connection, so that they may look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import structlog
+
+from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout, UnknownTopic, to_client_error
+from strandline.client.links import Address, Link, parse_bootstrap
+from strandline.client.metadata import MetadataCache, TopicInfo
+from strandline.client.options import ClientOptions
+from strandline.protocol.apis import METADATA, api_name
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
+from strandline.protocol.messages.admin import MetadataRequest, MetadataResponse, MetadataTopicRequest
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.connection import Connection
+
+log = structlog.get_logger()
+
+HEDGE_AFTER_MS = 250
+"""A broker that has not answered a metadata request by then: the next one is asked too."""
+REFRESH_GAP_MS = (20, 50, 250)
+"""Between two refreshes that follow one another: the first few, the first seconds, later."""
+MISSING_TOPIC_GRACE_MS = 1_500
+"""A topic that was just created may not be known to every broker yet."""
+
+
+class Cluster:
+    def __init__(self, options: ClientOptions, random: Random) -> None:
+        self.options = options
+        self.cache = MetadataCache()
+        self.listeners: list[Callable[[], None]] = []
+        """Called (soon, on the loop) after each refresh and each new connection."""
+        self.bootstrap = parse_bootstrap(options.bootstrap_servers)
+        self.links: dict[Address, Link] = {address: Link(address, options, self._on_link) for address in self.bootstrap}
+        self.closed = False
+        self.refreshes = 0
+        self.last_error: StrandlineError | None = None
+        """Why the newest refresh failed; None: it did not."""
+        self._random = random
+        self._topics: dict[str, None] = {}
+        self._all_topics = False
+        self._rotation = 0
+        self._streak = 0
+        self._refreshed_at = -1e9
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._notify_handle: asyncio.Handle | None = None
+
+    async def start(self) -> None:
+        """Find the cluster. Tried for `connect_timeout_ms`: a cluster that is down should be told soon."""
+        self._rotation = self._random.randrange(1 << 16)
+        await self.refresh(min(self.options.max_block_ms, self.options.connect_timeout_ms))
+
+    @property
+    def brokers_connected(self) -> int:
+        return sum(link.connection is not None for link in self.links.values())
+
+    async def close(self) -> None:
+        self.closed = True
+        for handle in (self._age_timer, self._notify_handle):
+            if handle is not None:
+                handle.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._finish(self._waiters, ClientClosed("the client was stopped"))
+        for link in self.links.values():
+            await link.close()
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def want_topics(self, names: Iterable[str]) -> bool:
+        """Keep these topics' metadata fresh; True when one of them is new."""
+        before = len(self._topics)
+        self._topics.update(dict.fromkeys(names))
+        return len(self._topics) > before
+
+    def request_refresh(self) -> None:
+        """Refresh at once, or soon when that just happened."""
+        self._wanted = True
+        if not self.closed and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
+
+    async def refresh(self, timeout_ms: float) -> None:
+        """Wait for a refresh that begins now or later; retried until `timeout_ms` is over, then the last error."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while True:
+            if self.closed:
+                raise ClientClosed("the client was stopped")
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            self.request_refresh()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await waiter
+            except TimeoutError:
+                raise self._no_answer(timeout_ms) from None
+            except (NoBrokersAvailable, RequestTimeout):
+                if loop.time() >= deadline:
+                    raise
+
+    async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
+        """The topic's metadata; asks for it when it is not known. UnknownTopic when no broker knows it."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        grace = min(timeout_ms, MISSING_TOPIC_GRACE_MS) / 1000
+        self.want_topics([name])
+        while (info := self.cache.topics.get(name)) is None or not info.partitions:
+            elapsed = loop.time() - started
+            failed = self.cache.failed.get(name)
+            if elapsed >= timeout_ms / 1000 or (failed is not None and elapsed >= grace):
+                raise self.unknown_topic(name, elapsed * 1000)
+            await self.refresh(max(timeout_ms - elapsed * 1000, 1))
+        return info
+
+    def unknown_topic(self, name: str, elapsed_ms: float) -> StrandlineError:
+        code = self.cache.failed.get(name)
+        if code in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            return UnknownTopic("the topic does not exist", topic=name, elapsed_ms=elapsed_ms, code=code)
+        return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
+
+    async def _refresh_while_wanted(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._wanted and not self.closed:
+            await asyncio.sleep(self._gap(loop.time()))
+            self._wanted = False
+            waiters, self._waiters = self._waiters, []
+            try:
+                await self._refresh_once()
+            except StrandlineError as e:
+                self.last_error = e
+                self._finish(waiters, e)
+                self._refreshed_at = loop.time()
+                if self._topics or self._waiters:
+                    self._wanted = True
+            except BaseException:
+                self._waiters = waiters + self._waiters
+                raise
+            else:
+                self.last_error = None
+                self._refreshed_at = loop.time()
+                self._finish(waiters, None)
+            self._notify()
+        self._arm_age_timer()
+
+    def _gap(self, now: float) -> float:
+        """How long to wait before the next refresh: not at all, unless the last one was a moment ago."""
+        since = now - self._refreshed_at
+        self._streak = self._streak + 1 if since < 0.5 else 0
+        gap_ms = REFRESH_GAP_MS[0 if self._streak < 10 else 1 if self._streak < 120 else 2]
+        return max(0.0, gap_ms / 1000 - since)
+
+    async def _refresh_once(self) -> None:
+        topics = None if self._all_topics else [MetadataTopicRequest(name) for name in self._topics]
+        response = await self.ask_any(METADATA, MetadataRequest(topics), self.options.request_timeout_ms)
+        assert isinstance(response, MetadataResponse)
+        self.refreshes += 1
+        self.cache.update(response)
+
+    def _arm_age_timer(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        if not self.closed:
+            loop = asyncio.get_running_loop()
+            self._age_timer = loop.call_later(self.options.metadata_max_age_ms / 1000, self.request_refresh)
+
+    def _no_answer(self, timeout_ms: float) -> StrandlineError:
+        if self.last_error is not None:
+            return self.last_error
+        return NoBrokersAvailable(f"no answer from {self._describe(list(self.links))}", elapsed_ms=timeout_ms)
+
+    @staticmethod
+    def _finish(waiters: list[asyncio.Future[None]], error: StrandlineError | None) -> None:
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+                waiter.exception()
+
+    def notify_soon(self, delay_s: float) -> None:
+        if not self.closed:
+            asyncio.get_running_loop().call_later(delay_s, self._notify)
+
+    def _notify(self) -> None:
+        if self._notify_handle is None and not self.closed:
+            self._notify_handle = asyncio.get_running_loop().call_soon(self._tell_listeners)
+
+    def _tell_listeners(self) -> None:
+        self._notify_handle = None
+        for listener in list(self.listeners):
+            listener()
+
+    def _on_link(self, link: Link, lost: bool) -> None:
+        """A connection was made, lost, or could not be made."""
+        if lost and self._topics:
+            self.request_refresh()
+        self._notify()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def link(self, broker_id: int) -> Link | None:
+        """The link to a broker's advertised address; None for a broker that is not known."""
+        broker = self.cache.brokers.get(broker_id)
+        if broker is None:
+            return None
+        address = (broker.host, broker.port)
+        link = self.links.get(address)
+        if link is None:
+            link = self.links[address] = Link(address, self.options, self._on_link)
+        return link
+
+    def connection(self, broker_id: int) -> Connection | None:
+        """The open connection to a broker. None: it is being made, or waits for its backoff; listeners will be told."""
+        link = self.link(broker_id)
+        if link is None:
+            return None
+        if link.connection is None and not self.closed:
+            delay = link.connect_soon()
+            if delay > 0:
+                self.notify_soon(delay)
+        return link.connection
+
+    async def request(self, broker_id: int, api_key: int, body: Message, timeout_ms: float | None = None) -> Any:
+        """One request to one broker. Raises a ClientError that names it."""
+        link = self.link(broker_id)
+        if link is None:
+            raise NoBrokersAvailable("the broker is not known", broker_id=broker_id, api=api_name(api_key))
+        try:
+            return await self._request(link, api_key, body, timeout_ms or self.options.request_timeout_ms)
+        except BrokerError as e:
+            raise to_client_error(e, api=api_name(api_key), broker_id=broker_id) from e
+
+    async def _request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> Message:
+        connection = await link.connect()
+        return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+
+    async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """Ask one broker after the other, the next one when the one before fails or is slow; the first answer counts."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        candidates = self._candidates(loop.time())
+        tried = [link.address for link in candidates]
+        attempts: set[asyncio.Task[Message]] = set()
+        try:
+            while candidates or attempts:
+                if candidates:
+                    attempts.add(loop.create_task(self._request(candidates.pop(0), api_key, body, timeout_ms)))
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
+                wait_s = min(left, HEDGE_AFTER_MS / 1000) if candidates else left
+                done, attempts = await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    if attempt.exception() is None:
+                        return attempt.result()
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+        raise NoBrokersAvailable(self._describe(tried), api=api_name(api_key))
+
+    def _candidates(self, now: float) -> list[Link]:
+        """Whom to ask, best first: connected brokers in turn, other known brokers, then the bootstrap addresses."""
+        known = [link for broker_id in sorted(self.cache.brokers) if (link := self.link(broker_id)) is not None]
+        known += [self.links[address] for address in self.bootstrap]
+        links = list(dict.fromkeys(known))
+        self._rotation += 1
+        turn = self._rotation % len(links)
+        links = links[turn:] + links[:turn]
+        return sorted(links, key=lambda link: (link.connection is None, link.failures))
+
+    def _describe(self, tried: list[Address]) -> str:
+        """bootstrap -> advertised addresses, and what happened at each."""
+        written = ", ".join(f"{host}:{port}" for host, port in self.bootstrap)
+        said = "; ".join(self.links[address].describe() for address in dict.fromkeys(tried))
+        text = f"no broker could be reached from the bootstrap servers {written}: {said}"
+        if self.cache.brokers:
+            advertised = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in self.cache.brokers.values())
+            text += f" (they had advertised the brokers {advertised})"
+        return text

@@ -1,0 +1,193 @@
+"""One address of the cluster: the connection to it, its handshake, and what went wrong there last.
+
+A wrong address is told from a dead one: when the handshake fails although something accepted the connection, the port
+is asked once what it speaks, and the error says "this port speaks HTTP", "... TLS", or "this is a controller".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from strandline.client.errors import ClientClosed, NoBrokersAvailable
+from strandline.client.options import ClientOptions
+from strandline.protocol.apis import API_VERSIONS, BROKER
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError, UsageError
+from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
+from strandline.protocol.rpc.connection import Connection
+
+Address = tuple[str, int]
+
+HANDSHAKE_TIMEOUT_MS = 5_000
+SNIFF_TIMEOUT_MS = 500
+SOFTWARE = ("strandline-python", "0.1.0")
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> list[Address]:
+    """ "host:port,host:port", or a list of "host:port"."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [_parse_address(part.strip()) for part in parts if part.strip()]
+    if not addresses:
+        raise UsageError(f"bootstrap_servers names no address: {servers!r}")
+    return list(dict.fromkeys(addresses))
+
+
+def _parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"a bootstrap address is host:port, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+class Link:
+    def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[Link, bool], None]) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        """Open and greeted."""
+        self.node_id = -1
+        self.failures = 0
+        """Attempts to connect that failed since the last one that did not."""
+        self.last_error: StrandlineError | None = None
+        self.retry_at = 0.0
+        self._options = options
+        self._on_change = on_change
+        self._task: asyncio.Task[Connection] | None = None
+        self._closed = False
+
+    def describe(self) -> str:
+        host, port = self.address
+        reason = "connected, no answer" if self.last_error is None else str(self.last_error).removeprefix("NETWORK_EXCEPTION: ")
+        return reason if f"{host}:{port}" in reason else f"{host}:{port}: {reason}"
+
+    def connect_soon(self) -> float:
+        """Begin to connect, unless that is under way. Returns how many seconds a backoff still lasts (0: begun)."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None or self._closed:
+            return 0.0
+        delay = self.retry_at - loop.time()
+        if delay > 0:
+            return delay
+        self._begin()
+        return 0.0
+
+    async def connect(self) -> Connection:
+        """The connection, made if need be; an error of the last moment is repeated instead of hammering the address."""
+        if self.connection is not None:
+            return self.connection
+        if self._closed:
+            raise ClientClosed("the client was stopped")
+        if self._task is None:
+            if self.last_error is not None and self.retry_at > asyncio.get_running_loop().time():
+                raise self.last_error
+            self._begin()
+        assert self._task is not None
+        return await asyncio.shield(self._task)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._connect())
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[Connection]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.failures, self.last_error = 0, None
+        else:
+            self.failures += 1
+            self.last_error = error if isinstance(error, StrandlineError) else NoBrokersAvailable(f"{error}")
+            backoff_ms = self._options.reconnect_backoff_ms * 2 ** min(self.failures - 1, 20)
+            self.retry_at = task.get_loop().time() + min(backoff_ms, self._options.reconnect_backoff_max_ms) / 1000
+        self._on_change(self, error is not None)
+
+    async def _connect(self) -> Connection:
+        host, port = self.address
+        connection = await Connection.connect(
+            host,
+            port,
+            client_id=self._options.client_id,
+            connect_timeout_ms=self._options.connect_timeout_ms,
+            request_timeout_ms=self._options.request_timeout_ms,
+            on_lost=self._on_lost,
+        )
+        try:
+            timeout_ms = min(HANDSHAKE_TIMEOUT_MS, self._options.request_timeout_ms)
+            answer = await connection.request(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), timeout_ms=timeout_ms)
+            self._check(answer)
+        except (BrokerError, PeerError) as e:
+            connection.close()
+            raise await self._explain(e) from e
+        except BaseException:
+            connection.close()
+            raise
+        self.connection = connection
+        return connection
+
+    def _check(self, answer: object) -> None:
+        assert isinstance(answer, ApiVersionsResponse)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, "the handshake was refused")
+        self.node_id = answer.node_id
+        if answer.role != BROKER:
+            host, port = self.address
+            raise NoBrokersAvailable(f"{host}:{port} is a {answer.role} (node {answer.node_id}); clients talk to brokers")
+
+    async def _explain(self, error: StrandlineError) -> StrandlineError:
+        """The handshake failed on an open port: what does it speak?"""
+        host, port = self.address
+        spoken = await _sniff(host, port)
+        if spoken is None:
+            return error
+        return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not Strandline's protocol")
+
+    def _on_lost(self, connection: Connection, error: Exception | None) -> None:
+        if self.connection is connection:
+            self.connection = None
+            reason = f"the connection was lost{f': {error}' if error else ''}"
+            self.last_error = BrokerError(ErrorCode.NETWORK_EXCEPTION, f"{self.address[0]}:{self.address[1]}: {reason}")
+            if not self._closed:
+                self._on_change(self, True)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            task = self._task
+            task.cancel()
+            await asyncio.wait([task])
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class _Sniffer(asyncio.Protocol):
+    def __init__(self, first_bytes: asyncio.Future[bytes]) -> None:
+        self._first_bytes = first_bytes
+
+    def data_received(self, data: bytes) -> None:
+        if not self._first_bytes.done():
+            self._first_bytes.set_result(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._first_bytes.done():
+            self._first_bytes.set_result(b"")
+
+
+async def _sniff(host: str, port: int) -> str | None:
+    """Ask politely in HTTP: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
+    loop = asyncio.get_running_loop()
+    first_bytes: asyncio.Future[bytes] = loop.create_future()
+    transport: asyncio.Transport | None = None
+    try:
+        async with asyncio.timeout(SNIFF_TIMEOUT_MS / 1000):
+            transport, _ = await loop.create_connection(lambda: _Sniffer(first_bytes), host, port)
+            transport.write(b"HEAD / HTTP/1.0\r\n\r\n")
+            answer = await first_bytes
+    except (OSError, TimeoutError):
+        return None
+    finally:
+        if transport is not None:
+            transport.abort()
+    if answer.startswith((b"HTTP/", b"<")):
+        return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
+    return "TLS" if answer[:2] in (b"\x15\x03", b"\x16\x03") else None

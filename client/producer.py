@@ -1,0 +1,341 @@
+"""The producer: `send_nowait`, `send`, `send_many`, `send_and_wait`, `flush`.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        receipt = producer.send_nowait("orders", b"value")     # a plain call; BufferFull when there is no room
+        await producer.send("orders", b"value")                # waits for room, returns the receipt
+        metadata = await receipt                               # topic, partition, offset, timestamp
+        await producer.flush()
+
+A record that is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
+list; everything else happens per batch (accumulator.py, sender.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import structlog
+
+from strandline.client.accumulator import Accumulator
+from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
+from strandline.client.cluster import Cluster
+from strandline.client.errors import BufferFull, ClientClosed, RequestTimeout, UsageError
+from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.receipts import Receipt, Receipts, RecordMetadata
+from strandline.client.sender import Sender
+from strandline.protocol.doors import Doors, real_doors
+
+log = structlog.get_logger()
+
+
+class Producer:
+    """See `ProducerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+
+    def __init__(self, *, doors: Doors | None = None, **options: Unpack[ProducerKeywords]) -> None:
+        self.options = parse_options(ProducerOptions, options)
+        self._doors = doors or real_doors()
+        self._key_serializer: Serializer | None = self.options.key_serializer
+        self._value_serializer: Serializer | None = self.options.value_serializer
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._accumulator: Accumulator
+        self._bare_open: dict[str, Batch] = {}
+        """The accumulator's table of batches to which a plain value may be appended at once; empty while that is not so."""
+        self._batches_seen = 0
+        self._stopped = False
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers."""
+        if self._cluster is not None or self._stopped:
+            raise UsageError("a producer is started once")
+        loop = asyncio.get_running_loop()
+        cluster = self._cluster = Cluster(self.options, self._doors.random)
+        self._accumulator = Accumulator(
+            self.options,
+            now=loop.time,
+            wall_clock_ms=self._doors.wall_clock_ms,
+            on_ready=lambda queue: sender.on_ready(queue),
+            first_sticky=self._doors.random.randrange,
+        )
+        sender = self._sender = Sender(self.options, self._accumulator, cluster)
+        try:
+            await cluster.start()
+        except BaseException:
+            await self.stop(timeout_ms=0)
+            raise
+        if self.options.idempotent:
+            sender.identity.request()
+        if self._value_serializer is None:
+            self._bare_open = self._accumulator.bare_open
+
+    async def stop(self, timeout_ms: float | None = None) -> int:
+        """Deliver what waits, within `timeout_ms` (by default `delivery_timeout_ms`), then close. Always returns, with
+        the number of records that were not delivered; their receipts raise ClientClosed."""
+        if self._stopped or self._sender is None or self._cluster is None:
+            self._stopped = True
+            return 0
+        self._stopped = True
+        self._bare_open = {}
+        undelivered = 0
+        try:
+            if timeout_ms != 0:
+                await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+        except RequestTimeout:
+            pass
+        finally:
+            undelivered = self._sender.fail_all(ClientClosed("the producer was stopped before the record was delivered"))
+            await self._sender.close()
+            await self._cluster.close()
+        if undelivered:
+            log.warning("producer_stopped_with_undelivered_records", records=undelivered)
+        return undelivered
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop()
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """Hand over one record and return at once. BufferFull when `buffer_memory` is used up."""
+        batch = self._bare_open.get(topic)
+        if batch is not None and key is partition is headers is timestamp_ms is None and value.__class__ is bytes:
+            room = batch.room - len(value) - BARE_OVERHEAD
+            if room >= 0:
+                batch.room = room
+                values = batch.values
+                values.append(value)
+                return Receipt(batch, len(values) - 1)
+        return self._send_any(topic, value, key, partition, headers, timestamp_ms)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """Hand over one record, waiting at most `max_block_ms` for its topic's metadata and for room.
+
+        It returns the receipt; `await` that for the delivery. Gives way to the sender whenever a batch is full.
+        """
+        batch = self._bare_open.get(topic)
+        if batch is not None and key is partition is headers is timestamp_ms is None and value.__class__ is bytes:
+            room = batch.room - len(value) - BARE_OVERHEAD
+            if room >= 0:
+                batch.room = room
+                values = batch.values
+                values.append(value)
+                return Receipt(batch, len(values) - 1)
+        return await self._send_with_patience(topic, value, key, partition, headers, timestamp_ms)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Hand over one record and wait until it is acknowledged."""
+        return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
+
+    def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
+        """Hand over many records at once, all or none (BufferFull). Await the result for where they are."""
+        if key is None and partition is None and self._value_serializer is None:
+            accumulator = self._running()
+            if any(value.__class__ is not bytes for value in values):
+                values = [_to_bytes("value", value) for value in values]
+                if None in values:
+                    return self._send_each(topic, values, key, partition)
+            receipts = accumulator.append_values(topic, values)
+            self._note_parked(topic)
+            return receipts
+        return self._send_each(topic, values, key, partition)
+
+    def _send_each(self, topic: str, values: Sequence[Any], key: Any, partition: int | None) -> Receipts:
+        receipts = Receipts()
+        for value in values:
+            receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
+        return receipts
+
+    async def wait_for_room(self, size: int | None = None, timeout_ms: float | None = None) -> None:
+        """Wait until `size` more bytes (by default a whole batch) may be handed over; BufferFull after `timeout_ms`."""
+        accumulator = self._running()
+        wanted = max(self.options.batch_size, size or 0)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
+        while not accumulator.has_room(wanted):
+            await self._wait_for_release(deadline)
+        self._wake_next()
+
+    def _send_any(
+        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> Receipt:
+        accumulator = self._running()
+        if self._value_serializer is not None and value is not None:
+            value = self._value_serializer(value)
+        if self._key_serializer is not None and key is not None:
+            key = self._key_serializer(key)
+        if topic.__class__ is not str or not topic:
+            raise UsageError(f"a topic is named by a non-empty str, not {topic!r}")
+        receipt = accumulator.append(
+            topic, partition, _to_bytes("key", key), _to_bytes("value", value), _check_headers(headers), timestamp_ms
+        )
+        self._note_parked(topic)
+        return receipt
+
+    def _note_parked(self, topic: str) -> None:
+        if topic in self._accumulator.parked and self._sender is not None:
+            self._sender.on_parked(topic)
+
+    async def _send_with_patience(
+        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> Receipt:
+        accumulator = self._running()
+        if topic not in accumulator.topics:
+            await self.partitions_for(topic)
+        deadline = None
+        while True:
+            try:
+                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+                break
+            except BufferFull:
+                if deadline is None:
+                    deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+                await self._wait_for_release(deadline)
+        if deadline is not None:
+            self._wake_next()
+        if accumulator.batches_closed != self._batches_seen:
+            self._batches_seen = accumulator.batches_closed
+            await asyncio.sleep(0)
+        return receipt
+
+    async def _wait_for_release(self, deadline: float) -> None:
+        """Until some batch is done. BufferFull at the deadline."""
+        self._running()
+        assert self._sender is not None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sender.room_waiters[waiter] = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise BufferFull(f"no room in buffer_memory within max_block_ms ({self.options.max_block_ms})") from None
+        finally:
+            self._sender.room_waiters.pop(waiter, None)
+        self._running()
+
+    def _wake_next(self) -> None:
+        if self._sender is not None:
+            self._sender.wake_room_waiter()
+
+    def _running(self) -> Accumulator:
+        if self._stopped:
+            raise ClientClosed("the producer was stopped")
+        if self._sender is None:
+            raise ClientClosed("the producer was not started: use `async with Producer(...)`, or `await producer.start()`")
+        return self._accumulator
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until everything handed over so far is acknowledged or failed; RequestTimeout after `timeout_ms`.
+
+        Whether a record was delivered, its receipt says.
+        """
+        self._running()
+        await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+
+    async def _flush(self, timeout_ms: float) -> None:
+        accumulator = self._accumulator
+        receipts = [lot.records[-1].receipt for lot in accumulator.parked.values() if lot.records]
+        for batch in list(accumulator.incomplete):
+            if not batch.closed:
+                accumulator.close(batch)
+            receipts.append(Receipt(batch, 0))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                for receipt in receipts:
+                    try:
+                        await receipt
+                    except Exception:
+                        pass
+        except TimeoutError:
+            left = sum(len(batch) for batch in accumulator.incomplete)
+            raise RequestTimeout(f"flush: {left} records are not delivered yet", elapsed_ms=timeout_ms) from None
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partitions; waits at most `max_block_ms` for its metadata."""
+        accumulator = self._running()
+        assert self._cluster is not None
+        info = await self._cluster.topic(topic, self.options.max_block_ms)
+        accumulator.update_topic(topic, max(info.partitions) + 1, info.available)
+        return sorted(info.partitions)
+
+    def health(self) -> dict[str, Any]:
+        """Is it well? `state`: "not started", "stopped", "ok", or "degraded" (with `last_error`)."""
+        if self._stopped or self._sender is None or self._cluster is None:
+            return {"state": "stopped" if self._stopped else "not started"}
+        now = asyncio.get_running_loop().time()
+        oldest = next(iter(self._accumulator.incomplete), None)
+        error = self._cluster.last_error or self._sender.identity.last_error
+        waits_ms = 0.0 if oldest is None else (now - oldest.created_at) * 1000
+        return {
+            "state": "degraded" if error is not None or waits_ms > self.options.linger_ms + 5000 else "ok",
+            "brokers_connected": self._cluster.brokers_connected,
+            "oldest_record_ms": waits_ms,
+            "last_error": str(error) if error is not None else self._sender.last_error,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, and what is under way now."""
+        if self._sender is None or self._cluster is None:
+            return {}
+        return {
+            **self._sender.counters,
+            "buffered_bytes": self._accumulator.buffered_bytes,
+            "incomplete_batches": len(self._accumulator.incomplete),
+            "requests_in_flight": self._sender.in_flight,
+            "metadata_refreshes": self._cluster.refreshes,
+        }
+
+
+def _to_bytes(what: str, data: Any) -> bytes | None:
+    if data is None or data.__class__ is bytes:
+        return data  # type: ignore[no-any-return]
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")
+
+
+def _check_headers(headers: Headers | None) -> Headers | None:
+    if not headers:
+        return None
+    try:
+        checked = [(name, value) for name, value in headers]
+    except (TypeError, ValueError):
+        raise UsageError(f"headers are a list of (str, bytes) pairs, not {headers!r}") from None
+    for name, value in checked:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise UsageError(f"a header is a (str, bytes or None) pair, not {(name, value)!r}")
+    return checked

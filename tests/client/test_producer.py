@@ -1,0 +1,343 @@
+"""The producer against real sockets and a scripted cluster: delivery, order, fail-over, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from strandline.client.errors import (
+    BufferFull,
+    ClientClosed,
+    DeliveryFailed,
+    DeliveryTimeout,
+    NoBrokersAvailable,
+    RecordTooLarge,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+)
+from strandline.client.producer import Producer
+
+from .scripted import ScriptedCluster
+
+
+async def eventually(condition, within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_records_come_back_with_their_place() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            receipts = [producer.send_nowait("orders", b"%d" % i) for i in range(10)]
+            places = [await receipt for receipt in receipts]
+    assert [place.offset for place in places] == list(range(10))
+    assert {(place.topic, place.partition) for place in places} == {("orders", 0)}
+    assert all(place.timestamp_ms > 1_600_000_000_000 for place in places)
+
+
+async def test_a_topic_that_is_not_known_yet_keeps_its_records_in_order() -> None:
+    """The first `send_nowait` of a program comes before any metadata; it must not fail, and nothing may overtake it."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            early = [producer.send_nowait("orders", b"early-%d" % i, key=b"k" if i % 2 else None) for i in range(50)]
+            await early[0]
+            late = producer.send_nowait("orders", b"late")
+            assert (await late).offset == 50
+            assert [receipt.result().offset for receipt in early] == list(range(50))
+
+
+async def test_keyed_records_go_where_java_sends_them_and_keyless_ones_spread() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 6)
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=200) as producer:
+            keyed = await producer.send_and_wait("orders", b"v", key=b"foobar")
+            receipts = [await producer.send("orders", b"x" * 20) for _ in range(200)]
+            used = {(await receipt).partition for receipt in receipts}
+    assert keyed.partition == (-790332482 & 0x7FFFFFFF) % 6
+    assert used == set(range(6))
+
+
+async def test_an_empty_key_is_a_key() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 50)
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            places = [await producer.send_and_wait("orders", b"v", key=b"") for _ in range(5)]
+    assert len({place.partition for place in places}) == 1
+
+
+async def test_order_and_exactly_once_through_every_kind_of_failure() -> None:
+    """S38 and S39 on real connections: answers and requests lost, leaders moving, with five batches in flight."""
+    dice = random.Random(7)
+    fates = ["ok"] * 6 + ["response lost", "request lost", "NOT_ENOUGH_REPLICAS", "NOT_LEADER_OR_FOLLOWER"]
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        cluster.produce_fate = lambda broker_id, key: dice.choice(fates)
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=300, retry_backoff_ms=5) as producer:
+            receipts = {}
+            for i in range(600):
+                value = b"%05d" % i
+                receipts[value] = await producer.send("orders", value, partition=i % 3)
+                if i % 50 == 49:
+                    cluster.move_leader("orders", dice.randrange(3), dice.randrange(1, 4))
+                    await asyncio.sleep(0)
+            cluster.produce_fate = lambda broker_id, key: "ok"
+            await producer.flush(10_000)
+        places = {value: await receipt for value, receipt in receipts.items()}
+        for index in range(3):
+            values = cluster.partition("orders", index).log.values
+            assert values == [b"%05d" % i for i in range(index, 600, 3)], "lost, doubled or reordered"
+            for offset, value in enumerate(values):
+                assert (places[value].partition, places[value].offset) == (index, offset)
+
+
+async def test_a_killed_leader_costs_a_moment() -> None:
+    """The connection breaks, metadata is asked at once and again until there is a leader, and the record goes there."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"before")
+            await cluster.brokers[1].stop()
+            receipt = producer.send_nowait("orders", b"during")
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.15, cluster.move_leader, "orders", 0, 2)
+            started = loop.time()
+            assert (await receipt).offset == 1
+            assert loop.time() - started < 0.15 + 0.25
+
+
+async def test_a_leader_that_hangs_is_left_when_another_one_is_elected() -> None:
+    """A stopped process answers nothing and breaks no connection: waiting for request_timeout_ms would take 30 s."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"before")
+            cluster.brokers[1].hanging = True
+            receipt = producer.send_nowait("orders", b"during")
+            cluster.move_leader("orders", 0, 2)
+            async with asyncio.timeout(3):
+                assert (await receipt).offset == 1
+            assert cluster.values("orders") == [b"before", b"during"]
+
+
+async def test_many_small_records_share_requests() -> None:
+    """linger 0 does not mean a request per record: what comes while one is in flight goes together."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            receipts = [await producer.send("orders", b"%d" % i) for i in range(3000)]
+            await asyncio.gather(*(receipts[i] for i in range(0, 3000, 500)))
+            await producer.flush()
+        assert len(cluster.produce_requests) < 60
+
+
+async def test_lingering_gathers_and_flush_does_not_wait_for_it() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50) as producer:
+            first = await producer.send("orders", b"1")
+            await asyncio.sleep(0.01)
+            second = await producer.send("orders", b"2")
+            await asyncio.gather(first, second)
+            assert len(cluster.produce_requests) == 1
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000) as patient:
+            await patient.send("orders", b"3")
+            await patient.flush(2_000)
+    assert cluster.values("orders") == [b"1", b"2", b"3"]
+
+
+async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1000) as producer:
+            await producer.partitions_for("orders")
+            values = [b"v%04d" % i for i in range(1000)]
+            receipts = producer.send_many("orders", values)
+            assert len(receipts) == 1000
+            runs = await receipts
+            assert sum(run.count for run in runs) == 1000
+            for i in (0, 1, 499, 998, 999):
+                place = await receipts[i]
+                assert cluster.partition("orders", place.partition).log.values[place.offset] == values[i]
+    assert sorted(cluster.values("orders")) == values
+
+
+async def test_headers_timestamps_nulls_and_serializers_arrive() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, value_serializer=str.encode, key_serializer=lambda k: str(k).encode()
+        ) as producer:
+            place = await producer.send_and_wait("orders", "value", key=42, headers=[("h", b"1"), ("n", None)], timestamp_ms=123)
+            assert place.timestamp_ms
+            await producer.send_and_wait("orders", None, key=42)
+        from strandline.protocol.records.reader import iter_records
+
+        first, second = (record for _, batch in cluster.partition("orders").log.batches for record in iter_records(batch))
+    assert (first.key, first.value, list(first.headers), first.timestamp_ms) == (b"42", b"value", [("h", b"1"), ("n", None)], 123)
+    assert (second.key, second.value) == (b"42", None)
+
+
+async def test_acks_0_and_1() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
+            assert (await producer.send_and_wait("orders", b"1")).offset == 0
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=0) as producer:
+            assert (await producer.send_and_wait("orders", b"2")).offset == -1
+            await eventually(lambda: cluster.values("orders") == [b"1", b"2"])
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_wait_for_send() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
+        options = {"batch_size": 1000, "buffer_memory": 5000, "max_block_ms": 100, "retry_backoff_ms": 5}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
+            await producer.partitions_for("orders")
+            with pytest.raises(BufferFull) as full:
+                _ = [producer.send_nowait("orders", b"x" * 100) for _ in range(100)]
+            assert full.value.retriable
+            with pytest.raises(BufferFull):
+                await producer.send("orders", b"x" * 100)
+            waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(10)]
+            await asyncio.sleep(0.02)
+            cluster.produce_fate = lambda broker_id, key: "ok"
+            await asyncio.gather(*waiting)
+            await producer.flush()
+            assert producer.metrics()["buffered_bytes"] == 0
+
+
+async def test_a_record_that_is_too_large_is_refused_here() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for _ in range(2):  # before the topic is known, and after
+                with pytest.raises(RecordTooLarge):
+                    producer.send_nowait("orders", bytes(2_000_000))
+                await producer.partitions_for("orders")
+            assert (await producer.send_and_wait("orders", bytes(500_000))).offset == 0
+
+
+async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        options = {"delivery_timeout_ms": 300, "max_block_ms": 200, "request_timeout_ms": 200}
+        producer = Producer(bootstrap_servers=cluster.bootstrap, **options)
+        await producer.start()
+        await producer.send_and_wait("orders", b"before")
+        for broker in cluster.brokers.values():
+            await broker.stop()
+        async with asyncio.timeout(3):
+            with pytest.raises(DeliveryTimeout) as late:
+                await producer.send_and_wait("orders", b"lost")
+            assert late.value.topic == "orders"
+            assert late.value.elapsed_ms is not None
+            assert 250 < late.value.elapsed_ms < 1000
+            assert "127.0.0.1" in str(late.value)
+            with pytest.raises((RequestTimeout, NoBrokersAvailable)):
+                await producer.send("unknown", b"never")
+            never = producer.send_nowait("unknown", b"never")
+            with pytest.raises(DeliveryFailed):
+                await never
+            producer.send_nowait("orders", b"lost too")
+            with pytest.raises(RequestTimeout):
+                await producer.flush(50)
+            assert producer.health()["state"] == "degraded"
+            undelivered = await producer.stop(timeout_ms=50)
+        assert undelivered == 1
+
+
+async def test_stop_returns_when_a_broker_hangs_and_says_what_was_not_delivered() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        producer = Producer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        await producer.send_and_wait("orders", b"1")
+        cluster.brokers[1].hanging = True
+        receipts = [producer.send_nowait("orders", b"2") for _ in range(3)]
+        async with asyncio.timeout(2):
+            assert await producer.stop(timeout_ms=100) == 3
+        for receipt in receipts:
+            with pytest.raises(ClientClosed):
+                await receipt
+        with pytest.raises(ClientClosed):
+            producer.send_nowait("orders", b"3")
+
+
+async def test_a_missing_topic_is_an_error_soon_and_does_not_stall_others() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            missing = producer.send_nowait("ordres", b"typo")
+            assert (await producer.send_and_wait("orders", b"fine")).offset == 0
+            async with asyncio.timeout(5):
+                with pytest.raises(UnknownTopic, match="ordres"):
+                    await missing
+                with pytest.raises(UnknownTopic):
+                    await producer.send("ordres", b"typo")
+
+
+async def test_a_topic_deleted_under_the_producer_fails_its_records_soon() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"1")
+            cluster.delete("orders")
+            async with asyncio.timeout(5):
+                with pytest.raises(UnknownTopic):
+                    await producer.send_and_wait("orders", b"2")
+
+
+async def test_a_refused_batch_names_the_code_and_the_partition() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            with pytest.raises(DeliveryFailed, match=r"orders-0, broker 1, 1 attempt.*INVALID_RECORD") as refused:
+                await producer.send_and_wait("orders", b"1")
+            assert not refused.value.retriable
+            cluster.produce_fate = lambda broker_id, key: "ok"
+            assert (await producer.send_and_wait("orders", b"2")).offset == 0
+
+
+async def test_one_cancelled_waiter_does_not_take_the_others_along() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=30) as producer:
+            receipt = await producer.send("orders", b"1")
+
+            async def wait() -> int:
+                return (await receipt).offset
+
+            cancelled, other = asyncio.create_task(wait()), asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            assert await other == 0
+            assert cancelled.cancelled()
+
+
+async def test_wrong_types_are_usage_errors() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            with pytest.raises(UsageError, match="value_serializer"):
+                producer.send_nowait("orders", "text")
+            with pytest.raises(UsageError, match="headers"):
+                producer.send_nowait("orders", b"v", headers=["h"])
+            await producer.partitions_for("orders")
+            with pytest.raises(UnknownTopic, match="1 partitions"):
+                producer.send_nowait("orders", b"v", partition=3)
+
+
+async def test_a_producer_that_was_not_started_says_so() -> None:
+    with pytest.raises(ClientClosed, match="async with"):
+        Producer(bootstrap_servers="127.0.0.1:1").send_nowait("orders", b"v")
