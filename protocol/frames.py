@@ -19,10 +19,9 @@ writable when the buffer is a bytearray, so that a broker stamps base offsets in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct as Pack
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,7 +36,7 @@ Records = Sequence[Sequence[Buffer]]
 LENGTH = Pack(">I")
 _BIN32 = Pack(">BI")
 _ARRAY32 = Pack(">BI")
-_EMPTY_ARRAY = b"\x90"
+_EMPTY_ARRAY, _ARRAY_OF_5 = 0x90, 0x95
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -51,12 +50,17 @@ class RequestHead(msgspec.Struct, array_like=True, gc=False):
     client_id: str | None
 
 
-class Request(NamedTuple):
+_Body = TypeVar("_Body", bound=Message)
+
+
+class Request(msgspec.Struct, Generic[_Body], array_like=True, gc=False):
+    """A whole request, decoded in one go: the frame's array is this class."""
+
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
-    body: Message
+    body: _Body
 
 
 class Refusal(NamedTuple):
@@ -85,14 +89,23 @@ _correlation_only = msgspec.msgpack.Decoder(_CorrelationOnly)
 _refusal_decoder = msgspec.msgpack.Decoder(_RefusalFrame)
 
 
-@cache
-def _request_decoder(api_key: int) -> msgspec.msgpack.Decoder[tuple[int, int, int, str | None, Message]]:
-    return msgspec.msgpack.Decoder(tuple[int, int, int, str | None, APIS[api_key].request])  # type: ignore[name-defined]
+class _RequestDecoders(dict[int, Callable[[Buffer], Request[Any]]]):
+    """By API key; each is made at its first use. An unknown key is a KeyError."""
+
+    def __missing__(self, key: int) -> Callable[[Buffer], Request[Any]]:
+        decode = self[key] = msgspec.msgpack.Decoder(Request[APIS[key].request]).decode  # type: ignore[misc]
+        return decode
 
 
-@cache
-def _response_decoder(api_key: int) -> msgspec.msgpack.Decoder[tuple[int, Message]]:
-    return msgspec.msgpack.Decoder(tuple[int, APIS[api_key].response])  # type: ignore[name-defined]
+class _ResponseDecoders(dict[int, Callable[[Buffer], tuple[int, Message]]]):
+    def __missing__(self, key: int) -> Callable[[Buffer], tuple[int, Message]]:
+        decode = self[key] = msgspec.msgpack.Decoder(tuple[int, APIS[key].response]).decode  # type: ignore[misc]
+        return decode
+
+
+_request_decoders = _RequestDecoders()
+_response_decoders = _ResponseDecoders()
+_served_versions = {key: range(api.min_version, api.max_version + 1) for key, api in APIS.items()}
 
 
 # -- encoding ---------------------------------------------------------------------------------------------------------
@@ -116,24 +129,24 @@ def encode_refusal(correlation_id: int, error_code: int, error_message: str | No
 def _finish(head: bytes, records: Records | None) -> list[Buffer]:
     if records is None:
         return [LENGTH.pack(len(head)) + head]
-    if not head.endswith(_EMPTY_ARRAY):
+    if head[-1] != _EMPTY_ARRAY:
         raise ValueError("a message with records is encoded with an empty `records` field, its last one")
-    buffers: list[Buffer] = [b""]
     lead = head[:-1] + _array_header(len(records))
-    total = 0
+    total = len(lead) + _BIN32.size * len(records)
+    buffers: list[Buffer] = []
     for parts in records:
-        size = sum(map(len, parts))
+        size = 0
+        for part in parts:
+            size += len(part)
+        total += size
         lead += _BIN32.pack(0xC6, size)
-        total += len(lead) + size
-        if buffers[0] == b"":
-            first, buffers[0] = lead, lead
-        else:
+        if size:
             buffers.append(lead)
-        buffers.extend(parts)
-        lead = b""
-    if buffers[0] == b"":
-        first, total = lead, len(lead)
-    buffers[0] = LENGTH.pack(total) + first
+            buffers += parts
+            lead = b""
+    if lead:
+        buffers.append(lead)
+    buffers[0] = LENGTH.pack(total) + buffers[0]
     return buffers
 
 
@@ -164,26 +177,27 @@ class UnsupportedVersion(PeerError):
         self.head = head
 
 
-def decode_request(frame: Buffer) -> Request:
+def decode_request(frame: Buffer) -> Request[Any]:
     """Decode one frame (without its length). Raises `BadBody`, `UnsupportedVersion`, or plain `PeerError` (close)."""
-    api = APIS.get(frame[1]) if len(frame) > 1 and frame[0] == 0x95 else None
-    if api is None:
+    if len(frame) < 2 or frame[0] != _ARRAY_OF_5:
         raise _unreadable(frame)
     try:
-        request = Request(*_request_decoder(api.key).decode(frame))
+        request = _request_decoders[frame[1]](frame)
+    except KeyError:
+        raise _unreadable(frame) from None
     except msgspec.ValidationError as e:
-        raise _bad_body(frame, api.key, str(e)) from None
+        raise _bad_body(frame, frame[1], str(e)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise PeerError(f"malformed frame: {e}") from None
-    if not api.min_version <= request.api_version <= api.max_version:
-        raise UnsupportedVersion(RequestHead(*request[:4]))
+    if request.api_version not in _served_versions[request.api_key]:
+        raise UnsupportedVersion(_head_decoder.decode(frame))
     return request
 
 
 def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusal:
     """Decode a response to a request of `api_key`. Raises `PeerError` when the frame is not one."""
     try:
-        return _response_decoder(api_key).decode(frame)
+        return _response_decoders[api_key](frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         reason = str(e)
     try:
@@ -195,10 +209,20 @@ def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusa
 
 def correlation_id_of(frame: Buffer) -> int:
     """The correlation id of a response frame, before its type is known."""
+    if len(frame) >= 6 and 0x92 <= frame[0] <= 0x94:
+        first = frame[1]
+        if first < 0x80:
+            return first
+        if first in _UINT_END:
+            return int.from_bytes(frame[2 : _UINT_END[first]], "big")
     try:
         return _correlation_only.decode(frame).correlation_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise PeerError(f"malformed response: {e}") from None
+
+
+_UINT_END = {0xCC: 3, 0xCD: 4, 0xCE: 6}
+"""Where a msgpack uint8, uint16, uint32 that starts at byte 1 ends."""
 
 
 def _unreadable(frame: Buffer) -> PeerError:

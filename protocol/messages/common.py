@@ -47,21 +47,21 @@ class Listener(Message):
     port: Annotated[int, Meta(ge=0, le=65535)]
 
 
-class CurrentLeader(Message, frozen=True):
+class CurrentLeader(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
     """Who leads, as far as the answering replica knows: saves the asker a metadata request."""
 
     leader_id: NodeId = -1
     leader_epoch: Epoch = -1
 
 
-class EpochEndOffset(Message, frozen=True):
+class EpochEndOffset(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
     """An epoch and the exclusive end offset that the answering log has for it (KIP-101, KIP-595)."""
 
     epoch: Epoch = -1
     end_offset: Offset = -1
 
 
-class SnapshotId(Message, frozen=True):
+class SnapshotId(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
     """A metadata snapshot: it holds everything below `end_offset`; `epoch` is that of the last record."""
 
     end_offset: Offset = -1

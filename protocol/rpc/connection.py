@@ -206,10 +206,8 @@ class Connection(asyncio.BufferedProtocol):
         reader = self._reader
         reader.received(nbytes)
         try:
-            while (frame := reader.next_frame()) is not None:
+            while not self.closed and (frame := reader.next_frame()) is not None:
                 self._on_frame(frame)
-                if self.closed:
-                    return
         except PeerError as e:
             log.warning("bad response", host=self.host, port=self.port, reason=str(e)[:300])
             self._give_up(e)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from strandline.protocol import frames
@@ -65,70 +66,44 @@ class Limits:
         assert self.write_buffer_bytes_high <= self.write_buffer_bytes_max
 
 
-class ServerRequest:
-    """One request; answered once by `reply`, `refuse` or `no_reply`."""
+class ServerRequest(msgspec.Struct, eq=False):
+    """One request; answered once by `reply`, `refuse` or `no_reply`, at any time."""
 
-    __slots__ = (
-        "_is_open",
-        "_size",
-        "api_key",
-        "api_version",
-        "body",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "received_at",
-    )
-
-    def __init__(
-        self,
-        connection: ServerConnection,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        client_id: str | None,
-        body: Message,
-        received_at: float,
-        size: int,
-    ) -> None:
-        self.connection = connection
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.body: Any = body
-        self.received_at = received_at
-        """Loop time."""
-        self._size = size
-        self._is_open = True
+    connection: ServerConnection
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+    """A message of the API's request class."""
+    received_at: float
+    """Loop time."""
+    _size: int
+    _is_answered: bool = False
 
     @property
     def is_open(self) -> bool:
         """Not answered yet, and there is still somebody to answer."""
-        return self._is_open and not self.connection.closed
+        return not self._is_answered and not self.connection.closed
 
     def reply(self, body: Message, records: Records | None = None) -> None:
-        connection = self.connection
-        if connection.closed:
-            return
-        self._answer(frames.encode_response(self.correlation_id, body, records))
+        if not self.connection.closed:
+            self._answer(frames.encode_response(self.correlation_id, body, records))
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         """Refuse the request as a whole: for errors that are not those of one partition or topic."""
-        if self.connection.closed:
-            return
-        self._answer(frames.encode_refusal(self.correlation_id, code, message))
+        if not self.connection.closed:
+            self._answer(frames.encode_refusal(self.correlation_id, code, message))
 
     def no_reply(self) -> None:
         """The asker expects no response (Produce with acks=0)."""
-        if self.connection.closed:
-            return
-        self._answer(None)
+        if not self.connection.closed:
+            self._answer([])
 
-    def _answer(self, buffers: list[Buffer] | None) -> None:
-        if not self._is_open:
-            raise InternalError(f"{api_name(self.api_key)} request {self.correlation_id} was answered twice")
-        self._is_open = False
+    def _answer(self, buffers: list[Buffer]) -> None:
+        if self._is_answered:
+            raise InternalError(f"{self!r} was answered twice")
+        self._is_answered = True
         self.connection._on_answer(self._size, buffers)
 
     def __repr__(self) -> str:
@@ -251,6 +226,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if frame is None:
                     self._note_mid_frame()
                     return
+                self._mid_frame_since = 0.0
                 self._on_frame(frame)
                 if self.closed:
                     return
@@ -266,22 +242,24 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._mid_frame_since = self.last_received_at
 
     def _on_frame(self, frame: bytearray) -> None:
-        self._mid_frame_since = 0.0
         try:
-            api_key, api_version, correlation_id, client_id, body = frames.decode_request(frame)
+            head = frames.decode_request(frame)
         except frames.BadBody as e:
             self._refuse(e.head.correlation_id, ErrorCode.INVALID_REQUEST, str(e))
             return
         except frames.UnsupportedVersion as e:
             self._on_unsupported(e)
             return
-        self.client_id = client_id
+        self.client_id = head.client_id
+        api_key, size = head.api_key, len(frame)
         handler = self._server.handlers.get(api_key)
         if handler is None:
-            self._refuse(correlation_id, ErrorCode.UNSUPPORTED_VERSION, f"{api_name(api_key)} is not served by this node")
+            text = f"{api_name(api_key)} is not served by this node"
+            self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
             return
-        size = len(frame)
-        request = ServerRequest(self, api_key, api_version, correlation_id, client_id, body, self.last_received_at, size)
+        request = ServerRequest(
+            self, api_key, head.api_version, head.correlation_id, head.client_id, head.body, self.last_received_at, size
+        )
         self._in_flight += 1
         self._in_flight_bytes += size
         try:
@@ -339,15 +317,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _on_answer(self, size: int, buffers: list[Buffer] | None) -> None:
+    def _on_answer(self, size: int, buffers: list[Buffer]) -> None:
         self._in_flight -= 1
         self._in_flight_bytes -= size
-        if buffers is not None:
-            self._write(buffers)
+        self._write(buffers)
         if not self._is_reading:
             self._maybe_resume()
-        if self._server.is_stopping:
-            self._server._on_progress()
+            if self._server.is_stopping:
+                self._server._on_progress()
 
     def _refuse(self, correlation_id: int, code: ErrorCode, message: str) -> None:
         self._write(frames.encode_refusal(correlation_id, code, message))
