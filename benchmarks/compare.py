@@ -1,0 +1,215 @@
+"""`make bench`: our cluster and a real Apache Kafka, one after the other, several rounds; medians and ratios.
+
+Each round starts each cluster anew and runs the same rows on it in the same order. Rows are independent: one that fails
+is reported and does not stop the others. The machine's speed swings, so only ratios of one run mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import loads_kafka
+import loads_ours
+from systems import Kafka, KafkaUnavailable, Ours, System, cpu_s
+
+ROWS = (
+    "start",
+    "memory",
+    "produce_1000",
+    "produce_100",
+    "raw",
+    "latency",
+    "consume",
+    "failover",
+    "controller",
+    "partitions_1000",
+)
+FAULTS = ("kill -9 of a leader", "SIGTERM of a leader")
+CONTROLLER_FAULT = "kill -9 of the active controller"
+
+
+class Sizes(NamedTuple):
+    produce_1000: int = 2_000_000
+    produce_100: int = 3_000_000
+    raw_bytes: int = 1_000_000_000
+    latency: int = 5_000
+    consume: int = 3_000_000
+    idle_s: float = 10.0
+
+    def scaled(self, factor: float) -> Sizes:
+        return Sizes(*(type(v)(max(1, v * factor)) for v in self[:-1]), max(2.0, self.idle_s * factor))
+
+
+class Results:
+    """Figure by figure, one value per round and system."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, list[float]]] = {}
+        self.failures: list[str] = []
+
+    def add(self, system: str, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            self.values.setdefault(name, {}).setdefault(system, []).append(value)
+
+    def medians(self) -> dict[str, dict[str, float]]:
+        return {name: {s: statistics.median(v) for s, v in by.items()} for name, by in self.values.items()}
+
+
+def log(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], results: Results) -> None:
+    async def row(name: str, work: Callable[[], Awaitable[dict[str, float]]]) -> None:
+        if name not in rows:
+            return
+        log(f"{system.name}: {name}")
+        try:
+            results.add(system.name, await work())
+        except Exception as e:
+            log(f"{system.name}: {name} failed: {e}")
+            results.failures.append(f"{system.name}, {name}: {e}")
+
+    ready_s = await system.start()
+    try:
+        if "start" in rows:
+            results.add(system.name, {"3 + 3 processes, start to ready, s": ready_s})
+        await asyncio.sleep(2)
+        if "memory" in rows:
+            results.add(system.name, {"memory of the six, idle, MB": system.rss_mb()})
+        for topic in ("t1000", "t100", "traw", "tlatency", "tconsume", "tfail"):
+            await system.create_topic(topic, 6)
+        await row("produce_1000", lambda: loads.produce_1000(system, "t1000", sizes.produce_1000))
+        await row("produce_100", lambda: loads.produce_100(system, "t100", sizes.produce_100))
+        await row("raw", lambda: loads.raw(system, "traw", sizes.raw_bytes))
+        await row("latency", lambda: loads.one_at_a_time(system, "tlatency", sizes.latency))
+        await row("consume", lambda: loads.backlog(system, "tconsume", sizes.consume))
+        if "memory" in rows:
+            results.add(system.name, {"memory of the six, after load, MB": system.rss_mb()})
+        for fault in FAULTS:
+            await row("failover", lambda fault=fault: loads.failover(system, "tfail", fault))  # type: ignore[misc]
+        await row("controller", lambda: loads.failover(system, "tfail", CONTROLLER_FAULT))
+        if isinstance(system, Ours):
+            await row("controller", lambda: _metadata_outage(system))
+    finally:
+        await system.stop()
+    if "partitions_1000" in rows:
+        await system.start()
+        try:
+            await row("partitions_1000", lambda: partitions_1000(system, sizes.idle_s))
+        finally:
+            await system.stop()
+
+
+async def _metadata_outage(system: Ours) -> dict[str, float]:
+    return {f"{CONTROLLER_FAULT}: until a topic can be created, ms": await loads_ours.metadata_outage_ms(system)}
+
+
+async def partitions_1000(system: System, idle_s: float) -> dict[str, float]:
+    """Idle CPU of a broker with 1,000 partitions, and how long its death leaves partitions without a leader."""
+    import signal
+
+    await system.create_topic("many", 1000)
+    await asyncio.sleep(3)
+    pids = system.broker_pids()
+    before, started = {p: cpu_s(p) for p in pids}, time.monotonic()
+    await asyncio.sleep(idle_s)
+    seconds = time.monotonic() - started
+    idle = [(cpu_s(p) - before[p]) / seconds * 100 for p in pids]
+    victim = (await system.leaders("many"))[0]
+    system.signal(f"broker-{victim}", signal.SIGKILL)
+    killed = time.monotonic()
+    while any(leader in (victim, -1) for leader in (await system.leaders("many")).values()):
+        if time.monotonic() - killed > 60:
+            raise RuntimeError("partitions were without a leader for a minute")
+        await asyncio.sleep(0.02)
+    return {
+        "1,000 partitions, idle, % of a core per broker": max(idle),
+        "1,000 partitions: a broker's death until all have a leader, s": time.monotonic() - killed,
+    }
+
+
+PAIRS = (
+    ("1,000 B, against Java", "1,000 B, strandline, MiB/s", "1,000 B, java, MiB/s"),
+    ("100 B send_nowait, against Java", "100 B, strandline send_nowait, records/s", "100 B, java, records/s"),
+    (
+        "100 B send_nowait, against confluent-kafka",
+        "100 B, strandline send_nowait, records/s",
+        "100 B, confluent-kafka, records/s",
+    ),
+    ("100 B await send, against aiokafka", "100 B, strandline await send, records/s", "100 B, aiokafka, records/s"),
+    ("one at a time, p50, against aiokafka", "one at a time, strandline p50, ms", "one at a time, aiokafka p50, ms"),
+    ("one at a time, p99, against aiokafka", "one at a time, strandline p99, ms", "one at a time, aiokafka p99, ms"),
+    ("backlog, against aiokafka", "backlog, strandline, records/s", "backlog, aiokafka, records/s"),
+    ("backlog, against Java", "backlog, strandline, records/s", "backlog, java, records/s"),
+)
+"""What is compared with what, where the clients differ; a figure of one name on both sides is its own pair."""
+
+
+def report(results: Results, note: str) -> str:
+    medians = results.medians()
+    lines = [f"Python {platform.python_version()}, {platform.machine()}, {note}", ""]
+    lines.append(f"{'figure (median)':<66} {'kafka':>14} {'strandline':>14} {'ours / theirs':>14}")
+    for name, by in medians.items():
+        cells = [f"{by[s]:,.2f}" if s in by else "" for s in ("kafka", "strandline")]
+        ratio = f"{by['strandline'] / by['kafka']:.2f}" if by.get("kafka") and "strandline" in by else ""
+        lines.append(f"{name:<66} {cells[0]:>14} {cells[1]:>14} {ratio:>14}")
+    for title, ours, theirs in PAIRS:
+        if ours in medians and theirs in medians:
+            a, b = medians[ours]["strandline"], medians[theirs]["kafka"]
+            lines.append(f"{title:<66} {b:>14,.2f} {a:>14,.2f} {a / b:>14.2f}")
+    lines += [f"FAILED {failure}" for failure in results.failures]
+    return "\n".join(lines)
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help=f"rows, separated by commas: {', '.join(ROWS)}")
+    parser.add_argument("--skip-kafka", action="store_true")
+    parser.add_argument("--skip-ours", action="store_true")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the loads; 0.1 for a quick look")
+    parser.add_argument("--json", metavar="FILE", help="write every value of every round")
+    args = parser.parse_args()
+    rows = set(args.only.split(",")) if args.only else set(ROWS)
+    if unknown := rows - set(ROWS):
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
+    kinds: list[tuple[type[System], Any]] = [] if args.skip_ours else [(Ours, loads_ours)]
+    reason = "skipped on request" if args.skip_kafka else ""
+    if not reason:
+        try:
+            Kafka()
+            kinds.append((Kafka, loads_kafka))
+        except KafkaUnavailable as e:
+            reason = str(e)
+    if reason:
+        log(f"Apache Kafka is not measured: {reason}")
+    results = Results()
+    for number in range(1, args.rounds + 1):
+        # The order alternates: what the first leaves in the page cache must not always fall to the second.
+        for kind, loads in kinds if number % 2 else reversed(kinds):
+            log(f"round {number} of {args.rounds}: {kind.__name__.lower()}")
+            await run_round(kind(), loads, Sizes().scaled(args.scale), rows, results)
+    free = shutil.disk_usage("/").free // 10**9
+    note = f"{args.rounds} rounds, scale {args.scale}, {free} GB of disk free"
+    print(report(results, note + (f"; Apache Kafka not measured: {reason}" if reason else "")))
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({"values": results.values, "failures": results.failures}, file, indent=1)
+    return 1 if results.failures else 0
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main()))

@@ -1,0 +1,159 @@
+"""The rows for Apache Kafka, with the clients that its users have: Java's tools, confluent-kafka, aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import trickle
+from raw_client import make_batch, produce_kafka
+from systems import Kafka
+
+Figures = dict[str, float]
+
+
+async def _java_producer(system: Kafka, topic: str, records: int, size: int) -> tuple[float, float]:
+    """records/s and MiB/s of Java's own load tool, batches of 256 KiB."""
+    out = await system.run_tool(
+        "kafka-producer-perf-test", "--topic", topic, "--num-records", str(records), "--record-size", str(size),
+        "--throughput", "-1", "--command-property", f"bootstrap.servers={system.bootstrap}", "acks=all", "batch.size=262144",
+        "linger.ms=5", "buffer.memory=134217728",
+    )  # fmt: skip
+    found = re.findall(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)", out)
+    return float(found[-1][0]), float(found[-1][1])
+
+
+async def produce_1000(system: Kafka, topic: str, records: int) -> Figures:
+    return {"1,000 B, java, MiB/s": (await _java_producer(system, topic, records, 1000))[1]}
+
+
+async def produce_100(system: Kafka, topic: str, records: int) -> Figures:
+    return {
+        "100 B, java, records/s": (await _java_producer(system, topic, records, 100))[0],
+        "100 B, confluent-kafka, records/s": await asyncio.to_thread(_confluent_producer, system.bootstrap, topic, records),
+        "100 B, aiokafka, records/s": await _aiokafka_producer(system.bootstrap, topic, records // 5),
+    }
+
+
+def _confluent_producer(bootstrap: str, topic: str, records: int) -> float:
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "linger.ms": 5,
+            "batch.size": 262_144,
+            "batch.num.messages": 10_000,
+            "queue.buffering.max.messages": 500_000,
+            "enable.idempotence": True,
+        }
+    )
+    value = b"x" * 100
+    producer.produce(topic, value)
+    producer.flush(30)
+    started = time.monotonic()
+    for _ in range(records):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    producer.flush(120)
+    return records / (time.monotonic() - started)
+
+
+async def _aiokafka_producer(bootstrap: str, topic: str, records: int) -> float:
+    from aiokafka import AIOKafkaProducer
+
+    value = b"x" * 100
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", linger_ms=5, max_batch_size=262_144, enable_idempotence=True
+    ) as producer:
+        await producer.send_and_wait(topic, value)
+        started = time.monotonic()
+        futures: list[asyncio.Future[object]] = []
+        for _ in range(records):
+            futures.append(await producer.send(topic, value))
+            if len(futures) == 20_000:
+                await asyncio.gather(*futures[:10_000])
+                del futures[:10_000]
+        await asyncio.gather(*futures)
+        return records / (time.monotonic() - started)
+
+
+async def raw(system: Kafka, topic: str, total_bytes: int) -> Figures:
+    figures: Figures = {}
+    for name, size in (("16 KiB", 16 << 10), ("64 KiB", 64 << 10), ("1 MiB", (1 << 20) - 1024)):
+        batch = make_batch(size)
+        requests = total_bytes // len(batch)
+        before = system.broker_cpu_s()
+        result = await produce_kafka(system.bootstrap, topic, batch, requests)
+        cpu = system.broker_cpu_s() - before
+        figures[f"raw {name}, MB/s"] = result.bytes_per_s / 1e6
+        figures[f"raw {name}, broker CPU s/GB"] = cpu / (len(batch) * requests / 1e9)
+    return figures
+
+
+async def one_at_a_time(system: Kafka, topic: str, records: int) -> Figures:
+    from aiokafka import AIOKafkaProducer
+
+    times = []
+    async with AIOKafkaProducer(bootstrap_servers=system.bootstrap, acks="all", linger_ms=0) as producer:
+        for _ in range(200):
+            await producer.send_and_wait(topic, b"x" * 100)
+        for _ in range(records):
+            before = time.perf_counter()
+            await producer.send_and_wait(topic, b"x" * 100)
+            times.append((time.perf_counter() - before) * 1000)
+    times.sort()
+    return {
+        "one at a time, aiokafka p50, ms": times[len(times) // 2],
+        "one at a time, aiokafka p99, ms": times[int(len(times) * 0.99)],
+    }
+
+
+async def backlog(system: Kafka, topic: str, records: int) -> Figures:
+    await _java_producer(system, topic, records, 100)
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    partitions = [TopicPartition(topic, p) for p in await system.leaders(topic)]
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=system.bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20
+    )
+    consumer.assign(partitions)
+    await consumer.start()
+    try:
+        await consumer.seek_to_beginning(*partitions)
+        read, started = 0, time.monotonic()
+        while read < records:
+            polled = await consumer.getmany(timeout_ms=10_000)
+            if not polled:
+                raise RuntimeError("aiokafka got no records for 10 s")
+            read += sum(map(len, polled.values()))
+        aiokafka = read / (time.monotonic() - started)
+    finally:
+        await consumer.stop()
+    return {"backlog, java, records/s": await _java_consumer(system, topic, records), "backlog, aiokafka, records/s": aiokafka}
+
+
+async def _java_consumer(system: Kafka, topic: str, records: int) -> float:
+    out = await system.run_tool(
+        "kafka-consumer-perf-test", "--bootstrap-server", system.bootstrap, "--topic", topic, "--num-records", str(records),
+        "--group", f"bench-{time.monotonic_ns()}", "--timeout", "30000",
+    )  # fmt: skip
+    header, values = [line.split(", ") for line in out.splitlines() if line.count(", ") > 5][-2:]
+    return float(dict(zip(header, values, strict=False))["fetch.nMsg.sec"])
+
+
+async def failover(system: Kafka, topic: str, fault: str) -> Figures:
+    from aiokafka import AIOKafkaProducer
+
+    async with AIOKafkaProducer(bootstrap_servers=system.bootstrap, acks="all", linger_ms=0, enable_idempotence=True) as producer:
+
+        async def send(partition: int, value: bytes) -> None:
+            await producer.send_and_wait(topic, value, partition=partition)
+
+        return await trickle.measure(system, topic, fault, send)

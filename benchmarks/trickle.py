@@ -1,0 +1,61 @@
+"""Fail-over as a producer feels it, the same for every client: one record per partition and millisecond, then a fault.
+
+A partition's gap is the longest time between two acknowledgements around the fault; the figure is the longest of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+from systems import System
+
+Send = Callable[[int, bytes], Awaitable[None]]
+INTERVAL_S, BEFORE_S, AFTER_S, RECOVERY_S = 0.001, 1.5, 2.0, 60.0
+FAULTS = {
+    "kill -9 of a leader": ("broker", signal.SIGKILL),
+    "SIGTERM of a leader": ("broker", signal.SIGTERM),
+    "kill -9 of the active controller": ("controller", signal.SIGKILL),
+}
+
+
+async def measure(system: System, topic: str, fault: str, send: Send) -> dict[str, float]:
+    role, number = FAULTS[fault]
+    leaders = await system.leaders(topic)
+    victim = await system.active_controller() if role == "controller" else f"broker-{leaders[0]}"
+    acked: dict[int, list[float]] = {partition: [] for partition in leaders}
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+    going = True
+
+    async def one(partition: int) -> None:
+        await send(partition, b"x" * 100)
+        acked[partition].append(loop.time())
+
+    async def run() -> None:
+        due = loop.time()
+        while going:
+            for partition in acked:
+                task = asyncio.create_task(one(partition))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            due += INTERVAL_S
+            await asyncio.sleep(max(0.0, due - loop.time()))
+        await asyncio.gather(*tasks)
+
+    running = asyncio.create_task(run())
+    await asyncio.sleep(BEFORE_S)
+    system.signal(victim, number)
+    moment = loop.time()
+    await asyncio.sleep(AFTER_S)
+    while any(not times or times[-1] < moment + AFTER_S / 2 for times in acked.values()):
+        if loop.time() > moment + RECOVERY_S:
+            raise RuntimeError(f"not every partition was acknowledged again {RECOVERY_S} s after the {fault}")
+        await asyncio.sleep(0.05)
+    going = False
+    await running
+    await system.restart(victim)
+    gaps = [max(b - a for a, b in pairwise(t for t in sorted(times) if t > moment - 0.5)) for times in acked.values()]
+    return {f"{fault}: longest gap, ms": max(gaps) * 1000}
