@@ -298,12 +298,10 @@ class FetcherCore:
         log.info("fetcher.session_lost", error=code.name, failures=self._failures)
         self._start_over()
 
-    def on_failure(self, plan: Plan, now: float) -> None:
+    def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
         """The request was refused as a whole, or timed out."""
         if plan.generation == self._generation:
-            self._failures += 1
-            self._pause(now)
-            self._start_over()
+            self._on_session_error(code, now)
 
     def on_connection_lost(self) -> None:
         self._start_over()
@@ -414,6 +412,10 @@ class FetcherCore:
         state = self._states.get(key)
         if state is not None and state.sent is asked:
             self._delay(state, now)
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    return error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class _RangeQuestion:
@@ -536,7 +538,7 @@ class Fetcher:
         now = self._loop.time()
         if isinstance(response, Exception):
             log.info("fetcher.fetch_failed", leader=self.leader_id, reason=str(response))
-            self.core.on_failure(plan, now)
+            self.core.on_failure(plan, _code_of(response), now)
         else:
             try:
                 touched = self.core.on_response(plan, cast(FetchResponse, response), now)

@@ -23,7 +23,7 @@ from typing import cast
 import structlog
 
 from strandline.broker.controller_channel import Channel
-from strandline.controller.metadata.image import MetadataDelta
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.protocol.apis import BROKER_HEARTBEAT, BROKER_REGISTRATION
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.messages.cluster import (
@@ -176,7 +176,7 @@ class BrokerLifecycle:
         self.registered = asyncio.Event()
         self.ready = asyncio.Event()
         """Set while the broker is unfenced, as the controller and the broker's own image say."""
-        self._unfenced_in_image = False
+        self._image = MetadataImage.EMPTY
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -201,10 +201,8 @@ class BrokerLifecycle:
 
     def on_metadata(self, delta: MetadataDelta) -> None:
         """A heartbeat at once when our own registration changed: to be unfenced, or to be let go."""
+        self._image = delta.image
         if self._broker_id in delta.changed_brokers:
-            broker = delta.image.brokers.get(self._broker_id)
-            ours = broker is not None and broker.broker_epoch == self.broker_epoch
-            self._unfenced_in_image = ours and broker is not None and not broker.fenced
             self._update_ready()
             self._wake.set()
         elif self.core.state is State.FENCED and delta.before.offset < self.broker_epoch <= delta.image.offset:
@@ -234,7 +232,9 @@ class BrokerLifecycle:
         await self.registered.wait()
 
     def _update_ready(self) -> None:
-        if self.core.state is State.RUNNING and self._unfenced_in_image:
+        broker = self._image.brokers.get(self._broker_id)
+        unfenced_in_image = broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
+        if self.core.state is State.RUNNING and unfenced_in_image:
             if not self.ready.is_set():
                 log.info("broker.unfenced", broker_epoch=self.broker_epoch)
             self.ready.set()

@@ -30,7 +30,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, Pe
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
 from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
-from strandline.protocol.records.batch import BatchHeader, iter_headers
+from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
 from strandline.protocol.records.reader import decode_batch
 from strandline.protocol.rpc.connection import Connection
 
@@ -178,6 +178,8 @@ class QuorumObserver:
         for position, header in iter_headers(records):
             if header.base_offset != self._fetch_offset:
                 raise PeerError(f"a metadata batch starts at {header.base_offset}, not at {self._fetch_offset}")
+            if not check_crc(records, position, header.size):
+                raise BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the metadata batch at offset {header.base_offset} is damaged")
             self._waiting.append(_Waiting(header, bytes(records[position : position + header.size])))
             self._fetch_offset = header.last_offset + 1
             self._last_epoch = header.leader_epoch

@@ -1,0 +1,317 @@
+"""A broker process: everything wired together, started in order, stopped in order.
+
+Start: lock the data directory, bind the listeners, find the quorum, register, catch up with the metadata log, open and
+recover the logs that it names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
+when it is unfenced.
+
+Stop: hand leadership over (controlled shutdown), answer who waits, write the checkpoints, flush, close, and leave the
+clean-shutdown marker with the broker epoch. Whatever ends the process without these steps is a crash, and the next
+start treats it as one.
+
+What can not go on is told by `failure`: the only data directory failed, another process has our id, the controllers
+belong to another cluster. The owner of the process waits for it beside its signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from strandline.broker.admin import AdminHandlers
+from strandline.broker.alter_partition import AlterPartitionManager
+from strandline.broker.config import BrokerConfig
+from strandline.broker.controller_channel import ControllerChannel
+from strandline.broker.fetcher import FetcherSettings
+from strandline.broker.fetcher_manager import FetcherManager
+from strandline.broker.lifecycle import BrokerLifecycle, Identity
+from strandline.broker.metadata_follower import MetadataFollower
+from strandline.broker.producer_ids import ProducerIds
+from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
+from strandline.broker.timers import Timers
+from strandline.broker.upkeep import LogUpkeep
+from strandline.controller.metadata.image import MetadataDelta
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors, new_uuid
+from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.server import Handler, Limits, Server
+from strandline.storage.files import DiskError, Files
+from strandline.storage.log_dir import LogDir
+
+log = structlog.get_logger()
+
+DRAIN_MS = 500
+OFFLINE_NOTICE_S = 1.0
+"""How long a broker without a disk stays to see that the controller fenced it."""
+
+
+class BrokerServer:
+    def __init__(self, config: BrokerConfig, doors: Doors, files: Files) -> None:
+        self.config = config
+        self._doors = doors
+        self._files = files
+        self.port = 0
+        """The first listener's port, once bound."""
+        self.incarnation_id = new_uuid(doors.random)
+        self.failure: asyncio.Future[StrandlineError]
+        """Done when the broker can not go on; made by `start`."""
+        self.ready: asyncio.Event
+        self.log_dir: LogDir | None = None
+        self._stopped = False
+        self._build()
+
+    # -- wiring -------------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        config = self.config
+        self.metadata = MetadataFollower(
+            broker_id=config.node_id, cluster_id=config.cluster_id, voters=config.voters, on_fatal=self._on_fatal
+        )
+        self.channel = ControllerChannel(broker_id=config.node_id, finder=self.metadata)
+        self.lifecycle = BrokerLifecycle(
+            self._identity(config.advertised_listeners or config.listeners),
+            channel=self.channel,
+            metadata_offset=lambda: self.metadata.image.offset,
+            heartbeat_interval_ms=config["broker.heartbeat.interval.ms"],
+            session_timeout_ms=config["broker.session.timeout.ms"],
+            registration_timeout_ms=config["initial.broker.registration.timeout.ms"],
+            on_fatal=self._on_fatal,
+        )
+        self.ready = self.lifecycle.ready
+        self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
+        self.fetchers = FetcherManager(
+            broker_id=config.node_id,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            fetchers_per_leader=config["num.replica.fetchers"],
+            settings=_fetcher_settings(config),
+            address_of=self._address_of,
+            on_progress=lambda keys: self.replicas.complete_follower_appends(keys),
+            on_disk_error=lambda error: self.replicas.on_disk_error(error),
+        )
+        self.metadata.listeners += [self._apply_to_replicas, self._apply_to_fetchers, self.lifecycle.on_metadata]
+
+    def _identity(self, listeners: tuple[Listener, ...]) -> Identity:
+        config, log_dir = self.config, self.log_dir
+        return Identity(
+            broker_id=config.node_id,
+            cluster_id=config.cluster_id,
+            incarnation_id=self.incarnation_id,
+            listeners=listeners,
+            rack=config["broker.rack"],
+            log_dirs=() if log_dir is None else (log_dir.directory_id,),
+            previous_broker_epoch=-1 if log_dir is None else log_dir.previous_broker_epoch,
+        )
+
+    def _address_of(self, broker_id: int) -> tuple[str, int] | None:
+        broker = self.metadata.image.brokers.get(broker_id)
+        endpoint = broker.endpoint(self.config.inter_broker_listener_name) if broker is not None else None
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def _apply_to_replicas(self, delta: MetadataDelta) -> None:
+        first = self.replicas.image.offset < 0
+        self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
+        if first:
+            self.upkeep.remove_strays(self.replicas, self.lifecycle.broker_epoch)
+
+    def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
+        for broker_id in delta.changed_brokers:
+            before, after = delta.before.brokers.get(broker_id), delta.image.brokers.get(broker_id)
+            if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
+                self.fetchers.hurry(broker_id)
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when the controller has taken the broker; raises `StrandlineError` with one clear sentence."""
+        self.failure = asyncio.get_running_loop().create_future()
+        try:
+            self._open_log_dir()
+            listeners = await self._bind()
+            self.lifecycle.core.identity = self._identity(listeners)
+            self.metadata.start()
+            self.lifecycle.start()
+            self.alter_partition.start()
+            self._start_timers()
+            await self._until_registered()
+        except BaseException:
+            await self._abandon()
+            raise
+        self.metadata.allow_publication(self.lifecycle.broker_epoch)
+        log.info("broker.started", node=self.config.node_id, port=self.port, broker_epoch=self.lifecycle.broker_epoch)
+
+    def _open_log_dir(self) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        self.log_dir = LogDir.open(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id)
+        self.upkeep = LogUpkeep(self.log_dir, self._files, wall_clock_ms=self._doors.wall_clock_ms)
+        self.replicas = ReplicaManager(
+            broker_id=config.node_id,
+            log_dir=self.log_dir,
+            config=ReplicaConfig(
+                replica_lag_time_max_ms=config["replica.lag.time.max.ms"],
+                fetch_max_bytes=config["fetch.max.bytes"],
+                max_incremental_fetch_session_cache_slots=config["max.incremental.fetch.session.cache.slots"],
+                topic_defaults=config.topic_defaults,
+            ),
+            doors=self._doors,
+            now=loop.time,
+            call_later=loop.call_later,
+            call_soon=loop.call_soon,
+            alter_partition=self.alter_partition,
+            fetchers=self.fetchers,
+            run_blocking=_run_blocking,
+            on_log_dir_failed=self._on_log_dir_failed,
+        )
+
+    async def _bind(self) -> tuple[Listener, ...]:
+        """Listen everywhere; returns the addresses to advertise."""
+        self._servers: list[Server] = []
+        bound = []
+        handlers = self._handlers()
+        for listener in self.config.listeners:
+            server = self._server(listener.name, handlers)
+            try:
+                port = await server.start(listener.host, listener.port)
+            except OSError as e:
+                raise UsageError(f"cannot listen on {listener.host}:{listener.port}: {e.strerror or e}") from None
+            self._servers.append(server)
+            bound.append(Listener(listener.name, listener.host, port))
+        self.port = bound[0].port
+        advertised = self.config.advertised_listeners or tuple(bound)
+        return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, bound, strict=True))
+
+    def _server(self, listener_name: str, handlers: dict[int, Handler]) -> Server:
+        config = self.config
+        return Server(
+            handlers,
+            role="broker",
+            node_id=config.node_id,
+            cluster_id=config.cluster_id,
+            incarnation_id=self.incarnation_id,
+            listener_name=listener_name,
+            limits=Limits(
+                max_frame_bytes=config["socket.request.max.bytes"],
+                max_connections=config["max.connections"],
+                idle_ms_max=config["connections.max.idle.ms"],
+            ),
+        )
+
+    def _handlers(self) -> dict[int, Handler]:
+        producer_ids = ProducerIds(self.config.node_id, self.channel, self.lifecycle)
+        data: dict[int, Handler] = {
+            apis.PRODUCE: self.replicas.handle_produce,
+            apis.FETCH: self.replicas.handle_fetch,
+            apis.LIST_OFFSETS: self.replicas.handle_list_offsets,
+            apis.OFFSET_FOR_LEADER_EPOCH: self.replicas.handle_offset_for_leader_epoch,
+        }
+        return data | AdminHandlers(self.config, self.metadata, self.channel, producer_ids).handlers()
+
+    def _start_timers(self) -> None:
+        config, replicas, upkeep = self.config, self.replicas, self.upkeep
+        self._timers = Timers()
+        every = self._timers.every
+        every(config["replica.lag.time.max.ms"] / 2, replicas.maybe_shrink_isrs)
+        every(config["replica.high.watermark.checkpoint.interval.ms"], replicas.checkpoint_high_watermarks)
+        every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(upkeep.checkpoint))
+        every(config["log.flush.scheduler.interval.ms"], self._guarded(lambda: upkeep.flush_due(replicas)))
+        every(config["log.retention.check.interval.ms"], self._guarded(lambda: upkeep.delete_old_segments(replicas)))
+
+    def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
+        """A disk error in the background takes the log directory offline like any other."""
+
+        def run() -> None:
+            if self.replicas.disk_error is None:
+                try:
+                    action()
+                except DiskError as e:
+                    self.replicas.on_disk_error(e)
+
+        return run
+
+    async def _until_registered(self) -> None:
+        registered = asyncio.ensure_future(self.lifecycle.registered.wait())
+        try:
+            await asyncio.wait({registered, self.failure}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            registered.cancel()
+        if self.failure.done():
+            raise self.failure.result()
+
+    async def _abandon(self) -> None:
+        """The start failed: leave no lock, no port and no task behind, and the data directory as it was."""
+        if hasattr(self, "_servers"):
+            await self._stop_talking()
+        if self.log_dir is not None:
+            self.log_dir.close(clean=self.log_dir.was_clean, broker_epoch=self.log_dir.previous_broker_epoch)
+        self._stopped = True
+
+    # -- stop ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """In order; bounded; safe to call twice."""
+        if self._stopped or self.log_dir is None:
+            return
+        self._stopped = True
+        await self._leave()
+        self.fetchers.close()
+        self.replicas.shutdown()
+        await self._stop_talking()
+        self._close_logs()
+
+    async def _leave(self) -> None:
+        wanted = self.config["controlled.shutdown.enable"] and self.lifecycle.registered.is_set()
+        if wanted and not await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
+            log.warning("broker.left_unasked", node=self.config.node_id)
+
+    async def _stop_talking(self) -> None:
+        if hasattr(self, "_timers"):
+            self._timers.cancel()
+        self.fetchers.close()
+        for server in self._servers:
+            await server.stop(DRAIN_MS)
+        await self.alter_partition.stop()
+        await self.lifecycle.stop()
+        await self.metadata.stop()
+        self.channel.close()
+
+    def _close_logs(self) -> None:
+        assert self.log_dir is not None
+        try:
+            self.log_dir.close(clean=self.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
+        except DiskError as e:
+            log.error("broker.unclean_stop", reason=str(e))
+        log.info("broker.stopped", node=self.config.node_id)
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def _on_fatal(self, error: StrandlineError) -> None:
+        if not self.failure.done():
+            log.error("broker.fatal", reason=str(error))
+            self.failure.set_result(error)
+
+    def _on_log_dir_failed(self, error: DiskError) -> None:
+        """The controller hears of it at once and moves the leaders; then the process has nothing left to do."""
+        assert self.log_dir is not None
+        self.lifecycle.on_log_dir_offline(self.log_dir.directory_id)
+        sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker without one can not go on")
+        asyncio.get_running_loop().call_later(OFFLINE_NOTICE_S, self._on_fatal, sentence)
+
+
+def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
+    return FetcherSettings(
+        wait_ms_max=config["replica.fetch.wait.max.ms"],
+        bytes_min=config["replica.fetch.min.bytes"],
+        partition_bytes_max=config["replica.fetch.max.bytes"],
+        response_bytes_max=config["replica.fetch.response.max.bytes"],
+        backoff_ms=config["replica.fetch.backoff.ms"],
+    )
+
+
+def _run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
+    """On a thread, then on the loop; whether the first failed or not."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future.add_done_callback(lambda done: (done.exception(), then()))
+
+
+__all__ = ["BrokerServer"]

@@ -1,0 +1,40 @@
+"""Things to do every so often, on the event loop's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger()
+
+NEVER_MS = 365 * 24 * 3600 * 1000
+"""Intervals beyond this are Kafka's way to say never."""
+
+
+class Timers:
+    """Periodic actions; an action that fails is logged and tried again at its next time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handles: dict[int, asyncio.TimerHandle] = {}
+
+    def every(self, interval_ms: float, action: Callable[[], None]) -> None:
+        if interval_ms < NEVER_MS:
+            self._schedule(len(self._handles), interval_ms, action)
+
+    def cancel(self) -> None:
+        for handle in self._handles.values():
+            handle.cancel()
+        self._handles.clear()
+
+    def _schedule(self, number: int, interval_ms: float, action: Callable[[], None]) -> None:
+        self._handles[number] = self._loop.call_later(interval_ms / 1000, self._run, number, interval_ms, action)
+
+    def _run(self, number: int, interval_ms: float, action: Callable[[], None]) -> None:
+        self._schedule(number, interval_ms, action)
+        try:
+            action()
+        except Exception:
+            log.exception("timer.failed")

@@ -1,0 +1,238 @@
+"""A broker's standing: registration, unfencing, re-registration, duplicate ids, controlled shutdown (S51, F15, F16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from strandline.broker.lifecycle import BrokerLifecycle, Identity, LifecycleCore, State
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
+from strandline.controller.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError
+from strandline.protocol.messages.cluster import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from strandline.protocol.messages.common import Listener, Message
+
+IDENTITY = Identity(1, "c1", b"i" * 16, (Listener("PLAINTEXT", "h", 9092),), "a", (b"d" * 16,), -1)
+
+
+def core() -> LifecycleCore:
+    return LifecycleCore(IDENTITY, heartbeat_interval_ms=500, session_timeout_ms=3000)
+
+
+def registered(epoch: int = 7) -> LifecycleCore:
+    lifecycle = core()
+    assert lifecycle.on_registration(BrokerRegistrationResponse(0, epoch), 0) is None
+    return lifecycle
+
+
+def beat(lifecycle: LifecycleCore, offset: int, response: BrokerHeartbeatResponse) -> BrokerHeartbeatRequest:
+    request = lifecycle.heartbeat(offset)
+    lifecycle.on_heartbeat(request, response)
+    return request
+
+
+def test_a_broker_wants_to_be_fenced_until_it_has_applied_its_own_registration() -> None:
+    lifecycle = registered(7)
+    assert beat(lifecycle, 6, BrokerHeartbeatResponse(0, is_fenced=True)).want_fence
+    assert lifecycle.state is State.FENCED
+    assert not beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_caught_up=True, is_fenced=False)).want_fence
+    assert lifecycle.state is State.RUNNING
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+def test_a_controller_that_does_not_know_the_broker_makes_it_register_again(code: ErrorCode) -> None:
+    lifecycle = registered()
+    beat(lifecycle, 9, BrokerHeartbeatResponse(code))
+    assert lifecycle.state is State.UNREGISTERED
+    assert lifecycle.registration().incarnation_id == IDENTITY.incarnation_id, "the same process, the same incarnation"
+
+
+def test_a_late_stale_epoch_answer_does_not_undo_a_newer_registration() -> None:
+    lifecycle = registered(7)
+    old = lifecycle.heartbeat(8)
+    lifecycle.on_registration(BrokerRegistrationResponse(0, 20), 0)
+    lifecycle.on_heartbeat(old, BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH))
+    assert lifecycle.state is State.FENCED
+
+
+def test_a_duplicate_broker_id_is_retried_within_the_session_and_then_fatal() -> None:
+    """The holder may be a process that was just killed: its session ends by itself (S51)."""
+    lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    assert lifecycle.on_registration(refused, 0.1) is None
+    assert lifecycle.on_registration(refused, 2.9) is None
+    problem = lifecycle.on_registration(refused, 4.1)
+    assert isinstance(problem, UsageError)
+    assert "another live process is registered as broker 1" in str(problem)
+
+
+def test_the_wrong_cluster_is_fatal_at_once_and_says_so() -> None:
+    problem = core().on_registration(BrokerRegistrationResponse(ErrorCode.INCONSISTENT_CLUSTER_ID), 0)
+    assert isinstance(problem, UsageError)
+    assert "another cluster than 'c1'" in str(problem)
+
+
+def test_a_leaving_broker_asks_until_it_may_leave() -> None:
+    lifecycle = registered()
+    beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=False))
+    lifecycle.wants_to_leave = True
+    assert beat(lifecycle, 8, BrokerHeartbeatResponse(0, is_fenced=False)).want_shut_down
+    assert (lifecycle.state, lifecycle.may_leave) == (State.LEAVING, False)
+    assert lifecycle.pause_ms(caught_up=True) < 50
+    beat(lifecycle, 9, BrokerHeartbeatResponse(0, should_shut_down=True))
+    assert lifecycle.may_leave
+
+
+# -- the shell ----------------------------------------------------------------------------------------------------------
+
+
+class Controller:
+    """Answers by script; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.registrations: list[BrokerRegistrationRequest] = []
+        self.heartbeats: list[BrokerHeartbeatRequest] = []
+        self.on_heartbeat: Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse] = lambda r: BrokerHeartbeatResponse(
+            0, is_fenced=r.want_fence
+        )
+        self.on_registration: Callable[[], BrokerRegistrationResponse] = lambda: BrokerRegistrationResponse(0, 5)
+        self.asked = asyncio.Event()
+
+    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message:
+        await asyncio.sleep(0)
+        self.asked.set()
+        if isinstance(body, BrokerRegistrationRequest):
+            self.registrations.append(body)
+            return self.on_registration()
+        assert isinstance(body, BrokerHeartbeatRequest)
+        self.heartbeats.append(body)
+        return self.on_heartbeat(body)
+
+    async def heard(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self.asked.clear()
+                await self.asked.wait()
+
+
+class Broker:
+    """A lifecycle whose heartbeat interval is so long that only an immediate heartbeat can pass these tests."""
+
+    def __init__(self) -> None:
+        self.controller = Controller()
+        self.image = MetadataImage.EMPTY
+        self.fatal: list[StrandlineError] = []
+        self.lifecycle = BrokerLifecycle(
+            IDENTITY,
+            channel=self.controller,
+            metadata_offset=lambda: self.image.offset,
+            heartbeat_interval_ms=3_600_000,
+            session_timeout_ms=7_200_000,
+            registration_timeout_ms=60_000,
+            on_fatal=self.fatal.append,
+        )
+
+    def apply(self, offset: int, *records: RegisterBrokerRecord | BrokerRegistrationChangeRecord) -> None:
+        delta: MetadataDelta = self.image.apply(records, offset, 1)
+        self.image = delta.image
+        self.lifecycle.on_metadata(delta)
+
+    def apply_registration(self, epoch: int = 5) -> None:
+        self.apply(epoch, RegisterBrokerRecord(1, epoch, IDENTITY.incarnation_id, IDENTITY.listeners))
+
+
+async def test_a_broker_is_unfenced_as_soon_as_it_has_its_registration_without_waiting_for_a_tick() -> None:
+    broker = Broker()
+    broker.lifecycle.start()
+    await broker.controller.heard(lambda: len(broker.controller.heartbeats) == 1)
+    assert broker.controller.heartbeats[0].want_fence
+    broker.apply_registration()
+    await broker.controller.heard(lambda: len(broker.controller.heartbeats) == 2)
+    assert not broker.controller.heartbeats[1].want_fence
+    assert not broker.lifecycle.ready.is_set(), "its own image does not say so yet"
+    broker.apply(6, BrokerRegistrationChangeRecord(1, 5, fenced=-1))
+    async with asyncio.timeout(5):
+        await broker.lifecycle.ready.wait()
+    await broker.lifecycle.stop()
+
+
+async def test_a_fence_in_the_metadata_makes_a_heartbeat_at_once() -> None:
+    broker = Broker()
+    broker.lifecycle.start()
+    broker.apply_registration()
+    broker.apply(6, BrokerRegistrationChangeRecord(1, 5, fenced=-1))
+    async with asyncio.timeout(5):
+        await broker.lifecycle.ready.wait()
+    sent = len(broker.controller.heartbeats)
+    broker.apply(7, BrokerRegistrationChangeRecord(1, 5, fenced=1))
+    assert not broker.lifecycle.ready.is_set()
+    await broker.controller.heard(lambda: len(broker.controller.heartbeats) > sent)
+    await broker.lifecycle.stop()
+
+
+async def test_a_lost_registration_is_renewed_and_whoever_waits_goes_on() -> None:
+    broker = Broker()
+    broker.lifecycle.start()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        broker.controller.on_registration = lambda: BrokerRegistrationResponse(0, 30)
+        await broker.lifecycle.renew(stale_epoch=5)
+    assert broker.lifecycle.broker_epoch == 30
+    await broker.lifecycle.stop()
+
+
+async def test_leaving_is_bounded_when_the_controller_does_not_let_go() -> None:
+    broker = Broker()
+    broker.lifecycle.start()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        assert not await broker.lifecycle.leave(timeout_ms=30)
+    await broker.lifecycle.stop()
+
+
+async def test_leaving_ends_with_the_heartbeat_that_allows_it() -> None:
+    broker = Broker()
+    broker.lifecycle.start()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        broker.controller.on_heartbeat = lambda r: BrokerHeartbeatResponse(0, should_shut_down=r.want_shut_down)
+        assert await broker.lifecycle.leave(timeout_ms=5000)
+    await broker.lifecycle.stop()
+
+
+async def test_a_fatal_refusal_reaches_the_owner_and_ends_the_attempts() -> None:
+    broker = Broker()
+    broker.controller.on_registration = lambda: BrokerRegistrationResponse(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    broker.lifecycle.start()
+    await broker.controller.heard(lambda: bool(broker.fatal))
+    assert isinstance(broker.fatal[0], UsageError)
+    assert len(broker.controller.registrations) == 1
+    await broker.lifecycle.stop()
+
+
+async def test_a_controller_that_can_not_be_reached_is_asked_again() -> None:
+    broker = Broker()
+    answers: list[Callable[[], BrokerRegistrationResponse]] = [
+        lambda: BrokerRegistrationResponse(ErrorCode.NOT_CONTROLLER),
+        lambda: BrokerRegistrationResponse(ErrorCode.REQUEST_TIMED_OUT),
+        lambda: BrokerRegistrationResponse(0, 5),
+    ]
+
+    def answer() -> BrokerRegistrationResponse:
+        if len(answers) == 3:
+            answers.pop(0)
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT)
+        return answers.pop(0)()
+
+    broker.controller.on_registration = answer
+    broker.lifecycle.start()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+    assert broker.fatal == []
+    await broker.lifecycle.stop()
