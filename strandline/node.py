@@ -34,7 +34,8 @@ RESERVED_ENVIRONMENT = frozenset(
 
 
 class Server(Protocol):
-    """What a broker and a controller have in common, seen from the process that runs them."""
+    """What a broker and a controller have in common, seen from the process that runs them. One that has a `failure`, a
+    future, completes it with the reason why it cannot go on."""
 
     port: int
     ready: asyncio.Event
@@ -156,15 +157,21 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
     start = asyncio.ensure_future(server.start())
     await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
     if not start.done():
+        # Asked to stop while it recovers its logs, or waits for the controller. The next start recovers once more.
         start.cancel()
         await asyncio.wait({start})
-    else:
-        start.result()
-        log.info("node_started", port=server.port, pid=os.getpid())
-        _calm_the_collector()
-        log.info("node_stopping", reason=await asked)
+        log.info("node_stopped", reason=f"{asked.result()} during the start")
+        return
+    start.result()
+    log.info("node_started", port=server.port, pid=os.getpid())
+    _calm_the_collector()
+    failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or loop.create_future()
+    await asyncio.wait({asked, failure}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("node_stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
     log.info("node_stopped")
+    if not asked.done():
+        raise failure.result()
 
 
 def _on_stdin(loop: asyncio.AbstractEventLoop, asked: asyncio.Future[str]) -> None:
