@@ -1,0 +1,188 @@
+"""Reading a log: by offset and by timestamp.
+
+What is in the recent tail goes out by reference. Older batches are read from their segment and checked against their
+CRC before they are handed out: a damaged batch is never served and never replicated (S42), it marks the log instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc
+from strandline.protocol.records.reader import iter_records
+from strandline.storage.disk import Buffer, ColdRead
+from strandline.storage.segment import DamagedBatch, Segment, parse_header
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from strandline.storage.log import Log
+
+_CURSORS_MAX = 16
+_READ_MIN = 4096
+
+
+class LogRead(NamedTuple):
+    """Whole batches; `first_offset` is the base offset of the first (the asked one when there is none)."""
+
+    buffers: list[Buffer]
+    size: int
+    first_offset: int
+
+
+def read(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+    """See `Log.read`."""
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {log.name}-{log.partition} is not in [{log.log_start_offset}, {log.log_end_offset}]",
+        )
+    corrupt_at = log.corrupt_at
+    if corrupt_at is not None:
+        if offset >= corrupt_at:
+            raise _unreadable(corrupt_at)
+        end_offset = min(end_offset, corrupt_at)
+    if offset >= end_offset or offset == log.log_end_offset:
+        return LogRead([], 0, offset)
+    found = log.tail.read(offset, max_bytes, end_offset, min_one)
+    if found is not None:
+        return LogRead._make(found)
+    return _read_segments(log, offset, max_bytes, end_offset, min_one, may_block)
+
+
+def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+    located = _locate(log, offset)
+    if located is None:
+        return LogRead([], 0, offset)
+    segment, position = located
+    try:
+        return _read_segment(log, segment, position, offset, max_bytes, end_offset, min_one, may_block)
+    except ColdRead:
+        _save_cursor(log, offset, segment, position)
+        raise
+
+
+def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
+    """The segment and position of the batch that contains the offset, or the first behind it."""
+    cursor = log.cursors.pop(offset, None)
+    if cursor is not None:
+        return cursor
+    for segment in log.segments[log.segment_for(offset) :]:
+        try:
+            found = segment.position_of(offset)
+        except DamagedBatch as e:
+            log.mark_corrupt(e.offset)
+            raise
+        if found is not None:
+            return segment, found[0]
+    return None
+
+
+def _save_cursor(log: Log, next_offset: int, segment: Segment, position: int) -> None:
+    cursors = log.cursors
+    if len(cursors) >= _CURSORS_MAX:
+        del cursors[next(iter(cursors))]
+    cursors[next_offset] = (segment, position)
+
+
+def _read_segment(
+    log: Log,
+    segment: Segment,
+    position: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    min_one: bool,
+    may_block: bool,
+) -> LogRead:
+    data = segment.file.pread(max(max_bytes, _READ_MIN), position, may_block=may_block)
+    size, next_offset, first_offset = 0, offset, -1
+    while size + HEADER_SIZE <= len(data):
+        header = _checked_header(log, segment, data, size, position, next_offset)
+        if header.next_offset > end_offset:
+            break
+        if size + header.size > max_bytes and (size or not min_one):
+            break
+        if size + header.size > len(data):
+            if size:
+                break
+            data = segment.file.pread(header.size, position, may_block=may_block)  # one batch, larger than asked for
+        if not check_crc(data, size, header.size):
+            if not size:
+                _refuse(log, header.base_offset)
+            log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served
+            break
+        first_offset = header.base_offset if first_offset < 0 else first_offset
+        size += header.size
+        next_offset = header.next_offset
+    if not size:
+        return LogRead([], 0, offset)
+    if position + size < segment.size:
+        _save_cursor(log, next_offset, segment, position + size)
+    return LogRead([data[:size]], size, first_offset)
+
+
+def _checked_header(log: Log, segment: Segment, data: memoryview, at: int, position: int, offset: int) -> BatchHeader:
+    """The next header in `data`, which must be the batch that contains `offset` (at first) or starts at it."""
+    try:
+        header = parse_header(data, at, segment.size - position - at)
+    except BrokerError:
+        _refuse(log, offset)
+    if header.next_offset <= offset or (at and header.base_offset != offset):
+        _refuse(log, offset)
+    return header
+
+
+def _refuse(log: Log, offset: int) -> Never:
+    log.mark_corrupt(offset)
+    raise _unreadable(offset)
+
+
+def _unreadable(offset: int) -> BrokerError:
+    return BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} is damaged on this replica's disk")
+
+
+# -- by timestamp -------------------------------------------------------------------------------------------------
+
+
+def offset_for_timestamp(log: Log, timestamp_ms: int) -> tuple[int, int, int] | None:
+    """See `Log.offset_for_timestamp`."""
+    for segment in log.segments:
+        segment.load_timestamps()
+        if segment.max_timestamp < timestamp_ms or not segment.size:
+            continue
+        relative = segment.time_index.lookup(timestamp_ms)[1]
+        _, position = segment.offset_index.lookup(relative)
+        found = _first_not_older(log, segment, position, timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_not_older(log: Log, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:
+    for at, header in segment.headers(position):
+        if header.max_timestamp < timestamp_ms or header.next_offset <= log.log_start_offset:
+            continue
+        if log.corrupt_at is not None and header.next_offset > log.corrupt_at:
+            raise _unreadable(log.corrupt_at)
+        if header.is_log_append_time:
+            return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
+        data = segment.file.pread(header.size, at)
+        if not check_crc(data, 0, header.size):
+            _refuse(log, header.base_offset)
+        if header.compression:
+            return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
+        for record in iter_records(data):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= log.log_start_offset:
+                return record.timestamp_ms, record.offset, header.leader_epoch
+    return None
+
+
+def max_timestamp_offset(log: Log) -> tuple[int, int, int] | None:
+    """See `Log.max_timestamp_offset`."""
+    newest = -1
+    for segment in log.segments:
+        segment.load_timestamps()
+        newest = max(newest, segment.max_timestamp)
+    return offset_for_timestamp(log, newest) if newest >= 0 else None

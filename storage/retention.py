@@ -1,0 +1,51 @@
+"""Which segments a log may let go of: those below its start, the too old, the too many; oldest first, never with a gap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from strandline.storage.log import Log
+
+logger = structlog.get_logger()
+
+
+def delete_old_segments(log: Log, now_ms: int) -> list[str]:
+    """See `Log.delete_old_segments`."""
+    count = _deletable(log, now_ms)
+    if not count:
+        return []
+    gone = log.segments[:count]
+    del log.segments[:count]
+    start = log.segments[0].base_offset
+    if start > log.log_start_offset:
+        log.log_start_offset = start
+        log.epochs.truncate_from_start(start)
+    removed = set(map(id, gone))
+    log.cursors = {offset: cursor for offset, cursor in log.cursors.items() if id(cursor[0]) not in removed}
+    log.unsynced[log.dir] = None
+    if log.corrupt_at is not None and log.corrupt_at < start:
+        log.corrupt_at = None
+    logger.info("segments deleted", topic=log.name, partition=log.partition, segments=count, log_start_offset=start)
+    return [path for segment in gone for path in segment.remove()]
+
+
+def _deletable(log: Log, now_ms: int) -> int:
+    """How many segments, from the oldest on. One whose end lies above the HW stays, and all behind it (KAFKA-5634)."""
+    config = log.config
+    excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    count = 0
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        end = following.base_offset
+        if end > log.high_watermark:
+            break
+        segment.load_timestamps()
+        too_old = config.retention_ms >= 0 and 0 <= segment.max_timestamp < now_ms - config.retention_ms
+        too_many = excess >= segment.size and config.retention_bytes >= 0
+        if not (end <= log.log_start_offset or too_old or too_many):
+            break
+        excess -= segment.size
+        count += 1
+    return count

@@ -1,0 +1,112 @@
+"""The recent tail: the newest batches of each log, still in the buffers that they came in.
+
+Followers and consumers that keep up are served from here: the bytes go from the producer's frame to the page cache and
+to every reader without being read back. It holds references, no copies.
+
+All logs of a broker share one budget. It counts the bytes of the batches; when it is spent, the oldest append of
+whichever log gives way. Weak spot: a batch keeps the whole frame alive that it came in, so that real memory can exceed
+the budget when frames carry batches of many partitions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from strandline.storage.disk import Buffer
+
+_COMPACT_AT = 256
+
+
+class TailBudget:
+    """About how many bytes the tails of all logs may hold together."""
+
+    __slots__ = ("_queue", "batches_max", "bytes", "bytes_max")
+
+    def __init__(self, bytes_max: int = 4 << 20, batches_max: int = 16_384) -> None:
+        self.bytes_max = bytes_max
+        self.batches_max = batches_max
+        self.bytes = 0
+        """The sum over all tails."""
+        self._queue: deque[RecentTail] = deque()
+        """One entry per batch that was added, oldest first. A truncation leaves entries behind that then evict
+        another batch of the same tail, or nothing; `batches_max` bounds them."""
+
+    def add(self, tail: RecentTail, size: int) -> None:
+        self._queue.append(tail)
+        self.bytes += size
+        while self.bytes > self.bytes_max or len(self._queue) > self.batches_max:
+            self.bytes -= self._queue.popleft().drop_oldest()
+
+
+class RecentTail:
+    """The newest batches of one log, without a gap up to its end; may be empty."""
+
+    __slots__ = ("_buffers", "_first", "_next_offsets", "_starts", "budget")
+
+    def __init__(self, budget: TailBudget) -> None:
+        self.budget = budget
+        self._starts: list[int] = []
+        """Base offsets, increasing; entries before `_first` have been dropped."""
+        self._next_offsets: list[int] = []
+        self._buffers: list[Buffer | None] = []
+        self._first = 0
+
+    def add(self, base_offset: int, next_offset: int, buffer: Buffer) -> None:
+        self._starts.append(base_offset)
+        self._next_offsets.append(next_offset)
+        self._buffers.append(buffer)
+        self.budget.add(self, len(buffer))
+
+    def drop_oldest(self) -> int:
+        """Returns the bytes given back."""
+        first = self._first
+        if first == len(self._starts):
+            return 0
+        buffer = self._buffers[first]
+        assert buffer is not None
+        self._buffers[first] = None
+        self._first = first + 1
+        if first >= _COMPACT_AT and first * 2 > len(self._starts):
+            self._compact()
+        return len(buffer)
+
+    def _compact(self) -> None:
+        first = self._first
+        del self._starts[:first], self._next_offsets[:first], self._buffers[:first]
+        self._first = 0
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Drop the batches that reach beyond the log's new end."""
+        while len(self._starts) > self._first and self._next_offsets[-1] > end_offset:
+            self._starts.pop()
+            self._next_offsets.pop()
+            buffer = self._buffers.pop()
+            assert buffer is not None
+            self.budget.bytes -= len(buffer)
+
+    def clear(self) -> None:
+        while dropped := self.drop_oldest():
+            self.budget.bytes -= dropped
+        self._compact()
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool) -> tuple[list[Buffer], int, int] | None:
+        """(buffers, size, first offset) from the batch that contains `offset` on; None when that is older than the tail."""
+        starts, ends, buffers = self._starts, self._next_offsets, self._buffers
+        index = bisect_right(starts, offset) - 1
+        if index < self._first or offset >= ends[index]:
+            return None
+        found: list[Buffer] = []
+        size = 0
+        first_offset = starts[index]
+        for i in range(index, len(starts)):
+            buffer = buffers[i]
+            assert buffer is not None
+            if ends[i] > end_offset:
+                break
+            size += len(buffer)
+            if size > max_bytes and (found or not min_one):
+                size -= len(buffer)
+                break
+            found.append(buffer)
+        return found, size, first_offset

@@ -1,0 +1,89 @@
+"""Cutting a log back: all that is derived from the batches goes back with them, and log start <= HW <= LEO holds on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from strandline.storage import recovery
+from strandline.storage.segment import DamagedBatch, Segment
+
+if TYPE_CHECKING:
+    from strandline.storage.log import Log
+
+logger = structlog.get_logger()
+
+
+def truncate_to(log: Log, offset: int) -> bool:
+    """See `Log.truncate_to`."""
+    if offset >= log.log_end_offset:
+        log.epochs.truncate_from_end(max(offset, 0))
+        return False
+    if offset < log.segments[0].base_offset:
+        truncate_fully_and_start_at(log, max(offset, 0))
+        return True
+    old_end = log.log_end_offset
+    offset = _cut_segments(log, offset)
+    _after_cut(log, offset)
+    logger.info("truncated", topic=log.name, partition=log.partition, to=offset, log_end_offset=old_end)
+    return True
+
+
+def _cut_segments(log: Log, offset: int) -> int:
+    """Returns the log's new end: `offset`, or the start of the batch that holds it."""
+    keep = log.segment_for(offset)
+    removed = log.segments[keep + 1 :]
+    del log.segments[keep + 1 :]
+    for segment in removed:
+        discard(log, segment)
+    segment = log.segments[keep]
+    try:
+        found = segment.position_of(offset)
+    except DamagedBatch as e:
+        segment.truncate_to(e.position, e.offset)
+        return e.offset
+    if found is not None:
+        position, header = found
+        offset = header.base_offset
+        segment.truncate_to(position, offset)
+    return offset
+
+
+def discard(log: Log, segment: Segment) -> None:
+    """Unlink at once: the name may be needed again. Few bytes, as a rule: what is truncated was never committed."""
+    for path in segment.remove():
+        log.files.remove(path)
+    log.unsynced[log.dir] = None
+
+
+def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+    """See `Log.truncate_fully_and_start_at`."""
+    for segment in log.segments:
+        discard(log, segment)
+    log.segments[:] = [Segment.create(log.files, log.dir, offset, log.segments[-1].created_ms)]
+    log.log_start_offset = offset
+    log.epochs.clear()
+    log.corrupt_at = None
+    _after_cut(log, offset)
+    log.high_watermark = offset
+    logger.info("truncated fully", topic=log.name, partition=log.partition, start=offset)
+
+
+def _after_cut(log: Log, end: int) -> None:
+    log.truncations += 1
+    log.cursors.clear()
+    log.tail.truncate_to(end)
+    log.log_end_offset = end
+    log.log_start_offset = min(log.log_start_offset, end)
+    log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
+    log.epochs.truncate_from_end(end)
+    if log.corrupt_at is not None and log.corrupt_at >= end:
+        log.corrupt_at = None
+    recovery.remove_snapshots(log, above=end)
+    if not log.producers.all_end_before(end):
+        recovery.load_producers(log, trusted_to=end)
+    if log.recovery_point > end:
+        log.recovery_point = end
+        if log.on_recovery_point_lowered is not None:
+            log.on_recovery_point_lowered(log)

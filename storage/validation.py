@@ -1,0 +1,79 @@
+"""What a log asks of batches before it takes them, from the headers alone: never a look at a record."""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import (
+    CONTROL_MASK,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    check_crc,
+    corrupt,
+    read_header,
+    validate_records,
+)
+from strandline.storage.disk import Buffer
+from strandline.storage.log_config import CREATE_TIME, LogConfig
+
+
+def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_control: bool) -> list[BatchHeader]:
+    """The headers of a producer's batches, each found whole, uncorrupted and within the topic's rules."""
+    headers: list[BatchHeader] = []
+    position, end = 0, len(records)
+    if not end:
+        raise BrokerError(ErrorCode.INVALID_RECORD, "there is no batch to append")
+    if end > config.segment_bytes:
+        raise BrokerError(
+            ErrorCode.RECORD_LIST_TOO_LARGE, f"{end} bytes do not fit into a segment of {config.segment_bytes} bytes"
+        )
+    while position < end:
+        header = read_header(records, position)
+        if header.size > config.max_message_bytes:
+            raise BrokerError(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}"
+            )
+        if not check_crc(records, position, header.size):
+            corrupt("a produced batch failed its checksum")
+        validate_records(records, position, header)
+        if header.attributes & CONTROL_MASK and not accept_control:
+            raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
+        if config.message_timestamp_type == CREATE_TIME:
+            _check_timestamps(header, config, now_ms)
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.attributes & TIMESTAMP_TYPE_MASK:
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only a broker marks a batch as LogAppendTime")
+    newest, oldest = header.max_timestamp, header.base_timestamp
+    if newest < -1 or newest - now_ms > config.message_timestamp_after_max_ms:
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of the broker's {now_ms}")
+    if oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms:
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind the broker's {now_ms}")
+
+
+def check_fetched(records: Buffer, next_offset: int, max_epoch: int, last_epoch: int) -> list[BatchHeader]:
+    """The headers of the fetched batches up to the first of an epoch newer than `max_epoch`.
+
+    They must go on exactly at `next_offset`, with epochs that never decrease: anything else is not this log's
+    continuation, and nothing of it may be appended.
+    """
+    headers: list[BatchHeader] = []
+    position, end = 0, len(records)
+    while position < end:
+        header = read_header(records, position)
+        if header.leader_epoch > max_epoch:
+            break
+        if header.base_offset != next_offset:
+            corrupt(f"offset {next_offset} was to follow, the leader sent {header.base_offset}")
+        if header.leader_epoch < last_epoch or header.leader_epoch < 0:
+            corrupt(f"epoch {header.leader_epoch} after epoch {last_epoch} at offset {next_offset}")
+        if not check_crc(records, position, header.size):
+            corrupt(f"the batch fetched at offset {next_offset} failed its checksum")
+        headers.append(header)
+        next_offset += header.last_offset_delta + 1
+        last_epoch = header.leader_epoch
+        position += header.size
+    return headers
