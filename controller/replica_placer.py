@@ -8,6 +8,9 @@ Three brokers in racks A, B, C and the start at A0 give:
 
 Unfenced brokers are used first; the first replica, which will lead, is always an unfenced one. Brokers that are
 shutting down are not offered at all. Without racks all brokers are one rack.
+
+Weak spot, Kafka's too: with as many brokers in each rack as there are racks, rack and broker advance in step, and some
+brokers lead more than others until the shuffle; replicas are even.
 """
 
 from __future__ import annotations

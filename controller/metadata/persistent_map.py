@@ -30,12 +30,13 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         self._size = len(self._base)
 
     def __getitem__(self, key: K) -> V:
-        value = self._overlay.get(key, _MISSING)
-        if value is not _MISSING:
-            return value
-        if key in self._overlay:
+        overlay = self._overlay
+        if key not in overlay:
+            return self._base[key]
+        value = overlay[key]
+        if value is _MISSING:
             raise KeyError(key)
-        return self._base[key]
+        return value
 
     def get(self, key: K, default: Any = None) -> Any:
         overlay = self._overlay
@@ -69,7 +70,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         """The next version: `changes` set, the keys of `removed` gone (a key of both is gone)."""
         if not changes and not removed:
             return self
-        overlay = self._overlay | changes
+        overlay = {**self._overlay, **changes}
         for key in removed or ():
             overlay[key] = _MISSING
         return self._next(overlay)

@@ -1,0 +1,105 @@
+"""The controller's APIs: each request becomes a decision, each decision's reply an answer.
+
+A controller that is not active answers everything here with NOT_CONTROLLER and names the active one, if it knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from strandline.controller.cluster_control import heartbeat, register_broker
+from strandline.controller.config_control import describe_configs, incremental_alter_configs
+from strandline.controller.controller import ActiveState, Controller
+from strandline.controller.decision import Decision
+from strandline.controller.producer_id_control import allocate_producer_ids
+from strandline.controller.replication_control import alter_partition, elect_leaders
+from strandline.controller.topic_control import TopicControl, delete_topics
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from strandline.protocol.messages.common import Message
+
+Decide = Callable[[ActiveState, Any], Decision[Any]]
+
+
+class Request(Protocol):
+    """What is used of `protocol/rpc/server.py`'s ServerRequest."""
+
+    @property
+    def body(self) -> Any: ...
+
+    def reply(self, body: Message) -> None: ...
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None: ...
+
+
+class ControllerApis:
+    def __init__(self, controller: Controller, topics: TopicControl, cluster_id: str) -> None:
+        self._controller = controller
+        self._topics = topics
+        self._cluster_id = cluster_id
+
+    def handlers(self) -> Mapping[int, Callable[[Request], None]]:
+        c, topics = self._controller, self._topics
+        decisions: dict[int, Decide] = {
+            apis.BROKER_REGISTRATION: self._register_broker,
+            apis.BROKER_HEARTBEAT: self._heartbeat,
+            apis.ALTER_PARTITION: lambda active, body: alter_partition(c.image, body),
+            apis.ALLOCATE_PRODUCER_IDS: lambda active, body: allocate_producer_ids(c.image, body),
+            apis.CREATE_TOPICS: lambda active, body: topics.create_topics(c.image, active.index, body),
+            apis.DELETE_TOPICS: lambda active, body: delete_topics(c.image, body),
+            apis.CREATE_PARTITIONS: lambda active, body: topics.create_partitions(c.image, body),
+            apis.INCREMENTAL_ALTER_CONFIGS: lambda active, body: incremental_alter_configs(c.image, body),
+            apis.DESCRIBE_CONFIGS: lambda active, body: Decision(describe_configs(c.image, body)),
+            apis.ELECT_LEADERS: lambda active, body: elect_leaders(c.image, body),
+            apis.DESCRIBE_CLUSTER: lambda active, body: Decision(self._describe_cluster(body)),
+        }
+        return {key: self._handler(decide) for key, decide in decisions.items()}
+
+    def _handler(self, decide: Decide) -> Callable[[Request], None]:
+        def handle(request: Request) -> None:
+            def on_reply(reply: Message | BrokerError) -> None:
+                if isinstance(reply, BrokerError):
+                    request.refuse(reply.code, reply.message)
+                else:
+                    request.reply(reply)
+
+            self._controller.submit(lambda active: decide(active, request.body), on_reply)
+
+        return handle
+
+    def _register_broker(self, active: ActiveState, body: Any) -> Decision[Any]:
+        c = self._controller
+        return register_broker(
+            c.image,
+            active.index,
+            active.sessions,
+            body,
+            cluster_id=self._cluster_id,
+            next_offset=c.next_offset,
+            now=c.now(),
+        )
+
+    def _heartbeat(self, active: ActiveState, body: Any) -> Decision[Any]:
+        c = self._controller
+        return heartbeat(c.image, active.index, active.sessions, body, committed_offset=c.committed_offset, now=c.now())
+
+    def _describe_cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:
+        brokers = []
+        for broker_id, broker in sorted(self._controller.image.brokers.items()):
+            endpoint = broker.endpoint()
+            if endpoint is None or (broker.fenced and not body.include_fenced_brokers):
+                continue
+            brokers.append(
+                DescribeClusterBroker(
+                    broker_id,
+                    endpoint.host,
+                    endpoint.port,
+                    broker.rack,
+                    broker.fenced,
+                    broker.broker_epoch,
+                    broker.in_controlled_shutdown,
+                )
+            )
+        return DescribeClusterResponse(0, None, self._cluster_id, self._controller.node_id, brokers)

@@ -1,0 +1,200 @@
+"""Noticing dead brokers: the session timer, and the fast path for a process that was killed.
+
+The session timeout alone leaves a killed broker's partitions without a leader for seconds. But when a process dies, the
+kernel closes its connections at once. So when the connection that carried a broker's heartbeats breaks, the controller
+knocks at the broker's own door:
+
+    it answers, with the incarnation id of its registration  -> it lives; leave it to the session timeout
+    no answer at all (host away, process stopped)            -> cannot be told; leave it to the session timeout
+    refused, or another incarnation answers                  -> dead: fence it after a short grace, unless it is back
+    accepted and closed again                                -> perhaps just dying: look once more after the grace
+
+A new active controller has no connections yet. It gives each broker a moment to come to it, then knocks at the doors of
+those that did not: a broker that died together with the last controller is noticed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
+from typing import Any, Protocol
+
+import structlog
+
+from strandline.controller.controller import Controller
+from strandline.controller.metadata.image import BrokerRegistration
+from strandline.protocol.apis import API_VERSIONS
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
+
+log = structlog.get_logger()
+
+PROBE_TIMEOUT_MS = 1000
+
+
+class Probe(Enum):
+    ALIVE = "alive"
+    DEAD = "dead"
+    DYING = "accepted and closed"
+    UNKNOWN = "no answer"
+
+
+class Tagged(Protocol):
+    """A server connection; `tag` is the broker id whose heartbeats it carries."""
+
+    tag: Any
+
+
+class BrokerLiveness:
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        grace_ms: int,
+        session_timeout_ms: int,
+        probe: Callable[[BrokerRegistration], Awaitable[Probe]],
+    ) -> None:
+        self._controller = controller
+        self._grace_s = grace_ms / 1000
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._probe = probe
+        self._connections: dict[int, Tagged] = {}
+        """Broker id -> the connection that last carried a heartbeat of its present incarnation."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._planned = 0.0
+        """When the timer should fire; firing much later means that this process stood still."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # -- from the server --
+
+    def on_active(self) -> None:
+        self._arm()
+        patience_s = self._session_timeout_s / 3
+        for broker in self._controller.image.brokers.values():
+            if not broker.fenced:
+                self._spawn(self._look_for(broker, patience_s))
+
+    def on_inactive(self) -> None:
+        self._connections.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def stop(self) -> None:
+        self.on_inactive()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def on_heartbeat(self, connection: Tagged, broker_id: int, broker_epoch: int) -> None:
+        """A heartbeat was heard; it counts when it is from the registered incarnation."""
+        active = self._controller.active
+        if active is None or active.sessions.get(broker_id, broker_epoch) is None:
+            return
+        if self._connections.get(broker_id) is not connection:
+            connection.tag = broker_id
+            self._connections[broker_id] = connection
+        self._arm()
+
+    def on_registration(self) -> None:
+        self._arm()
+
+    def on_connection_lost(self, connection: Tagged) -> None:
+        broker_id = connection.tag
+        if broker_id is None or self._connections.get(broker_id) is not connection:
+            return
+        del self._connections[broker_id]
+        broker = self._controller.image.brokers.get(broker_id)
+        active = self._controller.active
+        # Without a session there is nothing to end: the broker was fenced, or has told us that it stops.
+        if broker is not None and active is not None and active.sessions.get(broker_id, broker.broker_epoch):
+            self._spawn(self._suspect(broker))
+
+    # -- sessions --
+
+    def _arm(self) -> None:
+        """One timer for all sessions; it fires at the first deadline, which renewals only ever move away."""
+        active = self._controller.active
+        if self._timer is not None or active is None:
+            return
+        deadline = active.sessions.next_deadline()
+        if deadline is not None:
+            self._planned = deadline
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        controller = self._controller
+        active = controller.active
+        late_s = controller.now() - self._planned
+        if active is not None and late_s > self._session_timeout_s / 2:
+            # This process was stopped: heartbeats may lie unread in the sockets. Silence was ours, not theirs.
+            log.warning("sessions_extended", reason="the controller itself stood still", seconds=round(late_s, 3))
+            live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
+            active.sessions.restart(live, controller.now())
+        controller.fence_expired()
+        self._arm()
+
+    # -- the fast path --
+
+    async def _look_for(self, broker: BrokerRegistration, patience_s: float) -> None:
+        await asyncio.sleep(patience_s)
+        if self._is_away(broker):
+            await self._suspect(broker)
+
+    async def _suspect(self, broker: BrokerRegistration) -> None:
+        """The heartbeat connection broke: find out, and fence the broker if it is dead and has not come back."""
+        loop = asyncio.get_running_loop()
+        grace_ends = loop.time() + self._grace_s
+        found = await self._probe(broker)
+        if found in (Probe.ALIVE, Probe.UNKNOWN):
+            return
+        await asyncio.sleep(max(0.0, grace_ends - loop.time()))
+        if found is Probe.DYING and self._is_away(broker):
+            found = await self._probe(broker)
+        if found is Probe.DEAD and self._is_away(broker):
+            self._controller.fence(broker.broker_id, broker.broker_epoch, "its connection broke and its port refuses us")
+
+    def _is_away(self, broker: BrokerRegistration) -> bool:
+        """Still the same incarnation, and no heartbeat on a living connection since."""
+        now_registered = self._controller.image.brokers.get(broker.broker_id)
+        same = now_registered is not None and now_registered.broker_epoch == broker.broker_epoch
+        return self._controller.active is not None and same and broker.broker_id not in self._connections
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("probe_failed", exc_info=task.exception())
+
+
+async def probe_broker(broker: BrokerRegistration) -> Probe:
+    """Knock at the broker's first listener and compare incarnation ids."""
+    from strandline.protocol.rpc.connection import Connection
+
+    endpoint = broker.endpoint()
+    if endpoint is None:
+        return Probe.UNKNOWN
+    try:
+        connection = await Connection.connect(
+            endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_TIMEOUT_MS
+        )
+    except BrokerError as e:
+        refused = isinstance(e.__cause__, ConnectionRefusedError)
+        return Probe.DEAD if refused else Probe.UNKNOWN
+    try:
+        answer = await connection.request(
+            API_VERSIONS, ApiVersionsRequest("strandline-controller", ""), timeout_ms=PROBE_TIMEOUT_MS
+        )
+    except BrokerError:
+        return Probe.DYING if connection.closed else Probe.UNKNOWN
+    finally:
+        connection.close()
+    if not isinstance(answer, ApiVersionsResponse) or answer.incarnation_id != broker.incarnation_id:
+        return Probe.DEAD
+    return Probe.ALIVE

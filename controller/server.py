@@ -1,0 +1,137 @@
+"""A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from strandline.controller.config import ControllerConfig
+from strandline.controller.controller import Controller
+from strandline.controller.handlers import ControllerApis
+from strandline.controller.liveness import BrokerLiveness, probe_broker
+from strandline.controller.raft.quorum import Quorum
+from strandline.controller.topic_control import TopicControl, TopicDefaults
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors, new_uuid
+from strandline.protocol.errors import UsageError
+from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
+from strandline.storage.files import Files
+
+log = structlog.get_logger()
+
+DRAIN_MS = 200
+"""How long stopping waits for requests that are being answered."""
+
+
+class ControllerServer:
+    def __init__(self, config: ControllerConfig, doors: Doors, files: Files) -> None:
+        self.config = config
+        self.port = config.port
+        """After `start`: the port that was bound."""
+        self.ready = asyncio.Event()
+        """Set when this node knows an active controller for the first time."""
+        self.incarnation_id = new_uuid(doors.random)
+        self._doors = doors
+        self._files = files
+        self.controller: Controller
+        self.quorum: Quorum
+        self._liveness: BrokerLiveness
+        self._server: Server
+
+    async def start(self) -> None:
+        """Listens and takes part in the quorum when this returns; `UsageError` when the address cannot be bound."""
+        self._build()
+        await self.quorum.start()
+        try:
+            self.port = await self._server.start(self.config.host, self.config.port)
+        except OSError as e:
+            await self.quorum.stop()
+            address = f"{self.config.host}:{self.config.port}"
+            raise UsageError(f"cannot listen on {address}: {e.strerror or e}") from e
+
+    async def stop(self) -> None:
+        """Hand over first, so that another controller is active before this one is gone."""
+        await self._liveness.stop()
+        await self.quorum.stop()
+        await self._server.stop(DRAIN_MS)
+
+    def _build(self) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        session_timeout_ms = config["broker.session.timeout.ms"]
+        self.controller = _KnowsWhenReady(
+            node_id=config.node_id, session_timeout_ms=session_timeout_ms, now=loop.time, ready=self.ready
+        )
+        self.quorum = Quorum(
+            node_id=config.node_id,
+            cluster_id=config.cluster_id,
+            voters=config.voters,
+            data_dir=config.data_dir,
+            files=self._files,
+            doors=self._doors,
+            config=config.raft,
+            listener=self.controller,
+        )
+        self.controller.quorum = self.quorum
+        self._liveness = BrokerLiveness(
+            self.controller,
+            grace_ms=config["broker.connection.loss.grace.ms"],
+            session_timeout_ms=session_timeout_ms,
+            probe=probe_broker,
+        )
+        self.controller.on_active = self._liveness.on_active
+        self.controller.on_inactive = self._liveness.on_inactive
+        self._server = Server(
+            self._handlers(),
+            role="controller",
+            node_id=config.node_id,
+            cluster_id=config.cluster_id,
+            incarnation_id=self.incarnation_id,
+            listener_name=config.listener_name,
+            limits=Limits(
+                max_frame_bytes=config["socket.request.max.bytes"],
+                max_connections=config["max.connections"],
+                idle_ms_max=config["connections.max.idle.ms"],
+            ),
+            on_connection_lost=self._on_connection_lost,
+        )
+
+    def _handlers(self) -> Mapping[int, Any]:
+        defaults = TopicDefaults(self.config["num.partitions"], self.config["default.replication.factor"])
+        topics = TopicControl(self._doors.random, defaults)
+        ours: dict[int, Callable[[Any], None]] = dict(ControllerApis(self.controller, topics, self.config.cluster_id).handlers())
+        decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
+
+        def handle_heartbeat(request: ServerRequest) -> None:
+            decide_heartbeat(request)
+            self._liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
+
+        def handle_registration(request: ServerRequest) -> None:
+            decide_registration(request)
+            self._liveness.on_registration()
+
+        ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
+        ours[apis.BROKER_REGISTRATION] = handle_registration
+        return {**self.quorum.handlers, **ours}
+
+    def _on_connection_lost(self, connection: ServerConnection) -> None:
+        self._liveness.on_connection_lost(connection)
+
+
+class _KnowsWhenReady(Controller):
+    """Also tells when a leader is known for the first time."""
+
+    def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], ready: asyncio.Event) -> None:
+        super().__init__(node_id=node_id, session_timeout_ms=session_timeout_ms, now=now)
+        self._ready = ready
+
+    def on_leader(self, epoch: int) -> None:
+        super().on_leader(epoch)
+        self._ready.set()
+
+    def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        super().on_leader_changed(leader_id, epoch)
+        if leader_id is not None and leader_id >= 0 and leader_id != self.node_id:
+            self._ready.set()

@@ -1,0 +1,293 @@
+"""Brokers that come, live, leave and die, as the controller sees them."""
+
+from __future__ import annotations
+
+import pytest
+from controller_world import World, registration
+
+from strandline.controller.metadata.records import NO_LEADER
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import CreatableTopic, CreateTopicsRequest
+from strandline.protocol.messages.cluster import AllocateProducerIdsRequest
+from strandline.protocol.messages.common import Listener
+
+
+def code_of(world: World, api_key: int, body: object) -> ErrorCode:
+    with pytest.raises(BrokerError) as caught:
+        world.call(api_key, body)
+    return caught.value.code
+
+
+# -- registration -----------------------------------------------------------------------------------------------------
+
+
+def test_the_broker_epoch_is_the_offset_of_the_registration_record() -> None:
+    world = World()
+    offset = world.quorum.log_end_offset
+    assert world.register(1) == offset
+    assert world.image.brokers[1].broker_epoch == offset
+    assert world.image.brokers[1].fenced
+
+
+def test_a_second_live_process_with_the_same_id_is_refused_while_the_session_lives() -> None:
+    """S51: also while the first one is still fenced."""
+    world = World()
+    epoch = world.register(1, incarnation=1)
+    assert code_of(world, apis.BROKER_REGISTRATION, registration(1, 2)) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    world.now += 2.9
+    world.heartbeat(1)
+    world.now += 2.9
+    assert code_of(world, apis.BROKER_REGISTRATION, registration(1, 2)) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert world.image.brokers[1].broker_epoch == epoch
+    world.now += 0.2
+    assert world.register(1, incarnation=2) > epoch
+
+
+def test_the_same_incarnation_registers_again_without_a_new_epoch() -> None:
+    """S51: its first answer was lost. It stays unfenced; with nothing new, nothing is written."""
+    world = World(brokers=1)
+    epoch, end = world.epoch(1), world.quorum.log_end_offset
+    assert world.register(1) == epoch
+    assert world.quorum.log_end_offset == end
+    moved = [Listener("PLAINTEXT", "10.0.0.9", 9092)]
+    assert world.register(1, listeners=moved) == epoch
+    assert world.image.brokers[1].listeners == tuple(moved)
+    assert not world.image.brokers[1].fenced
+
+
+def test_a_wrong_cluster_id_is_refused() -> None:
+    """S51."""
+    world = World()
+    assert code_of(world, apis.BROKER_REGISTRATION, registration(1, cluster="other")) == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert not world.image.brokers
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"broker_id": -1},
+        {"incarnation_id": bytes(16)},
+        {"listeners": []},
+        {"listeners": [Listener("A", "", 9092)]},
+        {"listeners": [Listener("A", "h", 0)]},
+        {"listeners": [Listener("A", "h", 1), Listener("A", "h", 2)]},
+    ],
+    ids=str,
+)
+def test_a_registration_that_cannot_be_used_is_refused(wrong: dict[str, object]) -> None:
+    world = World()
+    request = registration(1)
+    for name, value in wrong.items():
+        setattr(request, name, value)
+    assert code_of(world, apis.BROKER_REGISTRATION, request) == ErrorCode.INVALID_REQUEST
+
+
+def test_a_new_process_first_takes_the_old_one_out_of_the_isrs() -> None:
+    """The old process died and its session is over, but nobody had fenced it yet: one batch does both."""
+    world = World(brokers=3)
+    world.create("t", [[1, 2, 3]])
+    world.now += 2
+    world.heartbeat(2), world.heartbeat(3)
+    world.now += 2
+    batches = len(world.quorum.batches)
+    world.register(1, incarnation=2)
+    assert len(world.quorum.batches) == batches + 1
+    assert (world.partition("t").leader, world.partition("t").isr) == (2, (2, 3))
+    assert world.image.brokers[1].fenced
+    assert world.epoch(1) == world.image.offset
+
+
+# -- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_is_unfenced_only_when_it_has_read_its_own_registration() -> None:
+    """Else it would lead with metadata from before it existed."""
+    world = World()
+    epoch = world.register(1)
+    answer = world.heartbeat(1, offset=epoch - 1)
+    assert (answer.is_caught_up, answer.is_fenced) == (False, True)
+    assert world.heartbeat(1, offset=epoch, want_fence=True).is_fenced
+    answer = world.heartbeat(1, offset=epoch)
+    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    assert not world.image.brokers[1].fenced
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
+    world = World(brokers=1)
+    end = world.quorum.log_end_offset
+    assert not world.heartbeat(1).is_fenced
+    assert world.quorum.log_end_offset == end
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_a_heartbeat_of_another_epoch_is_refused_and_renews_no_session(difference: int) -> None:
+    """F15."""
+    world = World(brokers=1)
+    world.now += 2.5
+    request = world.heartbeat_request(1, epoch=world.epoch(1) + difference)
+    assert code_of(world, apis.BROKER_HEARTBEAT, request) == ErrorCode.STALE_BROKER_EPOCH
+    world.now += 1
+    world.controller.fence_expired()
+    assert world.image.brokers[1].fenced
+
+
+def test_a_broker_that_wants_to_be_fenced_is_fenced() -> None:
+    world = World(brokers=2)
+    world.create("t", [[1, 2]])
+    assert world.heartbeat(1, want_fence=True).is_fenced
+    assert (world.partition("t").leader, world.partition("t").isr) == (2, (2,))
+
+
+def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
+    disk, other = b"d" * 16, b"e" * 16
+    world = World(brokers=1)
+    world.start_broker(2, log_dirs=[disk])
+    world.create("t", [[2, 1]])
+    assert not world.heartbeat(2, offline_log_dirs=[other]).is_fenced
+    assert world.heartbeat(2, offline_log_dirs=[disk]).is_fenced
+    assert world.partition("t").leader == 1
+    assert world.heartbeat(2, offline_log_dirs=[disk]).is_fenced
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_broker_is_fenced_after_the_session_timeout_and_not_before() -> None:
+    world = World(brokers=2)
+    world.create("t", [[1, 2]])
+    world.now += 2
+    world.heartbeat(2)
+    world.now += 0.999
+    world.controller.fence_expired()
+    assert not world.image.brokers[1].fenced
+    world.now += 0.001
+    world.controller.fence_expired()
+    assert world.image.brokers[1].fenced
+    assert not world.image.brokers[2].fenced
+    assert world.partition("t").leader == 2
+    active = world.controller.active
+    assert active is not None
+    assert active.sessions.next_deadline() == pytest.approx(1000 + 5)
+
+
+def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+    """It cannot know since when they are silent. A fenced one has none: its successor may register at once."""
+    world = World(brokers=2)
+    world.kill_broker(2)
+    world.now += 100
+    world.controller.on_resign(1)
+    world.become_active(epoch=2)
+    world.now += 2.999
+    world.controller.fence_expired()
+    assert not world.image.brokers[1].fenced
+    assert world.register(2, incarnation=5) > 0
+    world.now += 0.001
+    world.controller.fence_expired()
+    assert world.image.brokers[1].fenced
+
+
+def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
+    """The probe of the old process may end after the new one registered."""
+    world = World(brokers=1)
+    old = world.epoch(1)
+    world.now += 10
+    world.start_broker(1, incarnation=2)
+    world.controller.fence(1, old, "late")
+    assert not world.image.brokers[1].fenced
+
+
+# -- controlled shutdown ------------------------------------------------------------------------------------------------
+
+
+def test_controlled_shutdown_moves_leaders_first_and_lets_the_broker_go_when_it_knows_it() -> None:
+    """Leaders away and out of the ISRs in one batch; then commit, then the broker's own word that it has read it."""
+    world = World(brokers=3)
+    world.create("t", [[1, 2, 3], [2, 1, 3]])
+    world.auto_commit = False
+    batches = len(world.quorum.batches)
+    before = world.image.offset
+    first = world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True))
+    moved = world.image.offset
+    assert first.answers == []
+    assert len(world.quorum.batches) == batches + 1
+    assert [world.partition("t", i).leader for i in (0, 1)] == [2, 2]
+    assert [world.partition("t", i).isr for i in (0, 1)] == [(2, 3), (2, 3)]
+    uncommitted = world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True, offset=moved))
+    world.commit()
+    assert [a.should_shut_down for a in first.answers + uncommitted.answers] == [False, False]
+    world.auto_commit = True
+    assert not world.heartbeat(1, want_shut_down=True, offset=before).should_shut_down
+    assert not world.image.brokers[1].fenced
+    last = world.heartbeat(1, want_shut_down=True, offset=moved)
+    assert (last.should_shut_down, last.is_fenced) == (True, True)
+    assert world.image.brokers[1].fenced
+
+
+def test_a_broker_that_leads_nothing_may_stop_at_once_and_leaves_the_isrs() -> None:
+    world = World(brokers=2)
+    world.create("t", [[2, 1]])
+    answer = world.heartbeat(1, want_shut_down=True)
+    assert (answer.should_shut_down, answer.is_fenced) == (True, True)
+    assert world.partition("t").isr == (2,)
+
+
+def test_after_an_orderly_stop_the_next_process_registers_at_once() -> None:
+    """The session ends with the word to stop, not by timeout."""
+    world = World(brokers=2)
+    world.heartbeat(1, want_shut_down=True)
+    assert world.register(1, incarnation=2)
+
+
+def test_a_fenced_broker_that_wants_to_stop_may() -> None:
+    world = World()
+    world.register(1)
+    assert world.heartbeat(1, want_shut_down=True).should_shut_down
+
+
+def test_a_shutdown_goes_on_under_the_next_controller() -> None:
+    """The offset to wait for was in the first one's memory; the next takes what it has read itself."""
+    world = World(brokers=2)
+    world.create("t", [[1, 2]])
+    assert not world.heartbeat(1, want_shut_down=True).should_shut_down
+    world.controller.on_resign(1)
+    world.become_active(epoch=2)
+    assert not world.heartbeat(1, want_shut_down=True, offset=0).should_shut_down
+    assert not world.heartbeat(1, want_shut_down=True, offset=world.image.offset - 1).should_shut_down
+    assert world.heartbeat(1, want_shut_down=True).should_shut_down
+
+
+def test_the_only_in_sync_replica_may_stop_too_and_its_partition_waits_for_it() -> None:
+    world = World(brokers=2)
+    world.create("t", [[1, 2]])
+    world.alter("t", [1])
+    world.heartbeat(1, want_shut_down=True)
+    assert world.heartbeat(1, want_shut_down=True).should_shut_down
+    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (1,))
+    world.start_broker(1, incarnation=2)
+    assert world.partition("t").leader == 1
+
+
+def test_a_broker_that_is_leaving_gets_no_new_replicas() -> None:
+    world = World(brokers=3)
+    world.create("t", [[1, 2, 3]])
+    world.heartbeat(1, want_shut_down=True)
+    topics = [CreatableTopic("u", 4, 2), CreatableTopic("v", 1, 3)]
+    u, v = world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics)).topics
+    assert (u.error_code, v.error_code) == (0, ErrorCode.INVALID_REPLICATION_FACTOR)
+    assert {b for i in range(4) for b in world.partition("u", i).replicas} == {2, 3}
+
+
+# -- producer ids -----------------------------------------------------------------------------------------------------
+
+
+def test_producer_ids_are_given_in_blocks_that_never_overlap() -> None:
+    world = World(brokers=2)
+    starts = []
+    for broker_id in (1, 2, 1):
+        answer = world.call(apis.ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest(broker_id, world.epoch(broker_id)))
+        assert answer.producer_id_len == 1000
+        starts.append(answer.producer_id_start)
+    assert starts == [0, 1000, 2000]
+    stale = AllocateProducerIdsRequest(1, world.epoch(1) + 1)
+    assert code_of(world, apis.ALLOCATE_PRODUCER_IDS, stale) == ErrorCode.STALE_BROKER_EPOCH

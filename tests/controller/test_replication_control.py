@@ -1,0 +1,244 @@
+"""AlterPartition and elections: every check, and what a broker's death does to its partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from controller_world import World
+
+from strandline.controller.metadata.records import NO_LEADER
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    PREFERRED_ELECTION,
+    UNCLEAN_ELECTION,
+    ElectLeadersPartition,
+    ElectLeadersRequest,
+    ElectLeadersResult,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    """Brokers 1-4; topic t with one partition on 1, 2, 3, led by 1."""
+    world = World(brokers=4)
+    world.create("t", [[1, 2, 3]])
+    return world
+
+
+def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
+    """An ISR change is no change of leadership: followers keep fetching."""
+    answer = world.alter("t", [1, 2])
+    assert (answer.error_code, answer.isr, answer.leader_id, answer.leader_epoch, answer.partition_epoch) == (0, [1, 2], 1, 0, 1)
+    assert world.partition("t").isr == (1, 2)
+    answer = world.alter("t", [1, 2, 3])
+    assert (answer.isr, answer.leader_epoch, answer.partition_epoch) == ([1, 2, 3], 0, 2)
+    assert world.partition("t").isr == (1, 2, 3)
+
+
+def test_the_same_isr_again_is_accepted_and_writes_nothing(world: World) -> None:
+    before = world.quorum.log_end_offset
+    answer = world.alter("t", [1, 2, 3])
+    assert (answer.error_code, answer.partition_epoch) == (0, 0)
+    assert world.quorum.log_end_offset == before
+
+
+REFUSALS: list[tuple[str, list[int], dict[str, Any], ErrorCode]] = [
+    ("topic id is unknown", [1], {"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+    ("partition is unknown", [1], {"index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ("leader epoch is ahead of ours", [1], {"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+    ("partition epoch is ahead of ours", [1], {"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+    ("leader epoch is old", [1], {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+    ("sender does not lead", [1, 2], {"broker_id": 2}, ErrorCode.INVALID_REQUEST),
+    ("partition epoch is old", [1], {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+    ("isr is empty", [], {}, ErrorCode.INVALID_REQUEST),
+    ("isr names one twice", [1, 2, 2], {}, ErrorCode.INVALID_REQUEST),
+    ("isr is no subset of the replicas", [1, 4], {}, ErrorCode.INVALID_REQUEST),
+    ("isr lacks the leader", [2, 3], {}, ErrorCode.INVALID_REQUEST),
+    ("recovery state does not exist", [1], {"recovery": 2}, ErrorCode.INVALID_REQUEST),
+    ("recovery is begun by the leader", [1], {"recovery": 1}, ErrorCode.INVALID_REQUEST),
+    ("a member's epoch is another one", [1, 2], {"epochs": {2: 1}}, ErrorCode.INELIGIBLE_REPLICA),
+]
+
+
+@pytest.mark.parametrize(("isr", "overrides", "code"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS])
+def test_alter_partition_refuses_when(world: World, isr: list[int], overrides: dict[str, Any], code: ErrorCode) -> None:
+    """Kafka's checks, one by one; nothing is written."""
+    before = world.image
+    assert world.alter("t", isr, **overrides).error_code == code
+    assert world.image is before
+
+
+def test_alter_partition_of_a_stale_broker_epoch_is_refused_as_a_whole(world: World) -> None:
+    """What a former incarnation sent must not be heard (F15)."""
+    for epoch in (world.epoch(1) - 1, world.epoch(1) + 1):
+        with pytest.raises(BrokerError, match="STALE_BROKER_EPOCH"):
+            world.alter("t", [1], broker_epoch=epoch)
+    with pytest.raises(BrokerError, match="not registered"):
+        world.call(apis.ALTER_PARTITION, _forged(world, broker_id=9))
+
+
+def _forged(world: World, broker_id: int) -> Any:
+    request = world.alter_request("t", [1])
+    request.broker_id = broker_id
+    return request
+
+
+def test_two_proposals_for_one_partition_in_a_request_count_once(world: World) -> None:
+    """Both would be judged on the same state (F11)."""
+    request = world.alter_request("t", [1, 2])
+    request.partitions.append(world.alter_request("t", [1, 3]).partitions[0])
+    answers = world.call(apis.ALTER_PARTITION, request).partitions
+    assert [a.error_code for a in answers] == [0, ErrorCode.INVALID_REQUEST]
+    assert world.partition("t").isr == (1, 2)
+
+
+def test_an_unseen_epoch_is_taken_only_for_a_present_member(world: World) -> None:
+    """A new leader may not have heard of its fellow members yet; whom it adds, it has seen."""
+    assert world.alter("t", [1, 2], epochs={1: -1, 2: -1}).error_code == 0
+    assert world.alter("t", [1, 2, 3], epochs={3: -1}).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_answer_to_an_earlier_leadership_is_told_apart_by_its_leader_epoch(world: World) -> None:
+    """S17: what leader 1 of epoch 0 proposed is fenced after 1 was deposed and elected again, be the ISR right or not."""
+    held = world.alter_request("t", [1, 2])
+    world.kill_broker(1)
+    world.start_broker(1, incarnation=2)
+    world.alter("t", [2, 3, 1])
+    _elect(world, ("t", 0))
+    held.broker_epoch = world.epoch(1)
+    (answer,) = world.call(apis.ALTER_PARTITION, held).partitions
+    assert (world.partition("t").leader, world.partition("t").leader_epoch) == (1, 2)
+    assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_repeated_proposal_whose_answer_was_lost_is_told_to_look_at_the_metadata(world: World) -> None:
+    """S18, the controller's side: the first was committed, so the retry has an old partition epoch and changes nothing."""
+    request = world.alter_request("t", [1, 2])
+    world.send(apis.ALTER_PARTITION, request)
+    world.commit()
+    committed = world.partition("t")
+    (answer,) = world.call(apis.ALTER_PARTITION, request).partitions
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert world.partition("t") == committed
+
+
+def test_after_a_refusal_of_not_controller_the_same_proposal_is_accepted_by_the_next_controller(world: World) -> None:
+    """S19, the controller's side: nothing is remembered of a refused proposal."""
+    request = world.alter_request("t", [1, 2])
+    world.controller.on_resign(1)
+    with pytest.raises(BrokerError, match="NOT_CONTROLLER"):
+        world.call(apis.ALTER_PARTITION, request)
+    world.become_active(epoch=2)
+    (answer,) = world.call(apis.ALTER_PARTITION, request).partitions
+    assert (answer.error_code, answer.isr) == (0, [1, 2])
+
+
+@pytest.mark.parametrize("how", ["fenced", "shutting down"])
+def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: World, how: str) -> None:
+    """S20: the leader has not heard yet that 3 is gone, and 3's last fetch makes it propose {1, 2, 3}."""
+    if how == "fenced":
+        world.kill_broker(3)
+    else:
+        world.create("led-by-3", [[3, 1]])
+        world.heartbeat(3, want_shut_down=True)
+    assert world.partition("t").isr == (1, 2)
+    assert world.alter("t", [1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert world.partition("t").isr == (1, 2)
+
+
+def test_a_replica_that_was_reborn_is_not_added_by_what_its_leader_saw_before(world: World) -> None:
+    """S21: 2 caught up, then lost its disk and registered again; the held proposal names its old epoch."""
+    world.alter("t", [1])
+    held = world.alter_request("t", [1, 2])
+    world.kill_broker(2)
+    world.start_broker(2, incarnation=9)
+    (answer,) = world.call(apis.ALTER_PARTITION, held).partitions
+    assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
+    world.kill_broker(1)
+    assert world.partition("t").isr == (1,)
+    assert world.partition("t").leader == NO_LEADER
+
+
+def test_a_dead_leaders_partition_goes_to_the_next_replica_in_the_isr(world: World) -> None:
+    """A change of leader bumps both epochs; the order of the replicas decides, not that of the ISR."""
+    world.alter("t", [3, 1, 2])
+    world.kill_broker(1)
+    partition = world.partition("t")
+    assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (2, (3, 2), 1, 2)
+
+
+def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays(world: World) -> None:
+    world.kill_broker(2)
+    partition = world.partition("t")
+    assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (1, (1, 3), 0, 1)
+
+
+def test_the_last_member_stays_in_the_isr_and_leads_again_when_it_is_back(world: World) -> None:
+    """It alone has every committed record: another may come back before it and must not be elected."""
+    for broker_id in (1, 2, 3):
+        world.kill_broker(broker_id)
+    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))
+    world.start_broker(1, incarnation=2)
+    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))
+    world.register(3, incarnation=2)
+    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))
+    world.heartbeat(3)
+    partition = world.partition("t")
+    assert (partition.leader, partition.isr) == (3, (3,))
+
+
+def test_a_thousand_partitions_of_a_dead_broker_move_in_one_batch_well_under_200_ms() -> None:
+    """Among 4,000 others that are not touched. The bound is what fail-over can afford, several times what it takes."""
+    world = World(brokers=6)
+    world.create("mine", [[1, 2, 3]] * 1000)
+    world.create("others", [[4, 5, 6]] * 4000)
+    batches = len(world.quorum.batches)
+    started = time.perf_counter()
+    world.controller.fence(1, world.epoch(1), "test")
+    took_ms = (time.perf_counter() - started) * 1000
+    assert len(world.quorum.batches) == batches + 1
+    topic = world.image.topic("mine")
+    assert topic is not None
+    assert {(p.leader, p.isr) for p in topic.partitions.values()} == {(2, (2, 3))}
+    assert took_ms < 200
+
+
+# -- ElectLeaders -----------------------------------------------------------------------------------------------------
+
+
+def _elect(world: World, *partitions: tuple[str, int], all_of_them: bool = False) -> list[ElectLeadersResult]:
+    asked = None if all_of_them else [ElectLeadersPartition(*p) for p in partitions]
+    results: list[ElectLeadersResult] = world.call(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, asked)).results
+    return results
+
+
+def test_preferred_election_gives_the_lead_back(world: World) -> None:
+    world.kill_broker(1)
+    world.start_broker(1, incarnation=2)
+    assert _elect(world, ("t", 0))[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    world.alter("t", [2, 3, 1])
+    assert _elect(world, ("t", 0))[0].error_code == 0
+    assert (world.partition("t").leader, world.partition("t").leader_epoch) == (1, 2)
+    assert _elect(world, ("t", 0))[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
+
+
+def test_election_of_unknown_partitions_is_an_error_of_each(world: World) -> None:
+    codes = [r.error_code for r in _elect(world, ("t", 5), ("nowhere", 0))]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+
+def test_electing_all_tells_only_of_those_that_needed_it(world: World) -> None:
+    world.create("u", [[2, 3], [3, 2], [1, 2]])
+    world.kill_broker(3)
+    world.start_broker(3, incarnation=2)
+    world.alter("u", [2, 3], index=1)
+    assert [(r.topic, r.partition, r.error_code) for r in _elect(world, all_of_them=True)] == [("u", 1, 0)]
+    assert world.partition("u", 1).leader == 3
+
+
+def test_unclean_election_is_refused_with_a_reason(world: World) -> None:
+    with pytest.raises(BrokerError, match="may lose acknowledged records"):
+        world.call(apis.ELECT_LEADERS, ElectLeadersRequest(UNCLEAN_ELECTION, [ElectLeadersPartition("t", 0)]))
