@@ -48,7 +48,7 @@ def _rows() -> list[dict[str, Any]]:
         }
 
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for where, keys in (("broker", keys_of("broker")), ("controller", keys_of("controller")), ("topic", TOPIC_CONFIGS)):
+    for where, keys in (("broker", keys_of("broker")), ("controller", keys_of("controller")), ("topic", TOPIC_CONFIGS.values())):
         for key in keys:
             kind = "topic" if where == "topic" else "node"
             found.setdefault((kind, key.name), row(key, []))["used_by"].append(where)
