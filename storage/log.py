@@ -118,9 +118,9 @@ class Log:
         self.truncations = 0
         self.dirty_since_ms: int | None = None
         """When the first append after the last flush was made; kept only where `flush.ms` is set."""
-        self.on_recovery_point_lowered: Callable[[Log], None] | None = None
-        """Told before anything is appended after a truncation below the recovery point: the checkpoint on the disk must
-        not vouch for bytes that will be written later."""
+        self.on_lowered: Callable[[Log], None] | None = None
+        """Told when a truncation has lowered the recovery point or the HW, before anything is appended: the checkpoints on
+        the disk must not vouch for records that come later."""
         self._accepts_control = topic == METADATA_TOPIC
 
     @classmethod

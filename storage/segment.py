@@ -254,7 +254,7 @@ class Segment:
         header = self.header_at(position)
         return position + header.size, header.next_offset
 
-    def load_tail(self, index_interval_bytes: int) -> int:
+    def load_tail(self) -> int:
         """After an orderly stop: take up the state of the last segment from its indexes. Returns the next offset."""
         index, times = self.offset_index, self.time_index
         _, position = index.last()

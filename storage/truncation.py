@@ -76,14 +76,14 @@ def _after_cut(log: Log, end: int) -> None:
     log.tail.truncate_to(end)
     log.log_end_offset = end
     log.log_start_offset = min(log.log_start_offset, end)
+    lowered = log.recovery_point > end or log.high_watermark > end
     log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
+    log.recovery_point = min(log.recovery_point, end)
     log.epochs.truncate_from_end(end)
     if log.corrupt_at is not None and log.corrupt_at >= end:
         log.corrupt_at = None
     recovery.remove_snapshots(log, above=end)
     if not log.producers.all_end_before(end):
         recovery.load_producers(log, trusted_to=end)
-    if log.recovery_point > end:
-        log.recovery_point = end
-        if log.on_recovery_point_lowered is not None:
-            log.on_recovery_point_lowered(log)
+    if lowered and log.on_lowered is not None:
+        log.on_lowered(log)

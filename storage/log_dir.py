@@ -1,0 +1,431 @@
+"""A data directory: the logs of one broker, and what is kept for all of them together.
+
+    meta.properties        whose it is: refused when it is another node's, another cluster's, newer, or unreadable
+    .lock                  held by the process that runs on it
+    .kafka_cleanshutdown   left by an orderly stop, taken away at the start: without it every log scans its tail
+    *-checkpoint           high watermarks, recovery points, log starts; replaced as a whole
+    orders-0/              a log; `partition.metadata` in it says of which topic, by id: names come back, ids do not
+    orders-0.<id>-delete/  a log on its way out; renamed first, so that the name is free at once
+    orders-0.<id>-stray/   a log whose topic cannot be told (or is another one's); never deleted by us
+
+The first disk error takes the whole directory offline (`offline`): what its files hold is known again only after a
+restart. Files and directories that are not ours by name are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
+
+import structlog
+
+from strandline.protocol.doors import new_uuid
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    CleanShutdown,
+    MetaProperties,
+    OffsetCheckpoint,
+    PartitionMetadata,
+    TopicPartition,
+    read_if_present,
+    uuid_to_text,
+)
+from strandline.storage.disk import DiskError, Files, Lock, join
+from strandline.storage.log import METADATA_TOPIC, DirFailure, FlushWork, Log, LogConfig, TailBudget
+
+logger = structlog.get_logger()
+
+LOCK = ".lock"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+_LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
+_LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,260}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
+_MAX_PARTITION = 2**31 - 1
+
+
+class ExistingLog(NamedTuple):
+    topic: str
+    partition: int
+    topic_id: bytes
+
+
+class CheckpointFiles(NamedTuple):
+    """Checkpoints as they were at one moment; `write` may take place on a thread."""
+
+    files: Files
+    contents: list[tuple[str, bytes]]
+
+    def write(self) -> None:
+        for path, data in self.contents:
+            self.files.write_atomic(path, data)
+
+
+def log_name(topic: str, partition: int) -> str:
+    """The directory's name. Refuses what would lead out of the data directory or could not be parsed back."""
+    name = f"{topic}-{partition}"
+    match = _LOG_NAME.match(name)
+    if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION or _is_leaving(topic):
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be kept for topic {topic!r}, partition {partition}")
+    return name
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    match = _LOG_NAME.match(name)
+    if match is None or int(match[2]) > _MAX_PARTITION or match[1] in (".", ".."):
+        return None
+    return match[1], int(match[2])
+
+
+def _is_leaving(name: str) -> bool:
+    return name.endswith((DELETE_SUFFIX, STRAY_SUFFIX))
+
+
+class LogDir:
+    def __init__(self, files: Files, path: str, lock: Lock, meta: MetaProperties, tail_bytes_max: int) -> None:
+        """Use `LogDir.open`."""
+        self.files = files
+        self.path = path
+        self.meta = meta
+        self.was_clean = False
+        """Whether the last process that ran here stopped in order."""
+        self.previous_broker_epoch = -1
+        """The broker epoch that the clean-shutdown marker names, -1 for none."""
+        self.logs: dict[TopicPartition, Log] = {}
+        """The open ones."""
+        self.budget = TailBudget(tail_bytes_max)
+        self.failure = DirFailure()
+        self._lock = lock
+        self._existing: dict[TopicPartition, bytes] = {}
+        """Directories that were found at the start or made since, with their topic ids."""
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        """What the checkpoints said, for logs that are not open yet."""
+        self._departed: set[TopicPartition] = set()
+        """Deleted logs that a checkpoint file on the disk may still speak of."""
+        self._leaving: list[str] = []
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: str,
+        *,
+        node_id: int,
+        cluster_id: str | None,
+        random: Random | None = None,
+        tail_bytes_max: int = 4 << 20,
+    ) -> LogDir:
+        """Take a data directory, making it when missing. UsageError, in one sentence, when it must not be used."""
+        try:
+            files.make_dirs(path)
+            lock = files.lock(join(path, LOCK))
+        except DiskError as e:
+            raise UsageError(f"data directory {path} cannot be used: {e}") from e
+        try:
+            meta = _load_meta(files, path, node_id, cluster_id, random)
+            log_dir = cls(files, path, lock, meta, tail_bytes_max)
+            log_dir._load()
+        except DiskError as e:
+            lock.release()
+            raise UsageError(f"data directory {path} cannot be used: {e}") from e
+        except BaseException:
+            lock.release()
+            raise
+        return log_dir
+
+    @property
+    def directory_id(self) -> bytes:
+        return self.meta.directory_id
+
+    @property
+    def offline(self) -> DiskError | None:
+        """The disk error that took this directory offline."""
+        return self.failure.error
+
+    def fail(self, error: DiskError) -> None:
+        """A disk error that was met outside of a log."""
+        if self.failure.error is None:
+            self.failure.error = error
+            logger.error("log directory failed", dir=self.path, error=str(error))
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        marker = read_if_present(self.files, join(self.path, CLEAN_SHUTDOWN))
+        epoch = CleanShutdown.decode(marker) if marker is not None else None
+        if epoch is not None:
+            self.was_clean, self.previous_broker_epoch = True, epoch
+        if marker is not None:
+            # Gone for good before anything is written: a marker that came back after a power cut would tell a lie.
+            self.files.remove(join(self.path, CLEAN_SHUTDOWN))
+            self.files.fsync_dir(self.path)
+        self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
+        self._log_starts = self._read_checkpoint(LOG_STARTS)
+        for name in self.files.list(self.path):
+            self._find(name)
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """Empty when missing or damaged: a lower bound of 0 is always true, and costs a longer scan."""
+        data = read_if_present(self.files, join(self.path, name))
+        if data is None:
+            return {}
+        offsets = OffsetCheckpoint.decode(data)
+        if offsets is None:
+            logger.warning("checkpoint is damaged; starting from 0", path=join(self.path, name))
+            self.was_clean = False
+        return offsets or {}
+
+    def _find(self, name: str) -> None:
+        path = join(self.path, name)
+        if _LEAVING.match(name) and self.files.is_dir(path):
+            self._leaving.append(path)
+            return
+        key = parse_log_name(name)
+        if key is None or key[0] == METADATA_TOPIC or _is_leaving(name) or not self.files.is_dir(path):
+            return
+        data = read_if_present(self.files, join(path, PARTITION_METADATA))
+        topic_id = PartitionMetadata.decode(data) if data is not None else None
+        if topic_id is None:
+            self._set_aside(name, "partition.metadata is missing or damaged")
+        else:
+            self._existing[key] = topic_id
+
+    def _set_aside(self, name: str, reason: str) -> None:
+        """Out of the way, but not deleted: we cannot prove that it is ours to delete."""
+        target = self._free_name(name, bytes(16), STRAY_SUFFIX)
+        self.files.rename(join(self.path, name), join(self.path, target))
+        logger.warning("log set aside", dir=self.path, log=name, renamed=target, reason=reason)
+
+    def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
+        base = f"{name}.{topic_id.hex()}"
+        candidate, count = base + suffix, 1
+        while self.files.exists(join(self.path, candidate)):
+            candidate, count = f"{base}.{count}{suffix}", count + 1
+        return candidate
+
+    # -- logs -----------------------------------------------------------------------------------------------------
+
+    def existing_logs(self) -> list[ExistingLog]:
+        """The logs that have a directory here, by topic and partition."""
+        return [ExistingLog(*key, topic_id) for key, topic_id in sorted(self._existing.items())]
+
+    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int) -> Log:
+        """The partition's log; made when there is none. INCONSISTENT_TOPIC_ID when the directory is another topic's."""
+        self._check_online()
+        key = (topic, partition)
+        known = self._existing.get(key)
+        if known is not None and known != topic_id:
+            raise BrokerError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{log_name(topic, partition)} holds topic id {uuid_to_text(known)}, not {uuid_to_text(topic_id)}",
+            )
+        if key in self.logs:
+            return self.logs[key]
+        recovery_point, high_watermark = self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0)
+        try:
+            log = self._open_log(key, topic_id, config, now_ms, create=known is None)
+        except DiskError as e:
+            self.fail(e)
+            raise
+        self.logs[key] = log
+        if known is not None and (log.recovery_point < recovery_point or log.high_watermark < high_watermark):
+            self._on_lowered(log)
+        return log
+
+    def _open_log(self, key: TopicPartition, topic_id: bytes, config: LogConfig, now_ms: int, *, create: bool) -> Log:
+        path = join(self.path, log_name(*key))
+        if create:
+            self._create_log(key, path, topic_id)
+        log = Log.open(
+            self.files,
+            path,
+            topic=key[0],
+            partition=key[1],
+            topic_id=topic_id,
+            config=config,
+            log_start_offset=self._log_starts.pop(key, 0),
+            recovery_point=self._recovery_points.pop(key, 0),
+            high_watermark=self._high_watermarks.pop(key, 0),
+            clean_shutdown=self.was_clean or create,
+            now_ms=now_ms,
+            budget=self.budget,
+            failure=self.failure,
+        )
+        if create:
+            # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
+            log.unsynced.update(dict.fromkeys((join(path, PARTITION_METADATA), path, self.path)))
+        log.on_lowered = self._on_lowered
+        return log
+
+    def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
+        stale = key in self._departed
+        for offsets in (self._high_watermarks, self._recovery_points, self._log_starts):
+            stale |= offsets.pop(key, None) is not None
+        if stale:
+            # A checkpoint of the deleted log must not speak for its successor of the same name.
+            self.checkpoint_all()
+            self._departed.clear()
+        self.files.make_dirs(path)
+        self.files.write(join(path, PARTITION_METADATA), PartitionMetadata.encode(topic_id))
+        self._existing[key] = topic_id
+
+    def delete_log(self, topic: str, partition: int, topic_id: bytes) -> str | None:
+        """Take a log away: its name is free at once. Returns the renamed directory, whose removal (`remove_tree`) may be
+        slow and is the caller's, off the loop; None when there is no such log or it is another topic's."""
+        self._check_online()
+        key = (topic, partition)
+        if self._existing.get(key) != topic_id:
+            return None
+        log = self.logs.pop(key, None)
+        if log is not None:
+            log.abandon()
+        del self._existing[key]
+        self._departed.add(key)
+        name = log_name(topic, partition)
+        target = join(self.path, self._free_name(name, topic_id, DELETE_SUFFIX))
+        try:
+            self.files.rename(join(self.path, name), target)
+        except DiskError as e:
+            self.fail(e)
+            raise
+        return target
+
+    def set_aside(self, topic: str, partition: int, reason: str) -> None:
+        """Rename a log that the cluster does not know (a stray) so that it is neither served nor lost."""
+        key = (topic, partition)
+        log = self.logs.pop(key, None)
+        if log is not None:
+            log.abandon()
+        if self._existing.pop(key, None) is not None:
+            self._departed.add(key)
+            self._set_aside(log_name(topic, partition), reason)
+
+    def leaving(self) -> list[str]:
+        """Directories whose removal an earlier process did not finish; hand each to `files.remove_tree`, off the loop."""
+        leaving, self._leaving = self._leaving, []
+        return leaving
+
+    def _check_online(self) -> None:
+        if self.failure.error is not None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory is offline: {self.failure.error}")
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._write(self.high_watermark_checkpoint())
+
+    def checkpoint_recovery_points(self) -> None:
+        self._write(self._checkpoint(RECOVERY_POINTS, self._recovery_points, lambda log: log.recovery_point))
+
+    def checkpoint_log_starts(self) -> None:
+        self._write(self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save))
+
+    def checkpoint_all(self) -> None:
+        self._write(self.checkpoints())
+
+    def checkpoints(self) -> CheckpointFiles:
+        """All three, to be written now or on a thread."""
+        parts = [
+            self._checkpoint(RECOVERY_POINTS, self._recovery_points, lambda log: log.recovery_point),
+            self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save),
+            self.high_watermark_checkpoint(),
+        ]
+        return CheckpointFiles(self.files, [content for part in parts for content in part.contents])
+
+    def high_watermark_checkpoint(self) -> CheckpointFiles:
+        return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
+
+    def _checkpoint(
+        self, name: str, unopened: dict[TopicPartition, int], offset_of: Callable[[Log], int | None]
+    ) -> CheckpointFiles:
+        offsets = {key: offset for key, offset in unopened.items() if key in self._existing}
+        for key, log in self.logs.items():
+            offset = offset_of(log)
+            if offset is not None:
+                offsets[key] = offset
+        return CheckpointFiles(self.files, [(join(self.path, name), OffsetCheckpoint.encode(offsets))])
+
+    def _write(self, checkpoint: CheckpointFiles) -> None:
+        self._check_online()
+        try:
+            checkpoint.write()
+        except DiskError as e:
+            self.fail(e)
+            raise
+
+    def _on_lowered(self, _log: Log) -> None:
+        self.checkpoint_all()
+
+    def flush_work(self) -> list[tuple[Log, FlushWork]]:
+        """Closed segments that are not durable yet: `work.run()` on a thread, then `log.on_flushed(work)` here."""
+        return [(log, work) for log in self.logs.values() if (work := log.flush_work()) is not None]
+
+    # -- end ------------------------------------------------------------------------------------------------------
+
+    def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Close all logs; an orderly end leaves the marker. Offline, or with `clean` False, nothing is written."""
+        try:
+            if clean and self.failure.error is None:
+                self._close_orderly(self.logs.values(), broker_epoch)
+        finally:
+            for log in self.logs.values():
+                log.abandon()
+            self._lock.release()
+
+    def _close_orderly(self, logs: Iterable[Log], broker_epoch: int) -> None:
+        try:
+            for log in logs:
+                log.close()
+            self.checkpoint_all()
+            if self._unopened_are_whole():
+                self.files.write_atomic(join(self.path, CLEAN_SHUTDOWN), CleanShutdown.encode(broker_epoch))
+        except DiskError as e:
+            self.fail(e)
+            raise
+
+    def _unopened_are_whole(self) -> bool:
+        """Whether the marker would be true of logs, too, that nobody opened in this run."""
+        return self.was_clean or set(self._existing) == set(self.logs)
+
+
+def _log_start_to_save(log: Log) -> int | None:
+    """Only where it is not simply the first segment's base offset, as in Kafka."""
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+
+
+def _load_meta(files: Files, path: str, node_id: int, cluster_id: str | None, random: Random | None) -> MetaProperties:
+    file = join(path, META_PROPERTIES)
+    data = read_if_present(files, file)
+    if data is None:
+        if any(parse_log_name(name) for name in files.list(path) if name != f"{METADATA_TOPIC}-0"):
+            raise UsageError(f"{path} holds logs but no meta.properties: it is not known whose they are")
+        meta = MetaProperties(cluster_id, node_id, _new_directory_id(path, node_id, cluster_id, random))
+        files.write_atomic(file, meta.encode())
+        return meta
+    meta = MetaProperties.decode(data, file)
+    if meta.node_id != node_id:
+        raise UsageError(f"{path} belongs to node {meta.node_id}; this is node {node_id}")
+    if cluster_id is not None and meta.cluster_id is not None and meta.cluster_id != cluster_id:
+        raise UsageError(f"{path} belongs to cluster {meta.cluster_id}; this node is configured for {cluster_id}")
+    if cluster_id is not None and meta.cluster_id is None:
+        meta = MetaProperties(cluster_id, node_id, meta.directory_id)
+        files.write_atomic(file, meta.encode())
+    return meta
+
+
+def _new_directory_id(path: str, node_id: int, cluster_id: str | None, random: Random | None) -> bytes:
+    """Random where a source is given; else a name-based one, the same for the same directory of the same node."""
+    if random is not None:
+        return new_uuid(random)
+    return hashlib.sha256(f"{cluster_id} {node_id} {path}".encode()).digest()[:16]
