@@ -26,6 +26,7 @@ from strandline.protocol.frames import Buffer
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.files import File, Files, join
 from strandline.storage.log import Log, LogConfig
+from strandline.storage.log_config import FOREVER
 
 logger = structlog.get_logger()
 
@@ -57,7 +58,11 @@ class MetadataLog:
             topic=METADATA_TOPIC,
             partition=0,
             topic_id=METADATA_TOPIC_ID,
-            config=LogConfig(segment_bytes=config.segment_bytes, max_message_bytes=config.batch_bytes_max),
+            config=LogConfig(
+                segment_bytes=config.segment_bytes,
+                max_message_bytes=config.batch_bytes_max,
+                message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata
+            ),
             log_start_offset=first,
             clean_shutdown=False,
             now_ms=now_ms,
