@@ -93,6 +93,8 @@ class Quorum:
         self._running = False
         self._settle_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        """When `_timer` is due. Kept here, since a uvloop handle that is due at once cannot say it."""
         self._applied_offset = 0
         """Everything below has been handed to the listener."""
         self._applied_epoch = 0
@@ -313,9 +315,10 @@ class Quorum:
     def _arm_timer(self) -> None:
         deadline = self.node.next_deadline()
         if self._timer is not None:
-            if self._timer.when() <= deadline:
+            if self._timer_at <= deadline:
                 return
             self._timer.cancel()
+        self._timer_at = deadline
         self._timer = self._loop.call_at(deadline, self._on_timer) if deadline != float("inf") else None
 
     # -- the listener --------------------------------------------------------------------------------------------------
