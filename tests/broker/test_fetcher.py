@@ -1,0 +1,638 @@
+"""The fetcher core against real leaders: planning, sessions, and what a response may and may not change.
+
+The leader's side is the production replica manager, the follower's side the production partition and log; a test holds
+requests and responses as long as it likes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from replica_world import NOW_MS, TOPIC, Key, Node, P, Request, World, code, fetched, log_values, values, want
+
+from strandline.broker.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
+from strandline.controller.metadata.records import PartitionRecord, TopicRecord
+from strandline.protocol.errors import ErrorCode, PeerError
+from strandline.protocol.messages.common import EpochEndOffset
+from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchPartitionResponse, FetchResponse
+from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.builder import encode_batch
+from strandline.storage.disk import DiskError
+
+OTHER: Key = (b"topic-id-number2", 0)
+
+
+class Link:
+    """A follower's fetcher and the leader it asks."""
+
+    def __init__(self, world: World, follower: int, leader: int, *keys: Key) -> None:
+        self.world = world
+        self.follower, self.leader = world[follower], world[leader]
+        self.disk_errors: list[DiskError] = []
+        self.core = FetcherCore(
+            broker_id=follower,
+            broker_epoch=lambda: self.follower.manager.broker_epoch,
+            settings=FetcherSettings(),
+            on_disk_error=self.disk_errors.append,
+        )
+        for key in keys or (P,):
+            self.core.add(self.follower[key])
+
+    @property
+    def now(self) -> float:
+        return self.world.loop.now()
+
+    def ask(self) -> tuple[Plan, Request] | None:
+        """Send the next fetch; the leader's answer may be held."""
+        plan = self.core.plan(self.now)
+        return None if plan is None else (plan, self.put(plan))
+
+    def put(self, plan: Plan) -> Request:
+        request = Request(plan.request)
+        self.leader.manager.handle_fetch(request)  # type: ignore[arg-type]
+        self.world.loop.end_turn()
+        return request
+
+    def deliver(self, plan: Plan, request: Request) -> list[Key]:
+        answer = request.answer
+        if isinstance(answer, ErrorCode):
+            self.core.on_failure(plan, answer, self.now)
+            return []
+        records = [memoryview(bytearray(b"".join(parts))) for parts in request.records] or [memoryview(b"")] * len(
+            answer.partitions
+        )
+        response = FetchResponse(answer.throttle_time_ms, answer.error_code, answer.session_id, answer.partitions, records)
+        touched = self.core.on_response(plan, response, self.now)
+        for key, position in self.core.take_out_of_range().items():
+            start, end = (
+                self.leader.list_offsets(at, epoch=position.leader_epoch, key=key, replica_id=self.follower.id)
+                for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+            )
+            assert (start.error_code, end.error_code) == (0, 0)
+            self.core.on_leader_range(key, position, start.offset, end.offset, self.now)
+        self.world.loop.end_turn()
+        return touched
+
+    def round(self) -> Request:
+        """One fetch there and back; a parked one is let wait for its whole time."""
+        asked = self.ask()
+        assert asked is not None, "nothing to fetch"
+        plan, request = asked
+        if not request.is_answered:
+            self.world.loop.advance(plan.request.max_wait_ms / 1000 + 0.001)
+        self.deliver(plan, request)
+        return request
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self.round()
+
+    def settle(self) -> None:
+        """Until nothing moves any more: a heal that needs more than 20 round trips is none."""
+        for _ in range(20):
+            before = (self.follower.leo, self.follower.hw, self.leader.hw)
+            self.rounds(2)
+            if (self.follower.leo, self.follower.hw, self.leader.hw) == before and self.follower.leo == self.leader.leo:
+                return
+        raise AssertionError("the follower does not get in step with the leader")
+
+
+def asked_of(plan: Plan) -> list[Key]:
+    return [(p.topic_id, p.partition) for p in plan.request.partitions]
+
+
+def fill(node: Node, *epochs: int) -> None:
+    """Write a log by its epochs, one record per batch: offset i is of `epochs[i]`."""
+    log = node.p.log
+    for epoch in epochs:
+        offset = log.log_end_offset
+        record = (None, f"{offset}@{epoch}".encode(), [], NOW_MS)
+        data = encode_batch([record], base_offset=offset, leader_epoch=epoch)
+        assert log.append_as_follower(memoryview(bytearray(data)), epoch) is not None
+
+
+def epochs_of(node: Node) -> list[int]:
+    log = node.p.log
+    read = log.read(log.log_start_offset, 1 << 20, log.log_end_offset)
+    return [header.leader_epoch for buffer in read.buffers for _, header in iter_headers(buffer)]
+
+
+def followers_only(brokers: int = 2) -> World:
+    """All brokers follow one (9) that is not in the box, in epoch 20: their logs can be written by hand."""
+    world = World(brokers)
+    world.topic(replicas=(*world.nodes, 9), isr=tuple(world.nodes), leader=9, epoch=20)
+    return world
+
+
+# -- planning and sessions ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_fetch_lists_everything_and_the_next_only_what_changed() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2), partitions=3)
+    keys = [(TOPIC, index) for index in range(3)]
+    link = Link(world, 2, 1, *keys)
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    assert asked_of(plan) == keys
+    assert (plan.request.session_id, plan.request.session_epoch, plan.request.max_wait_ms) == (0, 0, 0)
+    link.deliver(plan, request)
+    world[1].produce("a", key=keys[1], acks=1)
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    assert asked_of(plan) == []
+    assert plan.request.session_epoch == 1
+    assert plan.request.session_id != 0
+    link.deliver(plan, request)
+    assert world[2][keys[1]].log.log_end_offset == 1
+    plan, _ = link.ask() or pytest.fail("nothing to fetch")
+    assert asked_of(plan) == [keys[1]], "its position moved, the others' did not"
+    assert plan.request.partitions[0].fetch_offset == 1
+
+
+def test_idle_partitions_cost_nothing_per_round() -> None:
+    """Neither listed nor looked at: 333 idle partitions, and the positions are not even read."""
+    world = World(2)
+    world.topic(replicas=(1, 2), partitions=333)
+    link = Link(world, 2, 1, *[(TOPIC, index) for index in range(333)])
+    link.round()
+    looked_at = []
+    for state in link.core._states.values():
+        state.partition = _Watched(state.partition, looked_at)  # type: ignore[assignment]
+    for _ in range(3):
+        request = link.round()
+        assert request.body.partitions == []
+        assert request.answer.partitions == []
+    assert looked_at == []
+
+
+class _Watched:
+    def __init__(self, partition: Any, looked_at: list[str]) -> None:
+        self._partition, self._looked_at = partition, looked_at
+
+    def __getattr__(self, name: str) -> Any:
+        self._looked_at.append(name)
+        return getattr(self._partition, name)
+
+
+def test_every_fetch_carries_the_broker_epoch() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    plan = Link(world, 2, 1).core.plan(0.0)
+    assert plan is not None
+    assert plan.request.replica_epoch == world.image.brokers[2].broker_epoch
+
+
+def test_a_removed_partition_is_forgotten_and_its_late_data_dropped() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2), partitions=2)
+    gone = (TOPIC, 1)
+    link = Link(world, 2, 1, P, gone)
+    link.round()
+    world[1].produce("a", key=gone, acks=1)
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    link.core.remove(gone)
+    link.deliver(plan, request)
+    assert world[2][gone].log.log_end_offset == 0
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    assert [(f.topic_id, f.partition) for f in plan.request.forgotten] == [gone]
+    assert asked_of(plan) == []
+
+
+def test_a_partition_that_is_added_again_does_not_take_the_answer_to_its_former_life() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    link.round()
+    world[1].produce("a", acks=1)
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    link.core.remove(P)
+    link.core.add(world[2].p)
+    link.deliver(plan, request)
+    assert world[2].leo == 0
+    link.round()
+    assert world[2].leo == 1
+
+
+def test_a_lost_session_becomes_a_full_fetch_at_once() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2), partitions=2)
+    link = Link(world, 2, 1, P, (TOPIC, 1))
+    link.rounds(2)
+    world[1].manager.sessions.remove(link.core._session_id)
+    refused = link.round()
+    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND in (refused.answer, getattr(refused.answer, "error_code", None))
+    plan, _ = link.ask() or pytest.fail("not at once")
+    assert plan.request.session_epoch == 0
+    assert len(plan.request.partitions) == 2
+
+
+def test_a_lost_connection_becomes_a_full_fetch_and_the_old_response_does_not_count() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    link.round()
+    world[1].produce("a", acks=1)
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    link.core.on_connection_lost()
+    assert link.deliver(plan, request) == []
+    plan, _ = link.ask() or pytest.fail("nothing to fetch")
+    assert plan.request.session_epoch == 0
+    assert asked_of(plan) == [P]
+
+
+def test_without_room_for_a_session_every_fetch_is_full_and_waits_like_any_other() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    world[1].manager.sessions._slots = 0
+    link = Link(world, 2, 1)
+    link.round()
+    for expected in (1, 2):
+        world[1].produce("a", acks=1)
+        plan, request = link.ask() or pytest.fail("nothing to fetch")
+        assert (plan.request.session_epoch, plan.request.max_wait_ms) == (0, 500)
+        link.deliver(plan, request)
+        assert world[2].leo == expected
+
+
+def test_a_partition_that_arrives_does_not_wait_for_the_long_poll_in_flight() -> None:
+    """A new topic, or the partitions of a dead leader: they are asked for behind the parked fetch, in the same session."""
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    world.change(TopicRecord("other", OTHER[0]), PartitionRecord(*OTHER, (1, 2), (1, 2), 1, 1, 1))
+    link = Link(world, 2, 1)
+    link.round()
+    first, parked = link.ask() or pytest.fail("nothing to fetch")
+    assert not parked.is_answered
+    assert link.core.plan(link.now) is None, "nothing new: one fetch at a time"
+    link.core.add(world[2][OTHER])
+    second, request = link.ask() or pytest.fail("it waits for the long poll")
+    assert asked_of(second) == [OTHER]
+    assert parked.is_answered, "the leader ends the parked fetch when the next one comes"
+    link.deliver(first, parked)
+    assert link.core.plan(link.now) is None
+    world[1].produce("a", key=OTHER, acks=1)
+    link.deliver(second, request)
+    assert world[2][OTHER].log.log_end_offset == 1
+
+
+def test_a_response_does_not_count_for_a_partition_that_a_later_request_carried() -> None:
+    """Two fetches in flight: the second answer was built from the position that the third request replaced."""
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    world.change(TopicRecord("other", OTHER[0]), PartitionRecord(*OTHER, (1, 2), (1, 2), 1, 1, 1))
+    link = Link(world, 2, 1)
+    link.round()
+    first, _ = link.ask() or pytest.fail("nothing to fetch")
+    link.core.add(world[2][OTHER])
+    second = link.core.plan(link.now)
+    assert second is not None
+    world[1].produce("a", acks=1)
+    data = b"".join(world[1].p.log.read(0, 1 << 20, 1).buffers)
+
+    def built() -> FetchResponse:
+        partition = FetchPartitionResponse(*P, high_watermark=0)
+        return FetchResponse(0, 0, first.request.session_id, [partition], [memoryview(bytearray(data))])
+
+    assert link.core.on_response(first, built(), link.now) == [P]
+    third = link.core.plan(link.now)
+    assert third is not None
+    assert asked_of(third) == [P]
+    assert link.core.on_response(second, built(), link.now) == []
+    assert world[2].leo == 1
+    assert link.core.next_due() is None, "and it is no error of the partition"
+
+
+def test_a_partition_in_trouble_leaves_the_session_and_comes_back_later_each_time() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2), partitions=2)
+    other = (TOPIC, 1)
+    link = Link(world, 2, 1, P, other)
+    link.round()
+    world.elect(1, key=other, at=[2])
+    link.core.add(world[2][other])
+    delays = []
+    for _ in range(3):
+        refused = fetched(link.round())[other]
+        assert refused.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        due = link.core.next_due()
+        assert due is not None
+        delays.append(round((due - link.now) * 1000))
+        plan, request = link.ask() or pytest.fail("the others go on")
+        assert [(f.topic_id, f.partition) for f in plan.request.forgotten] == [other]
+        world[1].produce("x", acks=1)
+        link.deliver(plan, request)
+        world.loop.advance(due - link.now + 0.001)
+    assert delays == [FIRST_BACKOFF_MS, 2 * FIRST_BACKOFF_MS, 4 * FIRST_BACKOFF_MS]
+    world.catch_up(1)
+    link.settle()
+    world[1].produce("y", key=other, acks=1)
+    link.rounds(2)
+    assert world[2][other].log.log_end_offset == 1
+
+
+def test_an_older_epoch_than_the_leaders_waits_for_newer_metadata() -> None:
+    """FENCED_LEADER_EPOCH for the epoch that we still have: asking again would change nothing."""
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    link.round()
+    world.elect(1, at=[1])
+    link.core.on_connection_lost()
+    link.round()
+    assert len(link.core) == 0
+    world.catch_up(2)
+    link.core.add(world[2].p)
+    world[1].produce("a", acks=1)
+    link.settle()
+
+
+def test_a_fence_for_an_epoch_that_we_left_meanwhile_is_only_a_delay() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    plan = link.core.plan(link.now)
+    assert plan is not None
+    world.elect(1)
+    link.deliver(plan, link.put(plan))
+    assert len(link.core) == 1
+    assert link.core.next_due() is not None
+
+
+def test_a_disk_that_fails_takes_the_partition_out_and_is_told() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    world[1].produce("a", acks=1)
+    world[2].files.fail_next("write", "*.log", 28)
+    link.round()
+    assert [error.errno for error in link.disk_errors] == [28]
+    assert len(link.core) == 0
+
+
+def test_a_response_of_the_wrong_shape_is_the_peers_fault() -> None:
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    plan = link.core.plan(link.now)
+    assert plan is not None
+    with pytest.raises(PeerError):
+        link.core.on_response(plan, FetchResponse(0, 0, 7, [FetchPartitionResponse(*P)], []), link.now)
+
+
+# -- truncation and divergence (S01 - S12) --------------------------------------------------------------------------------
+
+
+def test_s01_a_follower_with_a_lagging_high_watermark_keeps_what_it_has_in_common() -> None:
+    """KIP-101 scenario 1: it does not cut to its own high watermark on becoming a follower, and then is elected."""
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    link.round()
+    world[1].produce("a", acks=1)
+    link.rounds(2)
+    produce = world[1].produce("b")
+    link.round()
+    plan, held = link.ask() or pytest.fail("nothing to fetch")
+    assert produce.is_answered, "the follower's fetch at 2 says that it has both"
+    assert (world[2].leo, world[2].hw) == (2, 1)
+    world.elect(1)
+    link.core.add(world[2].p)
+    assert world[2].leo == 2
+    world.elect(2, isr=(2,), at=[2])
+    link.core.remove(P)
+    if held.is_answered:
+        link.deliver(plan, held)
+    consumed = world[2].fetch(want(0))
+    assert values(consumed) == [b"a", b"b"]
+
+
+def test_s03_a_fork_is_cut_even_when_the_leader_lacks_the_asked_epoch() -> None:
+    """KIP-279: the leader answers with the largest epoch below the asked one; the follower with its own end of that."""
+    world = followers_only(3)
+    common = [1] * 10
+    fill(world[1], *common)
+    fill(world[2], *common, 2, 2)
+    fill(world[3], *common, 1, 1)
+    world.elect(3, isr=(3,))
+    world[3].produce("12@3", acks=1)
+    link = Link(world, 2, 3)
+    asked = link.round()
+    assert asked.answer.partitions[0].diverging_epoch == EpochEndOffset(1, 12)
+    assert world[2].leo == 10
+    link.settle()
+    assert log_values(world[2].p) == log_values(world[3].p)
+    assert epochs_of(world[2]) == [1] * 12 + [world[3].p.leader_epoch]
+
+
+@pytest.mark.parametrize(
+    ("leader", "follower", "cuts"),
+    [
+        pytest.param([1] * 10, [1] * 5, [], id="A behind, same epoch"),
+        pytest.param([1] * 5 + [2] * 5, [1] * 5, [], id="B behind a newer epoch"),
+        pytest.param([1] * 5, [1] * 8, [5], id="C ahead, same epoch"),
+        pytest.param([1] * 5, [1] * 5 + [2] * 3, [5], id="D ahead, newer epoch"),
+        pytest.param([1] * 5 + [3] * 3, [1] * 5 + [2] * 3, [5], id="E forked, distinct epochs"),
+        pytest.param([1] * 8 + [3] * 2, [1] * 5 + [2] * 4, [5], id="F forked, the leader extended the old epoch"),
+        pytest.param([2] * 5, [1] * 5, [0], id="G no common epoch"),
+        pytest.param([1] * 3 + [3] * 3 + [6], [1] * 3 + [2] * 2 + [4] * 2 + [5], [5, 3], id="several forks, one cut per epoch"),
+    ],
+)
+def test_s04_every_shape_of_divergence_is_cut_at_the_largest_common_prefix(
+    leader: list[int], follower: list[int], cuts: list[int]
+) -> None:
+    world = followers_only()
+    fill(world[1], *leader)
+    fill(world[2], *follower)
+    world.elect(1, isr=(1,))
+    link = Link(world, 2, 1)
+    ends = [world[2].leo]
+    for _ in range(12):
+        link.round()
+        ends.append(world[2].leo)
+    seen = [after for before, after in pairwise(ends) if after < before]
+    assert seen == cuts
+    assert log_values(world[2].p) == log_values(world[1].p)
+    assert epochs_of(world[2]) == leader
+    epochs = [epoch for epoch, _ in world[2].p.log.epochs.entries]
+    assert epochs == sorted(set(epochs))
+
+
+def test_s05_leaders_that_wrote_nothing_have_left_their_epochs_behind() -> None:
+    """KAFKA-7415: each leader records where its epoch begins before it serves; the late follower is cut at 10."""
+    world = followers_only(3)
+    for node in world.nodes.values():
+        fill(node, *[1] * 10)
+    fill(world[3], 1)
+    everyone = (1, 2, 3)
+    world.elect(2, isr=everyone, at=[1, 2])
+    world.elect(1, isr=everyone, at=[1, 2])
+    world.elect(2, isr=everyone, at=[1, 2])
+    world[2].produce("10@4", acks=1)
+    entries = world[2].p.log.epochs.entries
+    assert [epoch for epoch, _ in entries] == sorted({epoch for epoch, _ in entries})
+    assert [start for _, start in entries] == sorted(start for _, start in entries)
+    world.catch_up(3)
+    link = Link(world, 3, 2)
+    link.round()
+    assert world[3].leo == 10
+    link.rounds(2)
+    assert log_values(world[3].p) == log_values(world[2].p)
+
+
+def test_s06_an_epoch_that_wrote_nothing_is_dropped_though_no_record_is_cut() -> None:
+    """KAFKA-10706: a truncation to the log end still cleans the epochs; otherwise it diverges for ever."""
+    world = followers_only()
+    for node in world.nodes.values():
+        fill(node, *[1] * 10)
+    world[2].p.log.assign_epoch_start_offset(2, 10)
+    world.elect(1, isr=(1,))
+    world[1].produce("new", acks=1)
+    link = Link(world, 2, 1)
+    link.rounds(2)
+    assert world[2].leo == 11, "replication goes on within two round trips"
+    assert 2 not in [epoch for epoch, _ in world[2].p.log.epochs.entries]
+
+
+def test_s07_a_diverging_response_does_not_raise_the_high_watermark() -> None:
+    """KAFKA-14704: the ex-leader would show its own uncommitted tail to consumers."""
+    world = followers_only()
+    fill(world[1], *[1] * 13)
+    world[1].p.log.update_high_watermark(10)
+    fill(world[2], *[1] * 10)
+    world.elect(2, isr=(2,))
+    for n in range(5):
+        world[2].produce(f"{n}", acks=1)
+    assert world[2].hw == 15
+    link = Link(world, 1, 2)
+    plan, response = link.ask() or pytest.fail("nothing to fetch")
+    assert response.answer.partitions[0].diverging_epoch.epoch >= 0
+    link.deliver(plan, response)
+    assert (world[1].leo, world[1].hw) == (10, 10)
+    link.settle()
+    assert world[1].hw == 15
+    assert log_values(world[1].p) == log_values(world[2].p)
+
+
+def test_s08_a_follower_below_the_leaders_start_begins_again_there() -> None:
+    """KAFKA-12996: OFFSET_OUT_OF_RANGE wins over a divergence; the follower is never stuck."""
+    world = followers_only()
+    fill(world[1], *[2] * 60)
+    fill(world[2], *[1] * 20)
+    world.elect(1, isr=(1,))
+    world[1].p.log.increment_log_start_offset(50)
+    link = Link(world, 2, 1)
+    assert code(link.round()) == ErrorCode.OFFSET_OUT_OF_RANGE
+    link.settle()
+    log = world[2].p.log
+    assert (log.log_start_offset, log.log_end_offset) == (50, 60)
+    assert log_values(world[2].p) == log_values(world[1].p)
+
+
+def test_s09_the_epoch_of_the_last_record_is_asked_with_also_after_an_empty_response() -> None:
+    """KAFKA-15510: without it the next leader could not see that the tail forked."""
+    world = followers_only(3)
+    fill(world[1], *[3] * 5)
+    fill(world[2], *[3] * 5)
+    fill(world[3], *[3] * 4)
+    world.elect(1, isr=(1, 2))
+    link = Link(world, 2, 1)
+    link.rounds(3)
+    world.elect(3, isr=(3,))
+    world[3].produce("fork", acks=1)
+    link = Link(world, 2, 3)
+    plan, response = link.ask() or pytest.fail("nothing to fetch")
+    assert plan.request.partitions[0].last_fetched_epoch == world[2].p.log.latest_epoch >= 3
+    link.deliver(plan, response)
+    link.settle()
+    assert log_values(world[2].p) == log_values(world[3].p)
+
+
+def test_s10_a_follower_ahead_of_its_leader_cuts_and_goes_on() -> None:
+    """KAFKA-3410: it halted, and one failure became many."""
+    world = followers_only()
+    fill(world[1], *[1] * 15)
+    fill(world[2], *[1] * 20)
+    world.elect(1, isr=(1,))
+    link = Link(world, 2, 1)
+    link.round()
+    assert world[2].leo == 15
+    world[1].produce("next", acks=1)
+    link.settle()
+    assert log_values(world[2].p) == log_values(world[1].p)
+
+
+def test_s10_a_follower_of_an_empty_leader_starts_over() -> None:
+    """The leader lost its disk in an unclean world, or never had a record: there is no epoch to compare."""
+    world = followers_only()
+    fill(world[2], *[1] * 20)
+    world.elect(1, isr=(1,))
+    link = Link(world, 2, 1)
+    link.settle()
+    assert world[2].leo == 0
+    world[1].produce("first", acks=1)
+    link.settle()
+    assert log_values(world[2].p) == log_values(world[1].p)
+
+
+def test_s11_a_full_restart_keeps_start_hw_and_end_in_order_and_can_lead_at_once() -> None:
+    """KAFKA-9491: the high watermark was left behind the log start, and the next leader could not serve."""
+    world = followers_only()
+    fill(world[1], *[2] * 100)
+    fill(world[2], *[1] * 20)
+    world[2].p.log.update_high_watermark(20)
+    world.elect(1, isr=(1,))
+    world[1].p.log.increment_log_start_offset(100)
+    link = Link(world, 2, 1)
+    link.round()
+    log = world[2].p.log
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (100, 100, 100)
+    world.elect(2, isr=(2,))
+    consumed = world[2].fetch(want(100))
+    assert code(consumed) == ErrorCode.NONE
+    assert values(consumed) == []
+
+
+def test_s12_only_records_up_to_the_epoch_that_was_asked_with_are_appended() -> None:
+    """KAFKA-18723: the leader was deposed and elected again while it built the response."""
+    world = followers_only()
+    fill(world[1], *[1] * 10)
+    fill(world[2], *[1] * 9)
+    world.elect(1, isr=(1,))
+    world.elect(1, at=[1])
+    world[1].produce("10", acks=1)
+    link = Link(world, 2, 1)
+    plan = link.core.plan(link.now)
+    assert plan is not None
+    assert plan.request.partitions[0].current_leader_epoch == world[1].p.leader_epoch - 1
+    data = bytearray(b"".join(world[1].p.log.read(9, 1 << 20, 11).buffers))
+    response = FetchResponse(0, 0, 5, [FetchPartitionResponse(*P, high_watermark=11)], [memoryview(data)])
+    link.core.on_response(plan, response, link.now)
+    assert epochs_of(world[2]) == [1] * 10
+    assert world[2].hw == 0, "that high watermark is of an epoch that we do not know"
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "torn", "garbage", "gap"])
+def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> None:
+    world = followers_only()
+    fill(world[1], *[1] * 3)
+    world.elect(1, isr=(1,))
+    link = Link(world, 2, 1)
+    plan = link.core.plan(link.now)
+    assert plan is not None
+    data = bytearray(b"".join(world[1].p.log.read(0, 1 << 20, 3).buffers))
+    if damage == "flipped bit":
+        data[-1] ^= 1
+    elif damage == "torn":
+        data = data[:-3]
+    elif damage == "garbage":
+        data = bytearray(range(200))
+    else:
+        data = bytearray(b"".join(world[1].p.log.read(1, 1 << 20, 3).buffers))
+    response = FetchResponse(0, 0, 5, [FetchPartitionResponse(*P, high_watermark=3)], [memoryview(data)])
+    assert link.core.on_response(plan, response, link.now) == []
+    assert (world[2].leo, world[2].hw) == (0, 0)
+    world.loop.advance(0.1)
+    link.core.on_connection_lost()
+    link.settle()
+    assert log_values(world[2].p) == log_values(world[1].p)
