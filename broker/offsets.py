@@ -9,6 +9,7 @@ look like lost records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from strandline.broker.fetch import PartitionDirectory
 from strandline.broker.leadership import Leadership
@@ -51,8 +52,8 @@ class OffsetsHandler:
         answers = []
         for item in body.partitions:
             answer = ListOffsetsPartitionResponse(item.topic_id, item.partition)
-            code = self._guard((item.topic_id, item.partition), twice, lambda p, i=item, a=answer: _list(p, i, a, from_follower))
-            answer.error_code = code
+            ask = partial(_list, item=item, answer=answer, from_follower=from_follower)
+            answer.error_code = self._guard((item.topic_id, item.partition), twice, ask)
             answers.append(answer)
         request.reply(ListOffsetsResponse(answers))
 
@@ -63,8 +64,8 @@ class OffsetsHandler:
         answers = []
         for item in body.partitions:
             answer = EpochEndOffsetPartition(item.topic_id, item.partition)
-            code = self._guard((item.topic_id, item.partition), twice, lambda p, i=item, a=answer: _epoch_end(p, i, a))
-            answer.error_code = code
+            ask = partial(_epoch_end, item=item, answer=answer)
+            answer.error_code = self._guard((item.topic_id, item.partition), twice, ask)
             answers.append(answer)
         request.reply(OffsetForLeaderEpochResponse(answers))
 

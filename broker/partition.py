@@ -260,7 +260,8 @@ class Partition:
         | no end offset                            | our high watermark                                           |
         | its epoch is ours too                    | the smallest of: our end of it, the leader's end, our end    |
         | we only know smaller epochs              | our end of the largest of them, and ask again                |
-        | we know no epoch that small              | the leader's end                                             |
+        | all our epochs are newer                 | the start of our oldest, or the leader's end if smaller      |
+        | we know no epoch at all                  | the leader's end                                             |
 
         The high watermark of such a response is not taken: it says nothing about the part that is cut.
         """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -34,10 +35,11 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import CurrentLeader
-from strandline.storage.files import DiskError
+from strandline.storage.files import DiskError, Files
 from strandline.storage.log_config import LogConfig
 
 if TYPE_CHECKING:
+    from strandline.storage.log import Log
     from strandline.storage.log_dir import LogDir
 
 log = structlog.get_logger()
@@ -95,6 +97,7 @@ class ReplicaManager:
         self._config = config
         self._doors = doors
         self._fetchers = fetchers
+        self._run_blocking = run_blocking
         self._on_log_dir_failed = on_log_dir_failed
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
         self._context = PartitionContext(
@@ -181,10 +184,22 @@ class ReplicaManager:
                 followers.append((key, registration))
         self._apply_configs(delta)
         for key, registration in leaders:
-            self._fetchers.remove(key)
-            self._partition_for(key).make_leader(registration)
+            self._take_role(key, registration, self._lead)
         for key, registration in followers:
-            self._follow(self._partition_for(key), registration)
+            self._take_role(key, registration, self._follow)
+
+    def _take_role(
+        self, key: Key, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
+    ) -> None:
+        """A partition whose log cannot be opened must not keep the others from their roles."""
+        try:
+            take(self._partition_for(key), registration)
+        except BrokerError as e:
+            log.error("partition.unavailable", topic_id=key[0].hex(), partition=key[1], reason=str(e))
+
+    def _lead(self, partition: Partition, registration: PartitionRegistration) -> None:
+        self._fetchers.remove(partition.key)
+        partition.make_leader(registration)
 
     def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
         if not partition.make_follower(registration):
@@ -200,10 +215,20 @@ class ReplicaManager:
         if partition is None:
             name = self.image.topics_by_id[key[0]].name
             settings = self._topic_config(name)
-            opened = self._log_dir.open_log(name, key[1], key[0], log_config(settings), self._doors.wall_clock_ms())
-            partition = Partition(key, name, opened, self._context, int(settings["min.insync.replicas"]))
+            partition = Partition(key, name, self._open(name, key, settings), self._context, settings["min.insync.replicas"])
             self.partitions[key] = partition
         return partition
+
+    def _open(self, name: str, key: Key, settings: dict[str, Any]) -> Log:
+        arguments = name, key[1], key[0], log_config(settings), self._doors.wall_clock_ms()
+        try:
+            return self._log_dir.open_log(*arguments)
+        except BrokerError as e:
+            if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
+                raise
+            # An earlier topic of this name. It is gone from the cluster, but its bytes are not ours to destroy here.
+            self._log_dir.set_aside(name, key[1], "another topic has the name now")
+            return self._log_dir.open_log(*arguments)
 
     def _delete(self, key: Key, reason: ErrorCode) -> None:
         partition = self.partitions.pop(key, None)
@@ -211,8 +236,29 @@ class ReplicaManager:
             return
         self._fetchers.remove(key)
         partition.stop(reason)
-        self._log_dir.delete_log(partition.topic, key[1], key[0])
         log.info("partition.deleted", **partition.fields)
+        self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
+
+    def _discard(self, path: str | None) -> None:
+        """Remove a renamed directory; it may be large, so not on the loop if there is another place."""
+        if path is not None:
+            self._run_aside(partial(self._log_dir.files.remove_tree, path))
+
+    def _run_aside(self, work: Callable[[], None]) -> None:
+        """Slow work on the disk that nobody waits for: on a thread, if there is one."""
+        if self._run_blocking is not None:
+            self._run_blocking(work, self._on_work_done)
+            return
+        try:
+            work()
+        except DiskError as e:
+            self.on_disk_error(e)
+
+    def _on_work_done(self, error: Exception | None) -> None:
+        if isinstance(error, DiskError):
+            self.on_disk_error(error)
+        elif error is not None:
+            log.error("disk_work.failed", reason=repr(error))
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         """A changed topic concerns its own partitions, a changed broker default all of them."""
@@ -248,7 +294,7 @@ class ReplicaManager:
             registration = self.image.partition((topic_id, index))
             if registration is None or self.broker_id not in registration.replicas:
                 log.warning("partition.stray_deleted", topic=topic, partition=index, topic_id=topic_id.hex())
-                self._log_dir.delete_log(topic, index, topic_id)
+                self._discard(self._log_dir.delete_log(topic, index, topic_id))
                 strays += 1
         return strays
 
@@ -263,10 +309,18 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         if self.disk_error is None:
-            try:
-                self._log_dir.checkpoint_high_watermarks()
-            except DiskError as e:
-                self.on_disk_error(e)
+            self._run_aside(self._log_dir.high_watermark_checkpoint().write)
+
+    def delete_old_segments(self) -> None:
+        """Retention; the files are unlinked aside."""
+        now_ms = self._doors.wall_clock_ms()
+        for partition in list(self.partitions.values()):
+            start = partition.log.log_start_offset
+            paths = partition.log.delete_old_segments(now_ms)
+            if paths:
+                self._run_aside(partial(_remove, self._log_dir.files, paths))
+            if partition.log.log_start_offset != start:
+                self._wakeups.on_log_start_moved(partition)
 
     def expire(self, now: float) -> None:
         """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
@@ -282,6 +336,7 @@ class ReplicaManager:
         if self.disk_error is not None:
             return
         self.disk_error = error
+        self._log_dir.fail(error)
         log.error("log_dir.offline", reason=str(error), partitions=len(self.partitions))
         self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
         if self._on_log_dir_failed is not None:
@@ -301,6 +356,11 @@ class ReplicaManager:
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)
+
+
+def _remove(files: Files, paths: list[str]) -> None:
+    for path in paths:
+        files.remove(path)
 
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:

@@ -1,0 +1,603 @@
+"""One partition: roles, the high watermark, the ISR, fencing, divergence, and the follower's side."""
+
+from __future__ import annotations
+
+import pytest
+from replica_world import (
+    LAG_S,
+    NOW_MS,
+    Node,
+    P,
+    World,
+    batch,
+    begin_shutdown,
+    commit,
+    deliver,
+    fence,
+    log_values,
+    refuse,
+    register,
+    remove_topic,
+)
+
+from strandline.broker.partition import FetchPosition, Role
+from strandline.broker.partition_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from strandline.controller.metadata.image import PartitionRegistration
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import EpochEndOffset
+from strandline.protocol.messages.data import FetchPartitionResponse
+
+
+def leader_of(world: World) -> Node:
+    return world[1]
+
+
+def registration(*, epoch: int, partition_epoch: int, leader: int = 1, isr: tuple[int, ...] = (1, 2, 3)) -> PartitionRegistration:
+    return PartitionRegistration((1, 2, 3), isr, leader, epoch, partition_epoch)
+
+
+def fill(node: Node, count: int) -> None:
+    for i in range(count):
+        node.produce(f"r{i}", acks=1)
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_records_where_its_epoch_begins_before_it_serves_anyone() -> None:
+    """An idle leader must be able to say where its epoch lies (KAFKA-7415)."""
+    world = World()
+    world.topic(epoch=4)
+    assert world[1].p.log.epochs.entries == [(4, 0)]
+    fill(world[1], 3)
+    world.elect(1)
+    assert world[1].p.log.epochs.entries == [(4, 0), (5, 3)]
+
+
+def test_a_registration_with_an_older_partition_epoch_is_refused() -> None:
+    world = World()
+    world.topic(epoch=4)
+    assert not world[1].p.make_follower(registration(epoch=4, partition_epoch=3, leader=2))
+    assert world[1].p.role is Role.LEADER
+    assert not world[1].p.make_leader(registration(epoch=9, partition_epoch=3))
+    assert world[1].p.leader_epoch == 4
+
+
+def test_the_same_leader_epoch_keeps_what_is_known_of_the_followers() -> None:
+    world = World()
+    world.topic(epoch=1)
+    leader = leader_of(world)
+    fill(leader, 2)
+    leader.said_by(2, 2, epoch=1)
+    world.set_isr(1, 2)
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.replicas[2].log_end_offset == 2
+    assert leader.isr == [1, 2]
+
+
+def test_a_new_leader_epoch_forgets_what_the_followers_said() -> None:
+    """Between the two epochs another leader may have truncated them."""
+    world = World()
+    world.topic(epoch=1)
+    leader = leader_of(world)
+    fill(leader, 2)
+    leader.said_by(2, 2, epoch=1)
+    world.elect(1)
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.replicas[2].log_end_offset == -1
+    leader.said_by(3, 2, epoch=2)
+    assert leader.hw == 0
+
+
+def test_members_of_the_isr_have_the_lag_time_for_their_first_fetch_and_others_have_not() -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 1)
+    leadership = leader.p.leadership
+    assert leadership is not None
+    assert leadership.out_of_sync() == ()
+    assert not leadership.replicas[3].is_caught_up(1, world.loop.time, LAG_S)
+    world.loop.advance(LAG_S + 1)
+    assert leadership.out_of_sync() == (2,)
+
+
+def test_a_registration_that_leaves_the_leader_alone_in_the_isr_commits_its_log() -> None:
+    world = World()
+    world.topic(min_isr=1)
+    leader = leader_of(world)
+    fill(leader, 3)
+    assert leader.hw == 0
+    world.set_isr(1)
+    assert leader.hw == 3
+
+
+def test_a_follower_has_no_leadership_and_a_former_leader_neither() -> None:
+    world = World()
+    world.topic()
+    assert world[2].p.leadership is None
+    world.elect(2)
+    assert (world[1].p.role, world[1].p.leadership, world[1].p.leader_id) == (Role.FOLLOWER, None, 2)
+
+
+def test_the_fetcher_starts_anew_only_when_the_leader_epoch_advanced() -> None:
+    world = World()
+    world.topic()
+    world.set_isr(1, 2)
+    assert world[2].fetchers.starts == [(P, 1)]
+    world.elect(1)
+    assert world[2].fetchers.starts == [(P, 1), (P, 1)]
+
+
+def test_without_a_leader_nobody_is_followed() -> None:
+    world = World()
+    world.topic()
+    world.elect(-1)
+    assert world[2].fetchers.following == {}
+    assert world[1].p.role is Role.FOLLOWER
+
+
+# -- the high watermark -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("isr", "min_isr", "fetches", "expected"),
+    [
+        pytest.param((1, 2, 3), 1, {2: 10, 3: 7}, 7, id="the smallest log end of the ISR"),
+        pytest.param((1, 2, 3), 1, {2: 10}, 0, id="a member that has not fetched yet holds it"),
+        pytest.param((1, 2, 3), 1, {2: 10, 3: 10}, 10, id="all have everything"),
+        pytest.param((1, 2), 1, {2: 8}, 8, id="one outside the ISR that never caught up does not count"),
+        pytest.param((1, 2), 1, {2: 8, 3: 5}, 8, id="one outside that is behind and never caught up does not count"),
+        pytest.param((1,), 1, {}, 10, id="alone in the ISR: the own log end"),
+        pytest.param((1,), 2, {}, 0, id="under min ISR it stands"),
+        pytest.param((1, 2), 3, {2: 10}, 0, id="under min ISR it stands, however far the others are"),
+        pytest.param((1, 2), 2, {2: 10}, 10, id="at min ISR it moves"),
+        pytest.param((1, 2, 3), 7, {2: 10, 3: 9}, 9, id="min ISR above the number of replicas is capped by it"),
+    ],
+)
+def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[int, int], expected: int) -> None:
+    world = World()
+    world.topic(isr=isr, min_isr=min_isr)
+    leader = leader_of(world)
+    fill(leader, 10)
+    for broker_id, offset in fetches.items():
+        leader.said_by(broker_id, offset, epoch=1)
+    assert leader.hw == expected
+
+
+def test_a_caught_up_eligible_replica_outside_the_isr_holds_the_high_watermark_back() -> None:
+    """It may be in the ISR a moment later; then it must not lack what is committed."""
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(3, 5, epoch=1)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    fill(leader, 5)
+    leader.said_by(2, 10, epoch=1)
+    assert leader.hw == 5
+
+
+@pytest.mark.parametrize("gone", [fence(3), begin_shutdown(3), register(3, epoch=99)])
+def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone: object) -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(3, 5, epoch=1)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    fill(leader, 5)
+    leader.said_by(2, 10, epoch=1)
+    world.change(gone)  # type: ignore[arg-type]
+    assert leader.hw == 10
+
+
+def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
+    """Nobody fetches any more, so the timer has to look."""
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(3, 5, epoch=1)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    fill(leader, 5)
+    leader.said_by(2, 10, epoch=1)
+    world.loop.advance(LAG_S + 1)
+    leader.said_by(2, 10, epoch=1)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.hw == 10
+
+
+def test_the_high_watermark_never_goes_back() -> None:
+    world = World()
+    world.topic()
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(2, 5, epoch=1)
+    leader.said_by(3, 5, epoch=1)
+    leader.said_by(3, 2, epoch=1)
+    assert leader.hw == 5
+
+
+def test_a_lower_min_isr_sets_the_high_watermark_free() -> None:
+    world = World()
+    world.topic(isr=(1,), min_isr=2)
+    leader = leader_of(world)
+    fill(leader, 3)
+    leader.p.set_min_insync_replicas(1)
+    assert leader.hw == 3
+
+
+# -- expanding the ISR ------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_reached_the_high_watermark_and_the_epochs_start_is_proposed() -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(2, 5, epoch=1)
+    leader.said_by(3, 4, epoch=1)
+    assert leader.alter.pending == {}
+    leader.said_by(3, 5, epoch=1)
+    item = leader.alter.pending[P]
+    assert item.isr == ((1, 11), (2, 12), (3, 13))
+    assert (item.leader_epoch, item.partition_epoch) == (1, 1)
+    assert isinstance(leader.p.leadership and leader.p.leadership.isr, PendingExpandIsr)
+
+
+@pytest.mark.parametrize("gone", [fence(3), begin_shutdown(3)])
+def test_a_follower_that_is_not_active_is_not_proposed(gone: object) -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    world.change(gone)  # type: ignore[arg-type]
+    leader_of(world).said_by(3, 0, epoch=1)
+    assert leader_of(world).alter.pending == {}
+
+
+def test_a_follower_whose_broker_epoch_is_not_the_registered_one_is_not_proposed() -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader_of(world).said_by(3, 0, epoch=1, broker_epoch=99)
+    assert leader_of(world).alter.pending == {}
+
+
+def test_a_fetch_of_an_earlier_process_of_the_follower_is_refused_and_changes_nothing() -> None:
+    world = World()
+    world.topic(isr=(1, 2, 3))
+    leader = leader_of(world)
+    fill(leader, 2)
+    world.change(register(3, epoch=99))
+    request = leader.said_by(3, 2, epoch=1, broker_epoch=13)
+    assert request.answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.replicas[3].log_end_offset == -1
+
+
+def test_one_proposal_at_a_time() -> None:
+    world = World()
+    world.topic(isr=(1,))
+    leader_of(world).said_by(2, 0, epoch=1)
+    leader_of(world).said_by(3, 0, epoch=1)
+    assert [item.isr for item in leader_of(world).alter.submitted] == [((1, 11), (2, 12))]
+    commit(leader_of(world).alter.take())
+    leader_of(world).said_by(3, 0, epoch=1)
+    assert leader_of(world).alter.pending[P].isr == ((1, 11), (2, 12), (3, 13))
+
+
+# -- shrinking the ISR ------------------------------------------------------------------------------------------------
+
+
+def test_stuck_and_slow_members_are_dropped_and_those_that_keep_up_stay() -> None:
+    world = World()
+    world.topic(replicas=(1, 2, 3))
+    leader = leader_of(world)
+    for i in range(12):
+        fill(leader, 10)
+        leader.said_by(2, i * 10 + 8, epoch=1)  # closes the gap of the fetch before, never this one
+        if i % 5 == 0:
+            leader.said_by(3, i, epoch=1)
+        world.loop.advance(1)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.alter.pending[P].isr == ((1, 11), (2, 12))
+    assert isinstance(leader.p.leadership and leader.p.leadership.isr, PendingShrinkIsr)
+
+
+def test_an_idle_partition_is_never_shrunk() -> None:
+    world = World()
+    world.topic()
+    leader_of(world).said_by(2, 0, epoch=1)
+    leader_of(world).said_by(3, 0, epoch=1)
+    world.loop.advance(1000)
+    leader_of(world).manager.maybe_shrink_isrs()
+    assert leader_of(world).alter.pending == {}
+
+
+# -- answers to a proposal --------------------------------------------------------------------------------------------
+
+
+def expanding() -> tuple[World, Node]:
+    world = World()
+    world.topic(isr=(1, 2))
+    world[1].said_by(3, 0, epoch=1)
+    return world, world[1]
+
+
+def test_success_installs_the_committed_state() -> None:
+    _, leader = expanding()
+    commit(leader.alter.take())
+    assert leader.isr == [1, 2, 3]
+    assert leader.p.partition_epoch == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST])
+def test_a_refusal_goes_back_to_the_last_committed_state(code: ErrorCode) -> None:
+    _, leader = expanding()
+    refuse(leader.alter.take(), code)
+    assert leader.p.leadership is not None
+    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    assert leader.isr == [1, 2]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED, ErrorCode.FENCED_LEADER_EPOCH])
+def test_a_lost_race_waits_for_the_metadata(code: ErrorCode) -> None:
+    world, leader = expanding()
+    refuse(leader.alter.take(), code)
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.isr.maximal == {1, 2, 3}
+    leader.said_by(3, 0, epoch=1)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.alter.pending == {}
+    world.set_isr(1, 2)
+    assert leader.p.leadership.isr.maximal == {1, 2}
+
+
+def test_an_answer_that_says_nothing_is_asked_again_by_the_timer() -> None:
+    _, leader = expanding()
+    first = leader.alter.take()
+    refuse(first, ErrorCode.REQUEST_TIMED_OUT)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.alter.pending[P].isr == first.isr
+    commit(leader.alter.take())
+    assert leader.isr == [1, 2, 3]
+
+
+def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    leader.alter.is_busy = True
+    leader.said_by(3, 0, epoch=1)
+    assert leader.p.leadership is not None
+    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    leader.alter.is_busy = False
+    leader.said_by(3, 0, epoch=1)
+    assert leader.p.leadership.isr.is_in_flight
+
+
+def test_metadata_that_overtakes_the_answer_makes_it_stale_and_cancels_the_proposal() -> None:
+    world, leader = expanding()
+    item = leader.alter.pending[P]
+    world.set_isr(1, 2, 3)
+    assert leader.alter.cancelled == [item]
+    assert leader.isr == [1, 2, 3]
+    refuse(item, ErrorCode.INVALID_UPDATE_VERSION)
+    assert leader.isr == [1, 2, 3]
+
+
+def test_a_repeated_registration_of_the_same_partition_epoch_leaves_the_proposal_alone() -> None:
+    """Forgetting it would let the high watermark pass a replica that the controller may have committed."""
+    _, leader = expanding()
+    leader.p.make_leader(registration(epoch=1, partition_epoch=1, isr=(1, 2)))
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.isr.maximal == {1, 2, 3}
+
+
+# -- fencing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, None), (-1, None)]
+)
+def test_both_sides_must_mean_the_same_epoch(epoch: int, expected: ErrorCode | None) -> None:
+    world = World()
+    world.topic(epoch=5)
+    if expected is None:
+        world[1].p.leading(epoch)
+        return
+    with pytest.raises(BrokerError) as e:
+        world[1].p.leading(epoch)
+    assert e.value.code == expected
+
+
+def test_the_epoch_is_judged_before_the_role() -> None:
+    world = World()
+    world.topic(epoch=5)
+    for epoch, expected in [(4, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.NOT_LEADER_OR_FOLLOWER)]:
+        with pytest.raises(BrokerError) as e:
+            world[2].p.leading(epoch)
+        assert e.value.code == expected
+
+
+def test_a_follower_has_to_name_the_epoch() -> None:
+    world = World()
+    world.topic()
+    request = world[1].said_by(2, 0, epoch=-1)
+    assert request.answer.partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+# -- divergence -------------------------------------------------------------------------------------------------------
+
+
+def forked_leader() -> Node:
+    """Epoch 1: 0..9, epoch 3: 10..14, epoch 6 (now): nothing."""
+    world = World()
+    world.topic(epoch=1)
+    leader = world[1]
+    fill(leader, 10)
+    for _ in range(2):
+        world.elect(1)
+    fill(leader, 5)
+    for _ in range(3):
+        world.elect(1)
+    assert leader.p.log.epochs.entries[:1] == [(1, 0)]
+    return leader
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "expected"),
+    [
+        pytest.param(15, 6, None, id="at the end, in the newest epoch"),
+        pytest.param(16, 6, (6, 15), id="beyond the end, in the newest epoch"),
+        pytest.param(10, 1, None, id="at the end of an old epoch"),
+        pytest.param(5, 1, None, id="inside an old epoch"),
+        pytest.param(12, 1, (1, 10), id="beyond the end of an old epoch"),
+        pytest.param(0, -1, None, id="an empty log"),
+    ],
+)
+def test_divergence_of_a_follower(offset: int, last_epoch: int, expected: tuple[int, int] | None) -> None:
+    leader = forked_leader()
+    found = leader.p.divergence(offset, last_epoch)
+    assert (found and (found.epoch, found.end_offset)) == expected
+
+
+def test_below_the_log_start_is_out_of_range_even_when_the_epochs_diverge() -> None:
+    """S08: only a restart at our log start helps, so that is what the follower has to hear (KAFKA-12996)."""
+    leader = forked_leader()
+    leader.p.log.update_high_watermark(15)
+    leader.p.log.increment_log_start_offset(12)
+    for last_epoch in (1, 2, 6, -1):
+        with pytest.raises(BrokerError) as e:
+            leader.p.divergence(7, last_epoch)
+        assert e.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_follower_serves_no_judgement_and_lets_a_consumer_wait_for_what_it_has_not_got() -> None:
+    world = World()
+    world.topic()
+    with pytest.raises(BrokerError) as e:
+        world[2].p.divergence(7, 1)
+    assert e.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+# -- the follower's side ----------------------------------------------------------------------------------------------
+
+
+def two_logs() -> tuple[World, Node, Node]:
+    """Leader 1 in epoch 1 with four records, of which follower 2 has two."""
+    world = World()
+    world.topic(replicas=(1, 2))
+    fill(world[1], 2)
+    world.replicate(2, 1)
+    fill(world[1], 2)
+    return world, world[1], world[2]
+
+
+def test_a_response_is_appended_as_it_is_and_brings_the_leaders_high_watermark() -> None:
+    world, leader, follower = two_logs()
+    world.replicate(2, 1)
+    assert log_values(follower.p) == log_values(leader.p)
+    assert follower.hw == 2
+    world.replicate(2, 1)
+    assert follower.hw == 4
+    assert follower.p.log.epochs.entries == [(1, 0)]
+
+
+@pytest.mark.parametrize("change", ["epoch", "role", "position", "deleted"])
+def test_a_response_to_another_position_changes_nothing(change: str) -> None:
+    world, leader, follower = two_logs()
+    partition = follower.p
+    position = partition.fetch_position()
+    request = leader.fetch_from(follower)
+    if change == "epoch":
+        world.elect(1)
+    elif change == "role":
+        world.elect(2)
+    elif change == "position":
+        world.replicate(2, 1)
+    else:
+        world.change(remove_topic())
+    before = partition.log.log_end_offset
+    assert not deliver(partition, position, request)
+    assert partition.log.log_end_offset == before
+
+
+def test_only_records_up_to_the_epoch_of_the_fetch_are_appended() -> None:
+    """S12: the leader was deposed and elected again while it built the response (KAFKA-18723)."""
+    world, leader, follower = two_logs()
+    position = follower.p.fetch_position()
+    world.elect(2, at=(1,))
+    world.elect(1, at=(1,))
+    leader.p.log.append_as_leader(memoryview(batch("newer")), 3, NOW_MS)
+    records = leader.p.log.read(2, 1 << 20, 10)
+    response = FetchPartitionResponse(*P, high_watermark=5)
+    assert follower.p.append_fetched(position, response, memoryview(bytearray(b"".join(records.buffers))))
+    assert [value for _, value in log_values(follower.p)] == [b"r0", b"r1", b"r0", b"r1"]
+    assert follower.hw == 0, "the high watermark of another epoch is not taken"
+
+
+def test_the_leaders_log_start_is_taken_up_to_our_high_watermark() -> None:
+    _, _, follower = two_logs()
+    position = follower.p.fetch_position()
+    ahead = FetchPartitionResponse(*P, high_watermark=1, log_start_offset=2)
+    assert follower.p.append_fetched(position, ahead, memoryview(b""))
+    assert follower.p.log.log_start_offset == 0
+    fits = FetchPartitionResponse(*P, high_watermark=2, log_start_offset=2)
+    assert follower.p.append_fetched(position, fits, memoryview(b""))
+    assert follower.p.log.log_start_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "answer", "end"),
+    [
+        pytest.param([(1, 10)], (1, 6), 6, id="the leader's end of a common epoch is lower"),
+        pytest.param([(1, 4), (2, 6)], (1, 8), 4, id="our end of a common epoch is lower"),
+        pytest.param([(1, 4), (3, 6)], (2, 8), 4, id="we only know a smaller epoch: its end, then ask again"),
+        pytest.param([(3, 10)], (2, 4), 0, id="all our epochs are newer: nothing is common"),
+        pytest.param([(1, 10)], (1, 20), 10, id="never beyond our end"),
+    ],
+)
+def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], end: int) -> None:
+    """KIP-101 and KIP-279. `ours` is our history as (epoch, number of records)."""
+    world = World(2)
+    world.topic(replicas=(1, 2), epoch=5)
+    follower = world[2].p
+    for epoch, count in ours:
+        for _ in range(count):
+            follower.log.append_as_leader(memoryview(batch("x")), epoch, NOW_MS)
+    follower.truncate_to_divergence(follower.fetch_position(), EpochEndOffset(*answer))
+    assert follower.log.log_end_offset == end
+    assert follower.log.latest_epoch <= answer[0]
+
+
+def test_a_stale_divergence_truncates_nothing() -> None:
+    _, _, follower = two_logs()
+    follower.p.truncate_to_divergence(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0))
+    assert follower.leo == 2
+
+
+def test_a_stale_epoch_entry_without_records_is_dropped() -> None:
+    """S06: the log ends agree, the epochs do not; without this the divergence is found for ever (KAFKA-10706)."""
+    world = World(2)
+    world.topic(replicas=(1, 2), epoch=1)
+    fill(world[1], 10)
+    world.replicate(2, 1)
+    world.elect(2, at=(2,))
+    world.elect(1)
+    fetches = 0
+    while world[2].p.log.epochs.entries != [(1, 0)]:
+        world.replicate(2, 1)
+        fetches += 1
+        assert fetches <= 2
+    fill(world[1], 1)
+    world.replicate(2, 1)
+    assert world[2].leo == 11
+
+
+def test_out_of_range_recovery_cuts_or_restarts() -> None:
+    _, _, follower = two_logs()
+    follower.p.truncate_to_leader_end(follower.p.fetch_position(), 1)
+    assert follower.leo == 1
+    follower.p.truncate_fully_and_start_at(follower.p.fetch_position(), 50)
+    log = follower.p.log
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (50, 50, 50)

@@ -1,0 +1,34 @@
+"""The ISR states: what each counts on."""
+
+from __future__ import annotations
+
+from strandline.broker.partition_state import CommittedIsr
+
+
+def test_a_committed_isr_counts_on_its_members_and_nothing_else() -> None:
+    state = CommittedIsr((1, 2))
+    assert (state.isr, state.maximal, state.is_in_flight) == ((1, 2), {1, 2}, False)
+
+
+def test_a_pending_expansion_counts_on_the_new_replica_already() -> None:
+    """The controller may have committed it: only the larger set is safe."""
+    state = CommittedIsr((1, 2)).expand(3)
+    assert (state.isr, state.maximal, state.proposed, state.is_in_flight) == ((1, 2), {1, 2, 3}, (1, 2, 3), True)
+
+
+def test_a_pending_shrink_counts_on_the_replica_still() -> None:
+    """The controller may have refused it: only the larger set is safe."""
+    state = CommittedIsr((1, 2, 3)).shrink((3,))
+    assert (state.isr, state.maximal, state.proposed, state.is_in_flight) == ((1, 2, 3), {1, 2, 3}, (1, 2), True)
+
+
+def test_a_pending_state_remembers_what_was_committed_last() -> None:
+    committed = CommittedIsr((1, 2))
+    assert committed.expand(3).committed is committed
+    assert committed.shrink((2,)).committed is committed
+
+
+def test_equal_members_do_not_make_the_same_state() -> None:
+    """An answer is for the very proposal that was made, not for one that looks alike."""
+    committed = CommittedIsr((1,))
+    assert committed.expand(2) != committed.expand(2)
