@@ -36,6 +36,9 @@ Name = Annotated[str, Meta(max_length=1024)]
 """A bound for the decoder only; what a name may be is decided where it is used (topics: `controller`)."""
 Text = Annotated[str, Meta(max_length=65536)]
 
+MANY = Meta(max_length=100_000)
+"""A bound for lists of partitions in requests: more is refused before any is decoded."""
+
 ZERO_UUID = bytes(16)
 
 

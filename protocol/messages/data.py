@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from strandline.protocol.messages.common import (
+    MANY,
     BrokerEpoch,
     Count,
     CurrentLeader,
@@ -42,8 +43,8 @@ class ProduceRequest(Message):
     transactional_id: Name | None
     acks: Int16
     timeout_ms: Count
-    partitions: list[ProducePartition]
-    records: list[memoryview]
+    partitions: Annotated[list[ProducePartition], MANY]
+    records: Annotated[list[memoryview], MANY]
 
 
 class ProducePartitionResponse(Message):
@@ -101,8 +102,8 @@ class FetchRequest(Message):
     isolation_level: Annotated[int, Meta(ge=0, le=1)]
     session_id: Int32
     session_epoch: Int32
-    partitions: list[FetchPartition]
-    forgotten: list[ForgottenPartition] = []
+    partitions: Annotated[list[FetchPartition], MANY]
+    forgotten: Annotated[list[ForgottenPartition], MANY] = []
     rack_id: Name = ""
     cluster_id: Name | None = None
 
@@ -149,7 +150,7 @@ class ListOffsetsPartition(Message):
 class ListOffsetsRequest(Message):
     replica_id: NodeId
     isolation_level: Annotated[int, Meta(ge=0, le=1)]
-    partitions: list[ListOffsetsPartition]
+    partitions: Annotated[list[ListOffsetsPartition], MANY]
 
 
 class ListOffsetsPartitionResponse(Message):
@@ -180,7 +181,7 @@ class OffsetForLeaderEpochRequest(Message):
     """ "For this epoch, what is the end offset in your log?" (KIP-101, KIP-279)."""
 
     replica_id: NodeId
-    partitions: list[OffsetForLeaderPartition]
+    partitions: Annotated[list[OffsetForLeaderPartition], MANY]
 
 
 class EpochEndOffsetPartition(Message):
