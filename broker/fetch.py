@@ -32,8 +32,8 @@ from strandline.storage.files import Buffer, ColdRead, DiskError
 log = structlog.get_logger()
 
 Key = tuple[bytes, int]
-RunBlocking = Callable[[Callable[[], None], Callable[[Exception | None], None]], None]
-"""Runs the first callable on a thread and then, on the loop, the second, with what the first raised."""
+RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
 
 _NO_DIVERGENCE = EpochEndOffset()
 
@@ -358,8 +358,8 @@ class FetchHandler:
             return
         self._warming.add(place)
 
-        def done(_error: Exception | None) -> None:
-            # A read that failed is met again, by the read that follows.
+        def done() -> None:
+            # Whether it failed is seen by the read that follows.
             self._warming.discard(place)
             if then is not None:
                 then()

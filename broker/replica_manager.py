@@ -35,7 +35,7 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import CurrentLeader
-from strandline.storage.files import DiskError, Files
+from strandline.storage.files import DiskError
 from strandline.storage.log_config import LogConfig
 
 if TYPE_CHECKING:
@@ -246,19 +246,23 @@ class ReplicaManager:
 
     def _run_aside(self, work: Callable[[], None]) -> None:
         """Slow work on the disk that nobody waits for: on a thread, if there is one."""
-        if self._run_blocking is not None:
-            self._run_blocking(work, self._on_work_done)
-            return
-        try:
-            work()
-        except DiskError as e:
-            self.on_disk_error(e)
+        failures: list[DiskError] = []
 
-    def _on_work_done(self, error: Exception | None) -> None:
-        if isinstance(error, DiskError):
-            self.on_disk_error(error)
-        elif error is not None:
-            log.error("disk_work.failed", reason=repr(error))
+        def guarded() -> None:
+            try:
+                work()
+            except DiskError as e:
+                failures.append(e)
+
+        def done() -> None:
+            for failure in failures:
+                self.on_disk_error(failure)
+
+        if self._run_blocking is not None:
+            self._run_blocking(guarded, done)
+        else:
+            guarded()
+            done()
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         """A changed topic concerns its own partitions, a changed broker default all of them."""
@@ -284,20 +288,6 @@ class ReplicaManager:
             if partition.leadership is not None:
                 partition.leadership.maybe_increment_high_watermark()
 
-    def delete_stray_logs(self) -> int:
-        """Remove logs of topics that are gone, or that we are no replica of; returns how many.
-
-        Only for a broker whose image holds its own registration: an image from before would call living topics gone.
-        """
-        strays = 0
-        for topic, index, topic_id in self._log_dir.existing_logs():
-            registration = self.image.partition((topic_id, index))
-            if registration is None or self.broker_id not in registration.replicas:
-                log.warning("partition.stray_deleted", topic=topic, partition=index, topic_id=topic_id.hex())
-                self._discard(self._log_dir.delete_log(topic, index, topic_id))
-                strays += 1
-        return strays
-
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def maybe_shrink_isrs(self) -> None:
@@ -310,17 +300,6 @@ class ReplicaManager:
     def checkpoint_high_watermarks(self) -> None:
         if self.disk_error is None:
             self._run_aside(self._log_dir.high_watermark_checkpoint().write)
-
-    def delete_old_segments(self) -> None:
-        """Retention; the files are unlinked aside."""
-        now_ms = self._doors.wall_clock_ms()
-        for partition in list(self.partitions.values()):
-            start = partition.log.log_start_offset
-            paths = partition.log.delete_old_segments(now_ms)
-            if paths:
-                self._run_aside(partial(_remove, self._log_dir.files, paths))
-            if partition.log.log_start_offset != start:
-                self._wakeups.on_log_start_moved(partition)
 
     def expire(self, now: float) -> None:
         """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
@@ -356,11 +335,6 @@ class ReplicaManager:
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)
-
-
-def _remove(files: Files, paths: list[str]) -> None:
-    for path in paths:
-        files.remove(path)
 
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:

@@ -53,10 +53,6 @@ class Wakeups:
             self._produces[partition] = None
             self._schedule()
 
-    def on_log_start_moved(self, partition: Partition) -> None:
-        for cached in (*partition.followers, *partition.consumers):
-            cached.session.dirty[cached.key] = cached
-
     def on_isr_changed(self, partition: Partition) -> None:
         for cached in partition.followers:
             cached.session.dirty[cached.key] = cached
