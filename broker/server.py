@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -110,10 +111,12 @@ class BrokerServer:
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     def _apply_to_replicas(self, delta: MetadataDelta) -> None:
-        first = self.replicas.image.offset < 0
+        if delta.before.offset < 0:
+            try:
+                self.upkeep.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
+            except DiskError as e:
+                self.replicas.on_disk_error(e)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
-        if first:
-            self.upkeep.remove_strays(self.replicas, self.lifecycle.broker_epoch)
 
     def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
         for broker_id in delta.changed_brokers:
@@ -134,6 +137,7 @@ class BrokerServer:
             self.lifecycle.start()
             self.alter_partition.start()
             self._start_timers()
+            self.upkeep.remove_leavings()
             await self._until_registered()
         except BaseException:
             await self._abandon()
@@ -143,7 +147,9 @@ class BrokerServer:
 
     def _open_log_dir(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
-        self.log_dir = LogDir.open(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id)
+        self.log_dir = LogDir.open(
+            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
+        )
         self.upkeep = LogUpkeep(self.log_dir, self._files, wall_clock_ms=self._doors.wall_clock_ms)
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
@@ -231,8 +237,9 @@ class BrokerServer:
 
     async def _until_registered(self) -> None:
         registered = asyncio.ensure_future(self.lifecycle.registered.wait())
+        waited: set[asyncio.Future[Any]] = {registered, self.failure}
         try:
-            await asyncio.wait({registered, self.failure}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             registered.cancel()
         if self.failure.done():
@@ -259,17 +266,25 @@ class BrokerServer:
         await self._stop_talking()
         self._close_logs()
 
+    async def kill(self) -> None:
+        """End as a killed process does, as far as others and the files can tell: nothing handed over, nothing written."""
+        if self._stopped or self.log_dir is None:
+            return
+        self._stopped = True
+        await self._stop_talking(drain_ms=0)
+        self.log_dir.close(clean=False)
+
     async def _leave(self) -> None:
         wanted = self.config["controlled.shutdown.enable"] and self.lifecycle.registered.is_set()
         if wanted and not await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
             log.warning("broker.left_unasked", node=self.config.node_id)
 
-    async def _stop_talking(self) -> None:
+    async def _stop_talking(self, drain_ms: int = DRAIN_MS) -> None:
         if hasattr(self, "_timers"):
             self._timers.cancel()
         self.fetchers.close()
         for server in self._servers:
-            await server.stop(DRAIN_MS)
+            await server.stop(drain_ms)
         await self.alter_partition.stop()
         await self.lifecycle.stop()
         await self.metadata.stop()
@@ -308,10 +323,14 @@ def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
     )
 
 
-def _run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
-    """On a thread, then on the loop; whether the first failed or not."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    future.add_done_callback(lambda done: (done.exception(), then()))
+def _run_blocking(work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+    """The first on a thread, then the second on the loop, with what the first met."""
+
+    def on_done(done: asyncio.Future[None]) -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        then(error if isinstance(error, Exception) else None)
+
+    asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
 
 
 __all__ = ["BrokerServer"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.broker.replica_manager import ReplicaManager
+from strandline.controller.metadata.image import MetadataImage
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log import Log
 from strandline.storage.log_dir import LogDir
@@ -66,12 +67,35 @@ class LogUpkeep:
 
         visit(0)
 
-    def remove_strays(self, replicas: ReplicaManager, broker_epoch: int) -> None:
-        """Logs of topics that were deleted while this broker was away.
+    def remove_leavings(self) -> None:
+        """Directories that an earlier process had renamed and not yet removed."""
+        for path in self._log_dir.leaving():
+            self.remove_directory(path)
 
-        They are removed only if the metadata log provably goes on from where this directory last saw it: its clean
-        shutdown wrote a broker epoch (an offset of that log) that is below ours. A quorum that lost its log and begins
-        anew under the same cluster id knows no topic; its word must not delete any data.
+    def remove_directory(self, path: str) -> None:
+        asyncio.get_running_loop().run_in_executor(None, self._remove_tree, path)
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self._files.remove_tree(path)
+        except DiskError as e:
+            log.warning("log.not_removed", path=path, reason=str(e))
+
+    def clear_strays(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+        """Logs of topics that were deleted, or moved to others, while this broker was away.
+
+        They are deleted only if the metadata log provably goes on from where this directory last saw it: its clean
+        shutdown wrote a broker epoch (an offset of that log) that is below ours. Otherwise they are set aside: a quorum
+        that lost its log and begins anew under the same cluster id knows no topic, and its word must not delete data.
         """
-        if 0 <= self._log_dir.previous_broker_epoch < broker_epoch:
-            replicas.delete_stray_logs()
+        proven = 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        for topic, index, topic_id in self._log_dir.existing_logs():
+            registration = image.partition((topic_id, index))
+            if registration is not None and broker_id in registration.replicas:
+                continue
+            log.warning("log.stray", topic=topic, partition=index, topic_id=topic_id.hex(), deleted=proven)
+            path = self._log_dir.delete_log(topic, index, topic_id) if proven else None
+            if path is not None:
+                self.remove_directory(path)
+            elif not proven:
+                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has given it to others")
