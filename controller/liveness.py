@@ -16,6 +16,8 @@ those that did not: a broker that died together with the last controller is noti
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Protocol
@@ -25,7 +27,7 @@ import structlog
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import BrokerRegistration
 from strandline.protocol.apis import API_VERSIONS
-from strandline.protocol.errors import BrokerError
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 
 log = structlog.get_logger()
@@ -185,16 +187,20 @@ async def probe_broker(broker: BrokerRegistration) -> Probe:
             endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_TIMEOUT_MS
         )
     except BrokerError as e:
-        refused = isinstance(e.__cause__, ConnectionRefusedError)
-        return Probe.DEAD if refused else Probe.UNKNOWN
+        return Probe.DEAD if _is_refusal(str(e)) else Probe.UNKNOWN
     try:
         answer = await connection.request(
             API_VERSIONS, ApiVersionsRequest("strandline-controller", ""), timeout_ms=PROBE_TIMEOUT_MS
         )
-    except BrokerError:
-        return Probe.DYING if connection.closed else Probe.UNKNOWN
+    except BrokerError as e:
+        return Probe.DYING if e.code == ErrorCode.NETWORK_EXCEPTION else Probe.UNKNOWN
     finally:
         connection.close()
     if not isinstance(answer, ApiVersionsResponse) or answer.incarnation_id != broker.incarnation_id:
         return Probe.DEAD
     return Probe.ALIVE
+
+
+def _is_refusal(reason: str) -> bool:
+    """The host answered that nobody listens; in the system's words, or with its number where it tried several addresses."""
+    return os.strerror(errno.ECONNREFUSED) in reason or f"[Errno {errno.ECONNREFUSED}]" in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,10 @@ from strandline.controller.raft.quorum import Quorum
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
-from strandline.protocol.errors import UsageError
+from strandline.protocol.errors import InternalError, StrandlineError, UsageError
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.storage.files import Files
+from strandline.storage.log_dir import LogDir
 
 log = structlog.get_logger()
 
@@ -33,33 +35,49 @@ class ControllerServer:
         """After `start`: the port that was bound."""
         self.ready = asyncio.Event()
         """Set when this node knows an active controller for the first time."""
+        self.failure: asyncio.Future[StrandlineError] | None = None
+        """After `start`: completed with the reason when this node cannot go on."""
         self.incarnation_id = new_uuid(doors.random)
         self._doors = doors
         self._files = files
         self.controller: Controller
         self.quorum: Quorum
+        self._log_dir: LogDir
+        """Held for its lock and for meta.properties; the metadata log in it is the quorum's."""
         self._liveness: BrokerLiveness
         self._server: Server
 
     async def start(self) -> None:
-        """Listens and takes part in the quorum when this returns; `UsageError` when the address cannot be bound."""
+        """Listens and takes part in the quorum when this returns; `UsageError` when the folder or address cannot be used."""
+        config = self.config
+        self._log_dir = LogDir.open(
+            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
+        )
+        try:
+            await self._start()
+        except BaseException:
+            self._log_dir.close(clean=False)
+            raise
+
+    async def _start(self) -> None:
         self._build()
         await self.quorum.start()
         try:
             self.port = await self._server.start(self.config.host, self.config.port)
         except OSError as e:
             await self.quorum.stop()
-            address = f"{self.config.host}:{self.config.port}"
-            raise UsageError(f"cannot listen on {address}: {e.strerror or e}") from e
+            raise UsageError(f"cannot listen on {self.config.host}:{self.config.port}: {_reason(e)}") from e
 
     async def stop(self) -> None:
         """Hand over first, so that another controller is active before this one is gone."""
         await self._liveness.stop()
         await self.quorum.stop()
         await self._server.stop(DRAIN_MS)
+        self._log_dir.close(clean=False)
 
     def _build(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
+        self.failure = loop.create_future()
         session_timeout_ms = config["broker.session.timeout.ms"]
         self.controller = _KnowsWhenReady(
             node_id=config.node_id, session_timeout_ms=session_timeout_ms, now=loop.time, ready=self.ready
@@ -73,6 +91,7 @@ class ControllerServer:
             doors=self._doors,
             config=config.raft,
             listener=self.controller,
+            on_fatal=self._on_fatal,
         )
         self.controller.quorum = self.quorum
         self._liveness = BrokerLiveness(
@@ -118,6 +137,20 @@ class ControllerServer:
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
         self._liveness.on_connection_lost(connection)
+
+    def _on_fatal(self, error: BaseException) -> None:
+        """The quorum's node stopped for good: nothing that it had not seen committed may be answered as if it were."""
+        if self.controller.active is not None:
+            self.controller.on_resign(self.controller.active.epoch)
+        if self.failure is not None and not self.failure.done():
+            if not isinstance(error, StrandlineError):
+                error = InternalError(f"the metadata quorum's node stopped: {error!r}")
+            self.failure.set_result(error)
+
+
+def _reason(error: OSError) -> str:
+    """The system's words; the event loops wrap them differently."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 class _KnowsWhenReady(Controller):

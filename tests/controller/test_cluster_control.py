@@ -200,28 +200,35 @@ def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
 # -- controlled shutdown ------------------------------------------------------------------------------------------------
 
 
-def test_controlled_shutdown_moves_leaders_first_and_lets_the_broker_go_when_it_knows_it() -> None:
-    """Leaders away and out of the ISRs in one batch; then commit, then the broker's own word that it has read it."""
+def test_controlled_shutdown_moves_leaders_in_one_batch_and_lets_the_broker_go_when_it_has_read_it() -> None:
+    """Then it can tell producers who leads now, and its fetchers know whom to follow until the end."""
     world = World(brokers=3)
     world.create("t", [[1, 2, 3], [2, 1, 3]])
-    world.auto_commit = False
-    batches = len(world.quorum.batches)
-    before = world.image.offset
-    first = world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True))
-    moved = world.image.offset
-    assert first.answers == []
+    batches, before = len(world.quorum.batches), world.image.offset
+    answer = world.heartbeat(1, want_shut_down=True)
+    assert (answer.should_shut_down, answer.is_fenced) == (False, False)
     assert len(world.quorum.batches) == batches + 1
     assert [world.partition("t", i).leader for i in (0, 1)] == [2, 2]
     assert [world.partition("t", i).isr for i in (0, 1)] == [(2, 3), (2, 3)]
-    uncommitted = world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True, offset=moved))
-    world.commit()
-    assert [a.should_shut_down for a in first.answers + uncommitted.answers] == [False, False]
-    world.auto_commit = True
-    assert not world.heartbeat(1, want_shut_down=True, offset=before).should_shut_down
+    moved = world.image.offset
+    for offset in (before, moved - 1):
+        assert not world.heartbeat(1, want_shut_down=True, offset=offset).should_shut_down
     assert not world.image.brokers[1].fenced
     last = world.heartbeat(1, want_shut_down=True, offset=moved)
     assert (last.should_shut_down, last.is_fenced) == (True, True)
     assert world.image.brokers[1].fenced
+
+
+def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
+    """A controller that fails now would leave the old leaders in place."""
+    world = World(brokers=2)
+    world.create("t", [[1, 2]])
+    world.auto_commit = False
+    asked = [world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True)) for _ in range(3)]
+    assert [request.answers for request in asked] == [[], [], []]
+    world.commit()
+    assert [request.answers[0].should_shut_down for request in asked] == [False, False, False]
+    assert not world.image.brokers[1].fenced
 
 
 def test_a_broker_that_leads_nothing_may_stop_at_once_and_leaves_the_isrs() -> None:

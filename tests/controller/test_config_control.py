@@ -1,0 +1,223 @@
+"""Configurations are checked before they are stored, and described with the place that each value comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_world import World
+
+from strandline.controller.metadata.config_describe import describe_broker, describe_topic
+from strandline.controller.metadata.config_keys import (
+    DYNAMIC_BROKER_CONFIGS,
+    REQUIRED,
+    TOPIC_CONFIGS,
+    ConfigKey,
+    nearest,
+    parse,
+)
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode, UsageError
+from strandline.protocol.messages.admin import (
+    CONFIG_DELETE,
+    CONFIG_SET,
+    CONFIG_SOURCE_DEFAULT,
+    CONFIG_SOURCE_DYNAMIC_BROKER,
+    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
+    CONFIG_SOURCE_DYNAMIC_TOPIC,
+    CONFIG_SOURCE_STATIC_BROKER,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(brokers=3)
+    world.create("t")
+    return world
+
+
+def alter(world: World, *resources: AlterConfigsResource, validate_only: bool = False) -> list[tuple[int, str | None]]:
+    answer = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(list(resources), validate_only))
+    return [(r.error_code, r.error_message) for r in answer.responses]
+
+
+def topic(*configs: tuple[str, int, str | None], name: str = "t") -> AlterConfigsResource:
+    return AlterConfigsResource(RESOURCE_TOPIC, name, [AlterableConfig(*c) for c in configs])
+
+
+def broker(name: str, *configs: tuple[str, int, str | None]) -> AlterConfigsResource:
+    return AlterConfigsResource(RESOURCE_BROKER, name, [AlterableConfig(*c) for c in configs])
+
+
+def test_keys_are_set_and_deleted_one_by_one(world: World) -> None:
+    alter(world, topic(("retention.ms", CONFIG_SET, "1000"), ("segment.bytes", CONFIG_SET, "4096")))
+    assert alter(world, topic(("retention.ms", CONFIG_DELETE, None))) == [(0, None)]
+    assert world.image.config(RESOURCE_TOPIC, "t") == {"segment.bytes": "4096"}
+    alter(world, topic(("segment.bytes", CONFIG_DELETE, None)))
+    assert (RESOURCE_TOPIC, "t") not in world.image.configs
+
+
+def test_a_change_that_changes_nothing_is_not_written(world: World) -> None:
+    alter(world, topic(("retention.ms", CONFIG_SET, "1000")))
+    end = world.quorum.log_end_offset
+    assert alter(world, topic(("retention.ms", CONFIG_SET, "1000"), ("flush.ms", CONFIG_DELETE, None))) == [(0, None)]
+    assert alter(world, topic(("flush.ms", CONFIG_SET, "5")), validate_only=True) == [(0, None)]
+    assert world.quorum.log_end_offset == end
+
+
+REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
+    (topic(("retentoin.ms", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, "did you mean 'retention.ms'"),
+    (topic(("retentoin.ms", CONFIG_DELETE, None)), ErrorCode.INVALID_CONFIG, "did you mean 'retention.ms'"),
+    (topic(("zzz", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, "unknown config key 'zzz'"),
+    (topic(("retention.ms", CONFIG_SET, "soon")), ErrorCode.INVALID_CONFIG, "must be a whole number"),
+    (topic(("retention.ms", CONFIG_SET, "-2")), ErrorCode.INVALID_CONFIG, "at least -1"),
+    (topic(("min.insync.replicas", CONFIG_SET, "0")), ErrorCode.INVALID_CONFIG, "at least 1"),
+    (topic(("segment.bytes", CONFIG_SET, str(2**31))), ErrorCode.INVALID_CONFIG, "does not fit"),
+    (topic(("retention.ms", CONFIG_SET, None)), ErrorCode.INVALID_CONFIG, "needs a value"),
+    (topic(("cleanup.policy", CONFIG_SET, "compact")), ErrorCode.INVALID_CONFIG, "only 'delete'"),
+    (topic(("message.timestamp.type", CONFIG_SET, "Never")), ErrorCode.INVALID_CONFIG, "CreateTime, LogAppendTime"),
+    (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not offered yet"),
+    (topic(("flush.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "given twice"),
+    (topic(("flush.ms", 2, "1")), ErrorCode.INVALID_REQUEST, "only set and delete"),
+    (topic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nowhere'"),
+    (broker("one"), ErrorCode.INVALID_REQUEST, "by its id"),
+    (broker("٣"), ErrorCode.INVALID_REQUEST, "by its id"),
+    (broker("01"), ErrorCode.BROKER_ID_NOT_REGISTERED, "not registered"),
+    (broker("9"), ErrorCode.BROKER_ID_NOT_REGISTERED, "not registered"),
+    (broker("1", ("segment.bytes", CONFIG_SET, "9999")), ErrorCode.INVALID_CONFIG, "log.segment.bytes"),
+    (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "neither topic"),
+]
+
+
+@pytest.mark.parametrize(("resource", "code", "words"), REFUSALS, ids=[f"{c.name}: {w}" for _, c, w in REFUSALS])
+def test_a_change_is_refused_with_its_reason_and_nothing_of_it_is_stored(
+    world: World, resource: AlterConfigsResource, code: ErrorCode, words: str
+) -> None:
+    """Also the good keys of the same resource are not set (F11); another resource of the request is."""
+    before = world.image
+    resource.configs.insert(0, AlterableConfig("max.message.bytes", CONFIG_SET, "77"))
+    if resource.resource_type == RESOURCE_BROKER:
+        resource.configs[0].name = "message.max.bytes"
+    ((found, message),) = alter(world, resource)
+    assert found == code
+    assert words in (message or "")
+    assert world.image is before
+    assert alter(world, resource, broker("", ("log.roll.ms", CONFIG_SET, "5")))[1] == (0, None)
+    assert world.image.config(RESOURCE_BROKER, "") == {"log.roll.ms": "5"}
+
+
+def test_a_resource_named_twice_is_refused(world: World) -> None:
+    codes = [code for code, _ in alter(world, topic(("flush.ms", CONFIG_SET, "1")), topic())]
+    assert codes == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_a_topics_value_stands_over_the_brokers_over_the_clusters_over_the_file(world: World) -> None:
+    def value(**more: Any) -> Any:
+        return world.image.topic_config("t", **more)["segment.bytes"]
+
+    static = {"log.segment.bytes": 100}
+    assert value() == 1 << 30
+    assert value(static=static) == 100
+    alter(world, broker("", ("log.segment.bytes", CONFIG_SET, "200")))
+    assert value(static=static) == 200
+    alter(world, broker("1", ("log.segment.bytes", CONFIG_SET, "300")))
+    assert value(static=static, broker_id=1) == 300
+    assert value(static=static, broker_id=2) == 200
+    alter(world, topic(("segment.bytes", CONFIG_SET, "400")))
+    assert value(static=static, broker_id=1) == 400
+
+
+def test_describing_names_the_place_that_each_value_comes_from(world: World) -> None:
+    alter(world, topic(("segment.bytes", CONFIG_SET, "400")), broker("", ("log.roll.ms", CONFIG_SET, "5")))
+    alter(world, broker("1", ("message.max.bytes", CONFIG_SET, "6000")))
+    described = describe_topic(world.image, "t", broker_id=1, static={"log.retention.ms": 7}, documentation=True)
+    by_name = {d.name: (d.value, d.config_source) for d in described}
+    assert set(by_name) == set(TOPIC_CONFIGS)
+    assert by_name["segment.bytes"] == ("400", CONFIG_SOURCE_DYNAMIC_TOPIC)
+    assert by_name["max.message.bytes"] == ("6000", CONFIG_SOURCE_DYNAMIC_BROKER)
+    assert by_name["segment.ms"] == ("5", CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER)
+    assert by_name["retention.ms"] == ("7", CONFIG_SOURCE_STATIC_BROKER)
+    assert by_name["cleanup.policy"] == ("delete", CONFIG_SOURCE_DEFAULT)
+    assert by_name["unclean.leader.election.enable"] == ("false", CONFIG_SOURCE_DEFAULT)
+    assert all(d.documentation for d in described)
+    assert [d.name for d in describe_broker(world.image, "")] == ["log.roll.ms"]
+    own = {"node.id": ConfigKey("node.id", "int", REQUIRED, "", "the id")}
+    brokers = {d.name: d for d in describe_broker(world.image, "1", static={"node.id": 1}, static_keys=own)}
+    assert (brokers["node.id"].value, brokers["node.id"].read_only) == ("1", True)
+    assert (brokers["message.max.bytes"].value, brokers["message.max.bytes"].read_only) == ("6000", False)
+
+
+def test_the_controller_describes_what_it_is_asked_for(world: World) -> None:
+    asked = [
+        DescribeConfigsResource(RESOURCE_TOPIC, "t", ["segment.bytes", "nothing"]),
+        DescribeConfigsResource(RESOURCE_TOPIC, "nowhere"),
+        DescribeConfigsResource(RESOURCE_BROKER, "2"),
+    ]
+    found, missing, of_broker = world.call(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest(asked)).results
+    assert [c.name for c in found.configs] == ["segment.bytes"]
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {c.name for c in of_broker.configs} == set(DYNAMIC_BROKER_CONFIGS)
+
+
+# -- the keys themselves ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", TOPIC_CONFIGS.values(), ids=lambda key: key.name)
+def test_every_default_is_a_value_that_would_be_accepted(key: ConfigKey) -> None:
+    """And its text form means the same value."""
+    assert key.parse(key.default) == key.default
+    assert key.parse(key.text(key.default)) == key.default
+
+
+KEYS = (
+    ConfigKey("a.number", "int", 3, "", "a number"),
+    ConfigKey("a.ratio", "double", 0.5, "", "a ratio"),
+    ConfigKey("a.list", "list", [], "", "a list"),
+    ConfigKey("a.name", "string", None, "", "a name"),
+    ConfigKey("needed", "boolean", REQUIRED, "", "whether"),
+)
+
+
+def test_parse_fills_in_defaults_and_types() -> None:
+    given = {"needed": "TRUE", "a.list": " x , y,", "a.ratio": "1e-3"}
+    expected = {"a.number": 3, "a.ratio": 0.001, "a.list": ["x", "y"], "a.name": None, "needed": True}
+    assert parse(KEYS, given) == expected
+    assert parse(KEYS, {"needed": False, "a.list": ["x"], "a.number": 4})["a.number"] == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "config needed is required: whether"),
+        ({"needed": "yes"}, "must be true or false"),
+        ({"needed": 1}, "must be true or false"),
+        ({"needed": True, "a.numbr": 1}, "did you mean 'a.number'"),
+        ({"needed": True, "a.number": "1_0"}, "whole number"),
+        ({"needed": True, "a.number": "1.5"}, "whole number"),
+        ({"needed": True, "a.number": 1.5}, "whole number"),
+        ({"needed": True, "a.number": True}, "whole number"),
+        ({"needed": True, "a.number": "٣"}, "whole number"),
+        ({"needed": True, "a.number": None}, "whole number"),
+        ({"needed": True, "a.number": 2**31}, "does not fit a int"),
+        ({"needed": True, "a.ratio": "nan"}, "must be a number"),
+        ({"needed": True, "a.ratio": "inf"}, "must be a number"),
+        ({"needed": True, "a.ratio": True}, "must be a number"),
+        ({"needed": True, "a.list": 5}, "must be a list"),
+        ({"needed": True, "a.name": ["x"]}, "must be text"),
+    ],
+    ids=str,
+)
+def test_parse_refuses_with_one_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse(KEYS, given)
+
+
+def test_nothing_near_is_not_guessed() -> None:
+    assert nearest("zzzzzz", TOPIC_CONFIGS) is None

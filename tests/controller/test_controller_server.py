@@ -1,0 +1,268 @@
+"""A real controller server: its quorum, its listener, and brokers that are connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from strandline.controller.config import KEYS, ControllerConfig
+from strandline.controller.server import ControllerServer
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.messages.admin import (
+    ApiVersionsRequest,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from strandline.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.server import Server
+from strandline.storage.files import RealFiles
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def config_of(folder: Path, node_id: int, ports: dict[int, int], **more: Any) -> ControllerConfig:
+    mapping = {
+        "node.id": node_id,
+        "cluster.id": "c",
+        "log.dirs": str(folder / str(node_id)),
+        "controller.quorum.voters": ",".join(f"{n}@127.0.0.1:{port}" for n, port in ports.items()),
+        **more,
+    }
+    return ControllerConfig.from_mapping(mapping)
+
+
+def server_of(config: ControllerConfig) -> ControllerServer:
+    doors = Doors(wall_clock_ms=lambda: 1_700_000_000_000, random=Random(config.node_id))
+    return ControllerServer(config, doors, RealFiles())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Broker:
+    """A broker as the controller sees it: a listener that says who it is, and a connection with heartbeats."""
+
+    def __init__(self, broker_id: int, incarnation: int = 1) -> None:
+        self.broker_id = broker_id
+        self.incarnation_id = bytes([incarnation]) * 16
+        self.server = Server({}, role="broker", node_id=broker_id, cluster_id="c", incarnation_id=self.incarnation_id)
+        self.connection: Connection
+        self.epoch = -1
+
+    async def start(self, port: int) -> None:
+        own_port = await self.server.start("127.0.0.1", 0)
+        self.connection = await Connection.connect("127.0.0.1", port, client_id=f"broker-{self.broker_id}")
+        listener = Listener("PLAINTEXT", "127.0.0.1", own_port)
+        body = BrokerRegistrationRequest(self.broker_id, "c", self.incarnation_id, [listener])
+        self.epoch = (await self.call(apis.BROKER_REGISTRATION, body)).broker_epoch
+        assert not (await self.beat()).is_fenced
+
+    async def call(self, api_key: int, body: Any) -> Any:
+        return await self.connection.request(api_key, body, timeout_ms=10_000)
+
+    async def beat(self, **wishes: bool) -> Any:
+        fields = {"want_fence": False, "want_shut_down": False, **wishes}
+        return await self.call(apis.BROKER_HEARTBEAT, BrokerHeartbeatRequest(self.broker_id, self.epoch, 10**9, **fields))
+
+    async def die(self) -> None:
+        """As the kernel closes a killed process: its port first."""
+        await self.server.stop()
+        self.connection.close()
+
+
+@pytest.fixture
+async def single(tmp_path: Path) -> AsyncIterator[ControllerServer]:
+    server = server_of(config_of(tmp_path, 101, {101: free_port()}, **{"broker.connection.loss.grace.ms": 30}))
+    await server.start()
+    await asyncio.wait_for(server.ready.wait(), 10)
+    yield server
+    await server.stop()
+
+
+async def test_a_single_controller_serves_brokers_and_topics(single: ControllerServer) -> None:
+    broker = Broker(1)
+    await broker.start(single.port)
+    topic = CreatableTopic("t", 3, 1)
+    (result,) = (await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([topic]))).topics
+    assert result.error_code == 0
+    described: DescribeClusterResponse = await broker.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest())
+    assert [(b.broker_id, b.is_fenced, b.broker_epoch) for b in described.brokers] == [(1, False, broker.epoch)]
+    versions = await broker.call(apis.API_VERSIONS, ApiVersionsRequest())
+    assert (versions.role, versions.node_id, versions.incarnation_id) == ("controller", 101, single.incarnation_id)
+    assert {v.api_key for v in versions.api_keys} == {k for k, api in apis.APIS.items() if "controller" in api.served_by}
+    await broker.die()
+
+
+async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single: ControllerServer) -> None:
+    first, second = Broker(1), Broker(2)
+    await first.start(single.port)
+    await second.start(single.port)
+    await second.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 4, 2)]))
+    started = asyncio.get_running_loop().time()
+    await first.die()
+    image = lambda: single.controller.committed  # noqa: E731
+    await until(lambda: image().brokers[1].fenced)
+    topic = image().topic("t")
+    assert topic is not None
+    assert {(p.leader, p.isr) for p in topic.partitions.values()} == {(2, (2,))}
+    assert asyncio.get_running_loop().time() - started < 1.5
+    again = Broker(1, incarnation=2)
+    await again.start(single.port)
+    assert again.epoch > first.epoch
+    await again.die()
+    await second.die()
+
+
+async def test_a_broker_whose_connection_only_broke_stays(single: ControllerServer) -> None:
+    """Its port answers with the registered incarnation."""
+    broker = Broker(1)
+    await broker.start(single.port)
+    broker.connection.close()
+    await until(lambda: 1 not in single._liveness._connections)
+    await until(lambda: not single._liveness._tasks)
+    assert not single.controller.image.brokers[1].fenced
+    await broker.server.stop()
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    """Replayed from the log, and then from a snapshot."""
+    config = config_of(tmp_path, 101, {101: free_port()})
+    images = []
+    for round_ in range(3):
+        server = server_of(config)
+        await server.start()
+        await asyncio.wait_for(server.ready.wait(), 10)
+        if round_ == 0:
+            broker = Broker(1)
+            await broker.start(server.port)
+            await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 3, 1)]))
+            await broker.die()
+        if round_ == 1:
+            await server.quorum.take_snapshot()
+        await until(lambda server=server: server.controller.image.topic("t") is not None)
+        images.append(server.controller.image)
+        await server.stop()
+    first, *others = images
+    assert first.brokers[1].broker_epoch >= 0
+    for other in others:
+        assert (other.brokers.keys(), other.topics_by_id) == (first.brokers.keys(), first.topics_by_id)
+
+
+async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    ports = {node_id: free_port() for node_id in (101, 102, 103)}
+    servers = {node_id: server_of(config_of(tmp_path, node_id, ports)) for node_id in ports}
+    for server in servers.values():
+        await server.start()
+    for server in servers.values():
+        await asyncio.wait_for(server.ready.wait(), 15)
+
+    def active() -> ControllerServer | None:
+        return next((s for s in servers.values() if s.controller.active is not None), None)
+
+    await until(lambda: active() is not None)
+    first = active()
+    assert first is not None
+    standby = next(s for s in servers.values() if s is not first)
+    broker = Broker(1)
+    connection = await Connection.connect("127.0.0.1", standby.port, client_id="broker-1")
+    with pytest.raises(BrokerError, match=f"node {first.config.node_id} is") as caught:
+        await connection.request(apis.DESCRIBE_CLUSTER, DescribeClusterRequest())
+    assert caught.value.code == ErrorCode.NOT_CONTROLLER
+    connection.close()
+    await broker.start(first.port)
+    await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 2, 1)]))
+    del servers[first.config.node_id]
+    await first.stop()
+    await until(lambda: active() is not None)
+    second = active()
+    assert second is not None
+    assert second.controller.image.topic("t") is not None
+    broker.connection.close()
+    broker.connection = await Connection.connect("127.0.0.1", second.port, client_id="broker-1")
+    assert not (await broker.beat()).is_fenced
+    await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("u", 2, 1)]))
+    await until(lambda: all(s.controller.committed.topic("u") is not None for s in servers.values()))
+    await broker.die()
+    for server in servers.values():
+        await server.stop()
+
+
+async def test_an_occupied_port_and_an_occupied_folder_are_told_in_one_sentence(single: ControllerServer, tmp_path: Path) -> None:
+    ports = {102: single.port}
+    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{single.port}: Address already in use"):
+        await server_of(config_of(tmp_path, 102, ports)).start()
+    with pytest.raises(UsageError, match="in use"):
+        await server_of(config_of(tmp_path, 101, {101: free_port()})).start()
+    with pytest.raises(UsageError, match="cluster"):
+        await server_of(config_of(tmp_path, 102, {102: free_port()}, **{"cluster.id": "other"})).start()
+    server = server_of(config_of(tmp_path, 102, {102: free_port()}))
+    await server.start()
+    await server.stop()
+
+
+async def test_what_the_quorum_cannot_survive_is_told_to_the_process(single: ControllerServer) -> None:
+    """The node's owner ends the process with this sentence; until then it refuses."""
+    assert single.failure is not None
+    single._on_fatal(RuntimeError("disk on fire"))
+    assert "disk on fire" in str(single.failure.result())
+    assert single.controller.active is None
+
+
+# -- configuration ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"node.id": 9}, "is not one of controller.quorum.voters"),
+        ({"cluster.id": ""}, "must not be empty"),
+        ({"log.dirs": "a,b"}, "one directory"),
+        ({"controller.quorum.voters": "nonsense"}, "id@host:port"),
+        ({"controller.quorum.voters": "1@h:99999"}, "id@host:port"),
+        ({"controller.quorum.voters": "101@h:1,101@h:2,103@h:3"}, "twice"),
+        ({"controller.quorum.voters": "101@h:1,102@h:2"}, "1, 3 or 5"),
+        ({"controller.quorum.voters": "101@h:1,102@h:0,103@h:1"}, "needs a port"),
+        ({"controller.quorum.voters": ""}, "at least one"),
+        ({"listeners": "CONTROLLER://h:2"}, "is not the port of node 101"),
+        ({"listeners": "h:1"}, "NAME://host:port"),
+        ({"listeners": "A://h:1,B://h:1"}, "one listener"),
+        ({"broker.session.timeout": 5}, "did you mean 'broker.session.timeout.ms'"),
+        ({"broker.session.timeout.ms": "0"}, "at least 1"),
+    ],
+    ids=str,
+)
+def test_a_wrong_configuration_is_refused_with_one_sentence(wrong: dict[str, Any], words: str) -> None:
+    right = {"node.id": 101, "cluster.id": "c", "log.dirs": "d", "controller.quorum.voters": "101@h:1"}
+    with pytest.raises(UsageError, match=words):
+        ControllerConfig.from_mapping({**right, **wrong})
+
+
+def test_a_configuration_has_every_key_with_its_default() -> None:
+    right = {"node.id": "101", "cluster.id": "c", "log.dirs": "d", "controller.quorum.voters": "101@[::1]:1"}
+    config = ControllerConfig.from_mapping(right)
+    assert (config.node_id, config.host, config.port, config.listener_name) == (101, "::1", 1, "CONTROLLER")
+    assert (config["broker.session.timeout.ms"], config["broker.connection.loss.grace.ms"]) == (3000, 100)
+    assert set(config.values) == {key.name for key in KEYS}
+    given = {**right, "listeners": "CTRL://0.0.0.0:1", "controller.quorum.fetch.timeout.ms": 100}
+    config = ControllerConfig.from_mapping(given)
+    assert (config.listener_name, config.host) == ("CTRL", "0.0.0.0")
+    assert (config.raft.fetch_timeout_ms, config.raft.fetch_wait_ms_max) == (100, 50)

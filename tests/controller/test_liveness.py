@@ -1,0 +1,218 @@
+"""The fast path: a broker whose heartbeat connection breaks is looked for, and fenced only if it is dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from controller_world import World
+
+from strandline.controller.liveness import BrokerLiveness, Probe, probe_broker
+from strandline.controller.metadata.image import BrokerRegistration
+from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.server import Server
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.tag: Any = None
+
+
+class Scene:
+    """Two brokers with topic t on both, led by 1, on the running loop's time; `probes` are answered in order."""
+
+    def __init__(self, *, grace_ms: int = 20, session_timeout_ms: int = 3000) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.world = World(session_timeout_ms=session_timeout_ms)
+        self.world.controller.now = self.loop.time
+        self.probes: list[Probe] = []
+        self.probed: list[int] = []
+        self.during_probe: Callable[[], None] = lambda: None
+        self.liveness = BrokerLiveness(
+            self.world.controller, grace_ms=grace_ms, session_timeout_ms=session_timeout_ms, probe=self.probe
+        )
+        self.world.controller.on_active = self.liveness.on_active
+        self.world.controller.on_inactive = self.liveness.on_inactive
+        self.connections: dict[int, FakeConnection] = {}
+        for broker_id in (1, 2):
+            self.world.start_broker(broker_id)
+            self.beat(broker_id)
+        self.world.create("t", [[1, 2]])
+
+    async def probe(self, broker: BrokerRegistration) -> Probe:
+        self.probed.append(broker.broker_id)
+        await asyncio.sleep(0)
+        self.during_probe()
+        return self.probes.pop(0)
+
+    def beat(self, broker_id: int, connection: FakeConnection | None = None) -> None:
+        connection = connection or self.connections.setdefault(broker_id, FakeConnection())
+        self.connections[broker_id] = connection
+        self.world.heartbeat(broker_id)
+        self.liveness.on_heartbeat(connection, broker_id, self.world.epoch(broker_id))
+
+    def fenced(self, broker_id: int = 1) -> bool:
+        self.world.commit()
+        return self.world.image.brokers[broker_id].fenced
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    async def settled(self) -> None:
+        """Every look for a broker has ended."""
+        await self.until(lambda: not self.liveness._tasks)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    scene = Scene()
+    yield scene
+    await scene.liveness.stop()
+
+
+async def test_a_dead_broker_is_fenced_after_the_grace_long_before_its_session_ends(scene: Scene) -> None:
+    scene.probes = [Probe.DEAD]
+    started = scene.loop.time()
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.until(scene.fenced)
+    assert scene.world.partition("t").leader == 2
+    assert 0.02 <= scene.loop.time() - started < 1.5
+    assert scene.world.register(1, incarnation=2), "its successor may register at once"
+
+
+@pytest.mark.parametrize("found", [[Probe.ALIVE], [Probe.UNKNOWN], [Probe.DYING, Probe.DYING], [Probe.DYING, Probe.UNKNOWN]])
+async def test_a_broker_that_is_not_known_to_be_dead_is_left_to_its_session(scene: Scene, found: list[Probe]) -> None:
+    scene.probes = list(found)
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.settled()
+    assert not scene.fenced()
+    assert scene.probes == []
+
+
+async def test_a_process_that_was_still_dying_is_looked_for_once_more(scene: Scene) -> None:
+    """Its port may outlive its connections by a moment."""
+    scene.probes = [Probe.DYING, Probe.DEAD]
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.until(scene.fenced)
+
+
+async def test_a_broker_that_is_back_within_the_grace_is_not_fenced(scene: Scene) -> None:
+    scene.probes = [Probe.DEAD]
+    scene.during_probe = lambda: scene.beat(1, FakeConnection())
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.settled()
+    assert not scene.fenced()
+
+
+async def test_losing_an_older_connection_means_nothing(scene: Scene) -> None:
+    old = scene.connections[1]
+    scene.beat(1, FakeConnection())
+    scene.liveness.on_connection_lost(old)
+    scene.liveness.on_connection_lost(FakeConnection())
+    await scene.settled()
+    assert scene.probed == []
+
+
+async def test_a_heartbeat_that_was_refused_tags_no_connection(scene: Scene) -> None:
+    """F15: a stranger's connection must not speak for a broker by being closed."""
+    stranger = FakeConnection()
+    scene.liveness.on_heartbeat(stranger, 1, scene.world.epoch(1) - 1)
+    scene.liveness.on_connection_lost(stranger)
+    await scene.settled()
+    assert (stranger.tag, scene.probed) == (None, [])
+
+
+async def test_a_controller_that_resigned_meanwhile_fences_nobody(scene: Scene) -> None:
+    scene.probes = [Probe.DEAD]
+    scene.during_probe = lambda: scene.world.controller.on_resign(1)
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.settled()
+    assert not scene.fenced()
+
+
+async def test_a_broker_that_stopped_in_order_is_not_looked_for(scene: Scene) -> None:
+    scene.world.heartbeat(2, want_shut_down=True)
+    scene.liveness.on_connection_lost(scene.connections[2])
+    await scene.settled()
+    assert scene.probed == []
+
+
+async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline() -> None:
+    """One timer for all; renewals move the deadline on without touching it."""
+    scene = Scene(session_timeout_ms=150)
+    started = scene.loop.time()
+    while scene.loop.time() < started + 0.3:
+        scene.beat(2)
+        await asyncio.sleep(0.01)
+    await scene.until(scene.fenced)
+    assert not scene.fenced(2)
+    await scene.until(lambda: scene.fenced(2))
+    assert scene.liveness._timer is None
+    await scene.liveness.stop()
+
+
+async def test_a_controller_that_stood_still_fences_nobody_for_its_own_silence() -> None:
+    """After a SIGSTOP the timer fires before the heartbeats that wait in the sockets are read."""
+    scene = Scene(session_timeout_ms=3000)
+    later = 3000 / 1000 * 4
+    scene.world.controller.now = lambda: scene.loop.time() + later
+    scene.liveness._on_timer()
+    assert not scene.fenced(1)
+    assert not scene.fenced(2)
+    await scene.liveness.stop()
+
+
+async def test_a_new_active_controller_looks_for_brokers_that_did_not_come_to_it() -> None:
+    """A broker that died together with the last controller is noticed without a whole session timeout."""
+    scene = Scene(session_timeout_ms=600)
+    scene.world.controller.on_resign(1)
+    scene.probes = [Probe.DEAD]
+    scene.world.become_active(epoch=2)
+    scene.beat(2, FakeConnection())
+    started = scene.loop.time()
+    await scene.until(scene.fenced)
+    assert scene.loop.time() - started < 0.55
+    assert scene.probed == [1]
+    await scene.liveness.stop()
+
+
+# -- the probe itself ---------------------------------------------------------------------------------------------------
+
+
+def broker_at(port: int, incarnation: bytes = b"i" * 16) -> BrokerRegistration:
+    return BrokerRegistration(1, 5, incarnation, (Listener("PLAINTEXT", "127.0.0.1", port),), None, False, False)
+
+
+async def test_the_probe_tells_the_registered_process_from_another() -> None:
+    server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=b"i" * 16)
+    port = await server.start("127.0.0.1", 0)
+    assert await probe_broker(broker_at(port)) is Probe.ALIVE
+    assert await probe_broker(broker_at(port, b"j" * 16)) is Probe.DEAD
+    await server.stop()
+    assert await probe_broker(broker_at(port)) is Probe.DEAD
+
+
+async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.controller.liveness.PROBE_TIMEOUT_MS", 50)
+
+    async def listen(on_connection: Callable[[asyncio.StreamWriter], None]) -> tuple[asyncio.Server, int]:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            on_connection(writer)
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        return server, server.sockets[0].getsockname()[1]
+
+    writers: list[asyncio.StreamWriter] = []
+    closing, closing_port = await listen(lambda writer: writer.close())
+    silent, silent_port = await listen(writers.append)
+    assert await probe_broker(broker_at(closing_port)) is Probe.DYING
+    assert await probe_broker(broker_at(silent_port)) is Probe.UNKNOWN
+    for writer in writers:
+        writer.close()
+    for server in (closing, silent):
+        server.close()
+        await server.wait_closed()
