@@ -22,7 +22,7 @@ import structlog
 from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import decode_record, encode_record
 from strandline.controller.partition_index import PartitionIndex
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
@@ -123,9 +123,12 @@ class Controller:
         delta = self.image.apply(decision.records, last_offset, active.epoch)
         appended = self.quorum.append([encode_record(record) for record in decision.records], active.epoch)
         if appended != last_offset:
+            # Broker epochs in the batch are wrong. Write nothing more; what is committed comes back as to any standby.
+            self.on_resign(active.epoch)
             raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, it ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
+        self._log_brokers(delta)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
         else:
@@ -133,6 +136,19 @@ class Controller:
         if decision.on_appended is not None:
             decision.on_appended(last_offset)
         return last_offset
+
+    def _log_brokers(self, delta: MetadataDelta) -> None:
+        for broker_id in delta.changed_brokers:
+            broker = delta.image.brokers.get(broker_id)
+            if broker is not None:
+                log.info(
+                    "broker_changed",
+                    broker=broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    fenced=broker.fenced,
+                    in_controlled_shutdown=broker.in_controlled_shutdown,
+                    partitions_changed=len(delta.changed_partitions),
+                )
 
     # -- brokers that fall silent ---------------------------------------------------------------------------------------
 
@@ -145,8 +161,13 @@ class Controller:
         active.sessions.remove(broker_id)
         if broker.fenced:
             return
-        self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker)), lambda _: None)
-        log.warning("broker_fenced", broker=broker_id, broker_epoch=broker_epoch, reason=reason)
+        log.warning("broker_fencing", broker=broker_id, broker_epoch=broker_epoch, reason=reason)
+
+        def on_reply(reply: BrokerError | None) -> None:
+            if reply is not None:
+                log.error("broker_not_fenced", broker=broker_id, broker_epoch=broker_epoch, error=str(reply))
+
+        self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker)), on_reply)
 
     def fence_expired(self) -> None:
         """Fence every broker whose session is over."""

@@ -90,16 +90,13 @@ class BrokerLiveness:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_heartbeat(self, connection: Tagged, broker_id: int, broker_epoch: int) -> None:
-        """A heartbeat was heard; it counts when it is from the registered incarnation."""
+        """A sign of life was heard; it counts when it is from the registered incarnation."""
         active = self._controller.active
         if active is None or active.sessions.get(broker_id, broker_epoch) is None:
             return
         if self._connections.get(broker_id) is not connection:
             connection.tag = broker_id
             self._connections[broker_id] = connection
-        self._arm()
-
-    def on_registration(self) -> None:
         self._arm()
 
     def on_connection_lost(self, connection: Tagged) -> None:

@@ -129,7 +129,10 @@ class ControllerServer:
 
         def handle_registration(request: ServerRequest) -> None:
             decide_registration(request)
-            self._liveness.on_registration()
+            broker = self.controller.image.brokers.get(request.body.broker_id)
+            if broker is not None and broker.incarnation_id == request.body.incarnation_id:
+                # A process that dies before its first heartbeat is noticed like any other.
+                self._liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
 
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
