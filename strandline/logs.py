@@ -36,7 +36,7 @@ def configure(*, node: str = "", level: str = "info") -> None:
 
     def add_node(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         if node:
-            event.setdefault("node", node)
+            event["node"] = node
         return event
 
     structlog.configure(

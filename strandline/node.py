@@ -95,9 +95,10 @@ def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str
         if name in ours:
             config[ours[name]] = value
         elif name not in others:
-            from strandline.controller.metadata.config_keys import unknown_key
+            from strandline.controller.metadata.config_keys import nearest
 
-            raise unknown_key(name, ours, "environment variable")
+            guess = nearest(name, map(str.lower, ours))
+            raise UsageError(f"unknown environment variable {name!r}" + (f"; did you mean {guess.upper()!r}?" if guess else ""))
     return config
 
 

@@ -63,16 +63,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("strandline"))
+        raise typer.Exit
+
+
 @app.callback()
 def root(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_print_version),
 ) -> None:
     """Strandline: a replicated log with Kafka's replication, in Python."""
-    if version:
-        from importlib.metadata import version as installed
-
-        print(installed("strandline"))
-        raise typer.Exit
 
 
 def main() -> None:

@@ -1,0 +1,101 @@
+"""`strandline up` and `strandline node`: a cluster in the foreground, and what is done to it from another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT, Up, run, wait_until
+
+from strandline.local_cluster import free_port_range
+
+pytestmark = pytest.mark.processes
+
+
+def state_of(up: Up, name: str) -> dict[str, Any]:
+    nodes = run("node", "list", "--data", str(up.folder), "--json").json()["nodes"]
+    return next(n for n in nodes if n["name"] == name)
+
+
+def test_ready_names_every_node_with_its_process_and_place(up: Up) -> None:
+    names = [n["name"] for n in up.ready["nodes"]]
+    assert names == ["broker-1", "broker-2", "broker-3", "controller-101"]
+    for node in up.ready["nodes"]:
+        assert {"name", "role", "id", "pid", "host", "port", "data"} <= node.keys()
+        os.kill(node["pid"], 0)
+        assert Path(node["data"], "meta.properties").exists()
+    assert up.bootstrap == ",".join(f"127.0.0.1:{n['port']}" for n in up.ready["nodes"] if n["role"] == "broker")
+
+
+def test_a_killed_node_is_gone_and_up_tells_it(up: Up) -> None:
+    killed = run("node", "kill", "broker-2", "--data", str(up.folder), "--json")
+    assert killed.code == 0
+    assert killed.json()["state"] == "down"
+    wait_until(lambda: any(e["event"] == "killed" and e["node"] == "broker-2" for e in up.events()), "up tells of the death")
+    assert up.process.poll() is None
+    assert run("node", "kill", "broker-2", "--data", str(up.folder)).code == 2  # it is not running
+    started = run("node", "start", "broker-2", "--data", str(up.folder), "--json")
+    assert started.code == 0
+    assert started.json()["pid"] > 0
+
+
+def test_a_stopped_node_leaves_in_order(up: Up) -> None:
+    assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
+    assert any(e["event"] == "stopped" and "exit code 0" in e["text"] for e in up.events())
+    assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
+
+
+def test_a_paused_node_stands_still_until_it_is_resumed(up: Up) -> None:
+    pid = state_of(up, "broker-1")["pid"]
+    assert run("node", "pause", "broker-1", "--data", str(up.folder)).code == 0
+    assert state_of(up, "broker-1")["state"] == "paused"
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T", "the process is stopped")
+    assert run("node", "resume", "broker-1", "--data", str(up.folder)).code == 0
+    assert state_of(up, "broker-1") | {"state": "running", "pid": pid} == state_of(up, "broker-1")
+
+
+def test_a_node_that_dies_by_itself_is_told_too(up: Up) -> None:
+    """Somebody else's kill -9: not ordered through us, and noticed all the same."""
+    os.kill(state_of(up, "broker-2")["pid"], signal.SIGKILL)
+    wait_until(lambda: any(e["event"] == "exited" and e["node"] == "broker-2" for e in up.events()), "up tells of the death")
+    assert run("node", "start", "broker-2", "--data", str(up.folder)).code == 0
+
+
+def test_nodes_do_not_outlive_an_up_that_was_killed(tmp_path: Path) -> None:
+    """Each node holds the other end of a pipe from `up`; however that ends, they end too."""
+    arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--base-port", str(free_port_range(2))], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        ready = next(e for e in map(json.loads, process.stdout) if e["event"] == "ready")
+        process.kill()
+        process.wait()
+    for node in ready["nodes"]:
+        wait_until(lambda pid=node["pid"]: not _alive(pid), f"{node['name']} ends")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_second_ctrl_c_of_a_node_ends_it_at_once(tmp_path: Path) -> None:
+    """A broker that cannot reach a controller for its orderly goodbye still obeys."""
+    settings = {"node.id": "1", "cluster.id": "c", "log.dirs": str(tmp_path), "controller.quorum.voters": "101@127.0.0.1:1"}
+    words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
+    listener = ["--set", f"listeners=PLAINTEXT://127.0.0.1:{free_port_range(1)}"]
+    process = subprocess.Popen([*COMMAND, "broker", *words, *listener], stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    wait_until((tmp_path / "meta.properties").exists, "the broker has begun")
+    process.send_signal(signal.SIGHUP)  # ignored
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) in (0, 128 + signal.SIGINT)
