@@ -220,6 +220,13 @@ class Leadership:
         if self._is_in_sync(replica) and self._is_eligible(replica):
             self._propose(isr.expand(replica.broker_id))
 
+    def on_brokers_changed(self, changed: list[int]) -> None:
+        """Registered or active only now, a follower may have been in step for a while."""
+        for broker_id in changed:
+            replica = self.replicas.get(broker_id)
+            if replica is not None:
+                self.maybe_expand_isr(replica)
+
     def maybe_shrink_isr(self) -> None:
         isr = self.isr
         if isinstance(isr, CommittedIsr):

@@ -166,7 +166,7 @@ class ReplicaManager:
             except DiskError as e:
                 self.on_disk_error(e)
         if delta.changed_brokers:
-            self._on_brokers_changed()
+            self._on_brokers_changed(delta.changed_brokers)
 
     def _apply_topics(self, delta: MetadataDelta) -> None:
         for topic in delta.removed_topics:
@@ -282,11 +282,15 @@ class ReplicaManager:
     def _topic_config(self, name: str) -> dict[str, Any]:
         return self.image.topic_config(name, broker_id=self.broker_id, static=self._config.topic_defaults)
 
-    def _on_brokers_changed(self) -> None:
-        """A follower that was caught up and is fenced now holds no high watermark back any more."""
+    def _on_brokers_changed(self, changed: list[int]) -> None:
+        """A follower that is fenced now holds no high watermark back any more; one that is unfenced may join the ISR.
+
+        The latter may have caught up before we heard that it is active: its next fetch is a long poll away.
+        """
         for partition in self.partitions.values():
             if partition.leadership is not None:
                 partition.leadership.maybe_increment_high_watermark()
+                partition.leadership.on_brokers_changed(changed)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
