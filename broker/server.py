@@ -323,12 +323,13 @@ def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
     )
 
 
-def _run_blocking(work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
-    """The first on a thread, then the second on the loop, with what the first met."""
+def _run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
+    """The first on a thread, then the second on the loop; whether the first failed or not."""
 
     def on_done(done: asyncio.Future[None]) -> None:
-        error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        then(error if isinstance(error, Exception) else None)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.warning("broker.blocking_work_failed", reason=str(error))
+        then()
 
     asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
 
