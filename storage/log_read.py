@@ -97,23 +97,22 @@ def _read_segment(
     may_block: bool,
 ) -> LogRead:
     data = segment.file.pread(max(max_bytes, _READ_MIN), position, may_block=may_block)
-    size, next_offset, first_offset = 0, offset, -1
-    while size + HEADER_SIZE <= len(data):
-        header = _checked_header(log, segment, data, size, position, next_offset)
-        if header.next_offset > end_offset:
-            break
-        if size + header.size > max_bytes and (size or not min_one):
-            break
-        if size + header.size > len(data):
-            if size:
+    size, next_offset, first_offset = 0, offset, offset
+    while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
+        header = _plausible_header(segment, data, size, position, next_offset)
+        if header is not None:
+            if size + header.size > max_bytes and (size or not min_one):
                 break
-            data = segment.file.pread(header.size, position, may_block=may_block)  # one batch, larger than asked for
-        if not check_crc(data, size, header.size):
+            if not size and header.size > len(data):
+                data = segment.file.pread(header.size, position, may_block=may_block)  # one batch, larger than asked for
+        if header is None or not check_crc(data, size, header.size):
             if not size:
-                _refuse(log, header.base_offset)
+                _refuse(log, offset if header is None else header.base_offset)
             log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served
             break
-        first_offset = header.base_offset if first_offset < 0 else first_offset
+        if header.next_offset > end_offset:
+            break
+        first_offset = first_offset if size else header.base_offset
         size += header.size
         next_offset = header.next_offset
     if not size:
@@ -123,15 +122,14 @@ def _read_segment(
     return LogRead([data[:size]], size, first_offset)
 
 
-def _checked_header(log: Log, segment: Segment, data: memoryview, at: int, position: int, offset: int) -> BatchHeader:
-    """The next header in `data`, which must be the batch that contains `offset` (at first) or starts at it."""
+def _plausible_header(segment: Segment, data: memoryview, at: int, position: int, offset: int) -> BatchHeader | None:
+    """The next header in `data`: of the batch that contains `offset` (the first), or that starts at it. None: damaged."""
     try:
         header = parse_header(data, at, segment.size - position - at)
     except BrokerError:
-        _refuse(log, offset)
-    if header.next_offset <= offset or (at and header.base_offset != offset):
-        _refuse(log, offset)
-    return header
+        return None
+    fits = header.base_offset == offset if at else header.base_offset <= offset < header.next_offset
+    return header if fits else None
 
 
 def _refuse(log: Log, offset: int) -> Never:
@@ -152,12 +150,22 @@ def offset_for_timestamp(log: Log, timestamp_ms: int) -> tuple[int, int, int] | 
         segment.load_timestamps()
         if segment.max_timestamp < timestamp_ms or not segment.size:
             continue
-        relative = segment.time_index.lookup(timestamp_ms)[1]
-        _, position = segment.offset_index.lookup(relative)
+        _, position = segment.offset_index.lookup(_skippable(segment, timestamp_ms))
         found = _first_not_older(log, segment, position, timestamp_ms)
         if found is not None:
             return found
     return None
+
+
+def _skippable(segment: Segment, timestamp_ms: int) -> int:
+    """The relative offset up to which all is older, by the time index; the entry is compared with its batch first."""
+    timestamp, relative = segment.time_index.lookup(timestamp_ms)
+    if timestamp < 0:
+        return 0
+    if not segment.has_time_entry(timestamp, relative):
+        segment.rebuild_indexes()
+        return segment.time_index.lookup(timestamp_ms)[1]
+    return relative
 
 
 def _first_not_older(log: Log, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:

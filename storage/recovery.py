@@ -363,20 +363,20 @@ def load_producers(log: Log, *, trusted_to: int) -> None:
 
 
 def _replay_producers(log: Log, start: int) -> None:
+    """Take up the headers from `start` (a batch's base offset) to the log's end, or to where it is damaged."""
     end = log.log_end_offset if log.corrupt_at is None else log.corrupt_at
     if start >= end:
         return
-    for segment in log.segments[log.segment_for(start) :]:
-        try:
+    expected = start
+    try:
+        for segment in log.segments[log.segment_for(start) :]:
             found = segment.position_of(max(start, segment.base_offset))
-            if found is None:
-                continue
-            for _, header in segment.headers(found[0]):
-                if header.base_offset >= end:
-                    return
+            for _, header in segment.headers(found[0]) if found is not None else ():
                 if header.producer_id >= 0 and header.base_offset >= start:
                     log.producers.update(header, header.last_offset)
-        except BrokerError as e:
-            log.mark_corrupt(e.offset if isinstance(e, DamagedBatch) else start)
-            logger.error("damage met while loading producers", topic=log.name, partition=log.partition, error=str(e))
-            return
+                expected = header.next_offset
+                if expected >= end:
+                    return
+    except BrokerError as e:
+        log.mark_corrupt(e.offset if isinstance(e, DamagedBatch) else expected)
+        logger.error("damage met while loading producers", topic=log.name, partition=log.partition, error=str(e))

@@ -164,8 +164,10 @@ class Segment:
         times = TimeIndex.load(self.files, self.path(TIME_INDEX_SUFFIX))
         if offsets is None or times is None or (self.size and not len(times)) or not self._is_true(offsets):
             self.rebuild_indexes()
-        else:
-            self._offset_index, self._time_index = offsets, times
+            return
+        self._offset_index, self._time_index = offsets, times
+        if len(times) and not self.has_time_entry(*times.last()):
+            self.rebuild_indexes()
 
     def _is_true(self, index: OffsetIndex) -> bool:
         """Whether the last entry leads to the batch that it names: a file of an older log does not."""
@@ -177,6 +179,17 @@ class Segment:
         except BrokerError:
             return False
         return header.last_offset == self.base_offset + relative_offset
+
+    def has_time_entry(self, timestamp: int, relative_offset: int) -> bool:
+        """Whether a batch ends at that offset and has that as its max timestamp."""
+        try:
+            found = self.position_of(self.base_offset + relative_offset)
+        except BrokerError:
+            return False
+        if found is None:
+            return False
+        header = found[1]
+        return header.last_offset == self.base_offset + relative_offset and header.max_timestamp == timestamp
 
     def start_indexes(self) -> None:
         """Empty ones, about to be filled by `note`."""

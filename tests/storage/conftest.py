@@ -1,0 +1,14 @@
+"""The logs' warnings are part of what is tested here by the thousand; they are kept off the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with capture_logs():
+        yield

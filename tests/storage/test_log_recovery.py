@@ -1,0 +1,396 @@
+"""What a log makes of a disk that a crash, a bad sector or a half-written file has left it (S41-S44, F17, F18, F20)."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storage_kit import DIR, NOW_MS, batch, check_order, fill, forget_tail, open_log, read_all
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import LEADER_EPOCH_POS, MAGIC_POS
+from strandline.storage.disk import DiskError
+from strandline.storage.log import Log, LogConfig
+from strandline.storage.memory_files import MemoryFiles
+
+SEGMENT = f"{DIR}/{0:020d}.log"
+SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
+
+
+def disk_with(
+    batches: int, *, records: int = 2, config: LogConfig | None = None, epochs: int = 1
+) -> tuple[MemoryFiles, list[bytes]]:
+    """A log as a killed process leaves it: written, nothing closed."""
+    files = MemoryFiles(Random(7))
+    log = open_log(files, config=config)
+    for epoch in range(epochs):
+        fill(log, batches // epochs, records=records, epoch=epoch)
+    held = read_all(log)
+    log.abandon()
+    return files, held
+
+
+def without_epoch(data: bytes) -> bytes:
+    """The one field that neither the checksum nor the order of the offsets protects."""
+    return data[:LEADER_EPOCH_POS] + data[MAGIC_POS:]
+
+
+def test_every_truncation_length_recovers_to_the_last_whole_batch() -> None:
+    """F17, S41: cut at every byte, all whole batches survive and nothing else."""
+    files, held = disk_with(4)
+    whole = files.read(SEGMENT)
+    for length in range(len(whole) + 1):
+        files.write(SEGMENT, whole[:length])
+        log = open_log(files)
+        kept, end = [], 0
+        for data in held:
+            end += len(data)
+            if end <= length:
+                kept.append(data)
+        assert read_all(log) == kept
+        assert log.log_end_offset == 2 * len(kept)
+        assert log.segments[-1].size == sum(map(len, kept))
+
+
+@pytest.mark.parametrize("filling", ["zeros", "garbage"])
+def test_a_torn_tail_is_cut_whatever_it_is_filled_with(filling: str) -> None:
+    """S41: for every byte length of the last batch; garbage and zeros are no batch, and appending goes on."""
+    files, held = disk_with(3)
+    whole = files.read(SEGMENT)
+    last = len(held[-1])
+    random = Random(5)
+    for kept in range(last):
+        rest = bytes(last - kept) if filling == "zeros" else random.randbytes(last - kept)
+        files.write(SEGMENT, whole[: len(whole) - last + kept] + rest)
+        log = open_log(files)
+        if log.log_end_offset == 6:  # the garbage happened to be what was there
+            assert read_all(log) == held
+            continue
+        assert read_all(log) == held[:-1]
+        check_order(log)
+        info = log.append_as_leader(batch(b"next"), 0, NOW_MS)
+        assert info.first_offset == 4
+        assert len(open_log(files).segments) == 1
+
+
+@pytest.mark.parametrize("high_watermark", [0, 8])
+def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_watermark: int) -> None:
+    """F17: recovery never raises; what can be read is a part of what was written, in its place.
+
+    With everything uncommitted the log ends before the damage. With everything committed the damage is told by
+    `corrupt_at` unless nothing valid follows it.
+    """
+    files, held = disk_with(4, epochs=2)
+    whole = files.read(SEGMENT)
+    starts = [sum(map(len, held[:i])) for i in range(4)]
+    for bit in range(len(whole) * 8):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << (bit % 8)
+        files.write(SEGMENT, data)
+        files.write(f"{DIR}/leader-epoch-checkpoint", b"0\n2\n0 0\n1 4\n")
+        log = open_log(files, high_watermark=high_watermark)
+        check_order(log)
+        hit = sum(start <= bit // 8 for start in starts) - 1
+        readable = read_all(log, end=log.log_end_offset if log.corrupt_at is None else log.corrupt_at)
+        assert [without_epoch(b) for b in readable] == [without_epoch(b) for b in held[: len(readable)]]
+        assert len(readable) >= hit
+        if len(readable) > hit:
+            assert bit // 8 - starts[hit] in range(LEADER_EPOCH_POS, MAGIC_POS), "only a flipped epoch goes unseen"
+            assert hit == 3, "and only at the very end of the log"
+        elif high_watermark and hit < 3:
+            assert log.corrupt_at == 2 * hit
+            assert log.log_end_offset == 8, "what follows the damage is not thrown away"
+        else:
+            assert log.corrupt_at is None
+
+
+def test_a_flipped_epoch_is_told_even_without_the_epoch_checkpoint() -> None:
+    """The epochs alone show it: a batch that claims a newer one is followed by older ones."""
+    files, _held = disk_with(6)
+    data = bytearray(files.read(SEGMENT))
+    data[LEADER_EPOCH_POS + len(data) // 6 * 2 + 3] ^= 4
+    files.write(SEGMENT, data)
+    files.remove(f"{DIR}/leader-epoch-checkpoint")
+    log = open_log(files)
+    assert log.log_end_offset == 4
+    assert log.epochs.entries == [(0, 0)]
+
+
+def corrupt_middle(files: MemoryFiles, held: list[bytes], index: int) -> None:
+    position = sum(map(len, held[:index])) + len(held[index]) - 3
+    files.flip_bit(SEGMENT, position * 8)
+
+
+def test_a_damaged_committed_batch_is_exposed_not_cut() -> None:
+    """S42 (b): restart with one flipped bit at offset 10 of 20 committed ones."""
+    files, held = disk_with(10)
+    corrupt_middle(files, held, 5)
+    log = open_log(files, high_watermark=20)
+    assert (log.corrupt_at, log.log_end_offset, log.high_watermark) == (10, 20, 20)
+    assert read_all(log, 0, 10) == held[:5]
+    assert sum(map(len, read_all(log, end=10))) == log.read(0, 1 << 20, 20).size, "a read stops before the damage"
+    for offset in (10, 11, 12, 19, 20):
+        with pytest.raises(BrokerError) as caught:
+            log.read(offset, 1 << 20, 20)
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    with pytest.raises(BrokerError) as caught:
+        log.append_as_leader(batch(b"x"), 5, NOW_MS)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_damaged_flushed_batch_is_exposed_too() -> None:
+    files, held = disk_with(10)
+    corrupt_middle(files, held, 5)
+    assert open_log(files, recovery_point=20).corrupt_at == 10
+    assert open_log(files, recovery_point=20).log_end_offset == 20
+
+
+def test_a_damaged_log_is_repaired_from_a_peer() -> None:
+    """S42 (c): cut at the damage, fetch again, and all is as it was."""
+    files, held = disk_with(10)
+    corrupt_middle(files, held, 5)
+    log = open_log(files, high_watermark=20)
+    assert log.truncate_to(10)
+    assert (log.corrupt_at, log.log_end_offset, log.high_watermark) == (None, 10, 10)
+    for data in held[5:]:
+        log.append_as_follower(bytearray(data), 0)
+    assert read_all(log) == held
+    forget_tail(log)
+    assert read_all(log) == held
+    assert read_all(open_log(files, high_watermark=20)) == held
+
+
+def test_a_hole_of_a_lost_page_cache_is_cut() -> None:
+    """Neither flushed nor committed: what a power cut leaves of unsynced sectors is no data."""
+    files, held = disk_with(10)
+    corrupt_middle(files, held, 5)
+    log = open_log(files, high_watermark=8, recovery_point=6)
+    assert (log.corrupt_at, log.log_end_offset, log.high_watermark) == (None, 10, 8)
+    assert read_all(log) == held[:5]
+
+
+@pytest.mark.parametrize("index", range(10))
+def test_damage_that_appears_while_running_is_never_served(index: int) -> None:
+    """S42 (a): the CRC is checked on every cold read; the batches before the damage are still served."""
+    files, held = disk_with(10)
+    log = open_log(files, high_watermark=20)
+    corrupt_middle(files, held, index)
+    served: list[bytes] = []
+    for offset in range(0, 2 * index, 2):
+        served += [bytes(b) for b in log.read(offset, 1, 20).buffers]
+    with pytest.raises(BrokerError) as caught:
+        log.read(2 * index, 1, 20)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert served == held[:index]
+    assert log.corrupt_at == 2 * index
+    with pytest.raises(BrokerError):
+        log.read(2 * index, 1 << 20, 20)
+
+
+@pytest.mark.parametrize("field", [0, 7, 8, 11, 16])
+def test_damage_in_a_header_is_found_at_its_offset(field: int) -> None:
+    """A broken length hides where the next batch is; the reader that comes in behind it must not be led astray."""
+    files, held = disk_with(10)
+    log = open_log(files, high_watermark=20)
+    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8 + 6)
+    with pytest.raises(BrokerError):
+        log.read(14, 1 << 20, 20)
+    assert log.corrupt_at == 8
+    assert log.truncate_to(log.corrupt_at)
+    assert read_all(log) == held[:4]
+
+
+INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]
+
+
+@pytest.mark.parametrize("path", INDEX_FILES)
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeroed", "cut", "odd", "garbage", "older", "beyond"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_index_files_are_rebuilt(path: str, damage: str, clean: bool) -> None:
+    """S43, F18: whatever an index file holds, every offset and timestamp is found."""
+    files = MemoryFiles()
+    config = LogConfig(index_interval_bytes=100)
+    log = open_log(files, config=config)
+    held = fill(log, 30)
+    log.close()
+    data = files.read(path)
+    assert len(data) > 40
+    older = {
+        "missing": None,
+        "empty": b"",
+        "zeroed": bytes(len(data)),
+        "cut": data[: len(data) // 24 * 12 // 8 * 8],
+        "odd": data[:-3],
+        "garbage": Random(1).randbytes(len(data)),
+        "older": _of_another_log(path),
+        "beyond": data + (b"\x00\x00\x27\x10" * (2 if path.endswith(".index") else 3)),
+    }[damage]
+    if older is None:
+        files.remove(path)
+    else:
+        files.write(path, older)
+    log = open_log(files, clean=clean, config=config, high_watermark=60)
+    assert log.log_end_offset == 60
+    forget_tail(log)
+    for offset in range(60):
+        read = log.read(offset, 1, 60)
+        assert [bytes(b) for b in read.buffers] == [held[offset // 2]]
+    for i in range(30):
+        assert log.offset_for_timestamp(NOW_MS + i) == (NOW_MS + i, 2 * i, 0)
+    assert log.offset_for_timestamp(NOW_MS + 30) is None
+    assert log.corrupt_at is None
+
+
+def _of_another_log(path: str) -> bytes:
+    """The index of a log with other batch sizes: every entry plausible, none true."""
+    files = MemoryFiles()
+    log = open_log(files, config=LogConfig(index_interval_bytes=100))
+    fill(log, 12, records=3, size=33)
+    log.close()
+    return files.read(path)
+
+
+@pytest.mark.parametrize("text", [b"", b"0\n", b"0\n5\n0 0\n", b"0\n1\n0 0", b"7\n0\n", b"0\n2\n5 0\n3 9\n", b"\xff\x00", None])
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_epoch_cache_is_rebuilt_from_the_batches(text: bytes | None, clean: bool) -> None:
+    """S44 (KAFKA-16541)."""
+    files = MemoryFiles()
+    log = open_log(files)
+    for epoch in (1, 4, 5):
+        fill(log, 2, epoch=epoch)
+    log.close()
+    path = f"{DIR}/leader-epoch-checkpoint"
+    files.remove(path) if text is None else files.write(path, text)
+    log = open_log(files, clean=clean)
+    assert log.epochs.entries == [(1, 0), (4, 4), (5, 8)]
+    assert files.read(path) == b"0\n3\n1 0\n4 4\n5 8\n"
+
+
+def test_epochs_ahead_of_the_log_are_forgotten() -> None:
+    """The checkpoint survived a power cut, the records of its last epoch did not."""
+    files, held = disk_with(4, epochs=2)
+    files.write(SEGMENT, b"".join(held[:2]))
+    log = open_log(files)
+    assert log.log_end_offset == 4
+    assert log.epochs.entries == [(0, 0)]
+
+
+def test_checkpoints_ahead_of_the_log_are_clamped() -> None:
+    """S44: HW checkpoint 100, LEO 6."""
+    files, _ = disk_with(3)
+    for clean in (True, False):
+        log = open_log(files, clean=clean, high_watermark=100, recovery_point=90)
+        assert (log.high_watermark, log.recovery_point, log.log_end_offset) == (6, 6, 6)
+
+
+def test_a_log_that_ends_below_its_start_goes_on_at_its_start() -> None:
+    files, _ = disk_with(3)
+    log = open_log(files, log_start_offset=50, high_watermark=50)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (50, 50, 50)
+    assert log.append_as_leader(batch(b"a"), 1, NOW_MS).first_offset == 50
+    assert open_log(files, log_start_offset=50).log_end_offset == 51
+
+
+def test_a_missing_segment_in_the_middle_is_damage() -> None:
+    files, held = disk_with(12, config=SMALL)
+    log = open_log(files, config=SMALL)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 3
+    log.abandon()
+    files.remove(f"{DIR}/{bases[1]:020d}.log")
+    committed = open_log(files, config=SMALL, high_watermark=24)
+    assert (committed.corrupt_at, committed.log_end_offset) == (bases[1], 24)
+    uncommitted = open_log(files, config=SMALL)
+    assert (uncommitted.corrupt_at, uncommitted.log_end_offset) == (None, bases[1])
+    assert read_all(uncommitted) == held[: bases[1] // 2]
+
+
+def test_foreign_files_are_left_alone() -> None:
+    """F23."""
+    files, held = disk_with(2)
+    for name in ("notes.txt", "123.log", "00000000000000000000.log.bak", "é.index"):
+        files.write(f"{DIR}/{name}", b"not ours")
+    files.write(f"{DIR}/{5:020d}.log.deleted", b"old")
+    files.write(f"{DIR}/{77:020d}.index", b"an orphan")
+    assert read_all(open_log(files)) == held
+    names = files.list(DIR)
+    assert {"notes.txt", "123.log", "00000000000000000000.log.bak", "é.index"} < set(names)
+    assert not any("deleted" in name or "77" in name for name in names)
+
+
+def test_an_unreadable_sector_is_a_disk_error_not_a_short_log() -> None:
+    """F20: cutting where the disk cannot be read would throw away what is there."""
+    files, held = disk_with(3)
+    files.fail_next("read", "*.log", errno.EIO)
+    with pytest.raises(DiskError):
+        open_log(files)
+    assert read_all(open_log(files)) == held
+
+
+crash_plans = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 3)),
+        st.tuples(st.just("truncate"), st.integers(0, 12)),
+        st.tuples(st.just("flush"), st.just(0)),
+        st.tuples(st.just("crash"), st.integers(0, 1)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(crash_plans, st.integers(0, 2**32))
+def test_what_was_flushed_survives_every_power_cut(plan: list[tuple[str, int]], seed: int) -> None:
+    """The disk keeps any subset of unsynced sectors, names and lengths; flushed batches are all there, and what else is
+    there is a prefix of what was written."""
+    files = MemoryFiles(Random(seed))
+    files.make_dirs("data")
+    files.fsync_dir("")
+    log = open_log(files, config=SMALL)
+    epoch, durable, recovery_point = 0, 0, 0
+    expected: list[bytes] = []
+    for kind, amount in plan:
+        if kind == "append":
+            epoch += amount == 1
+            expected += fill(log, amount, epoch=epoch, records=1)
+        elif kind == "truncate":
+            log.truncate_to(max(0, log.log_end_offset - amount))
+            del expected[log.log_end_offset :]
+            recovery_point = min(recovery_point, log.recovery_point)
+            durable = min(durable, len(expected))
+        elif kind == "flush":
+            log.flush()
+            durable = recovery_point = log.log_end_offset
+        else:
+            files.crash(lossy=bool(amount))
+            log = open_log(files, config=SMALL, recovery_point=recovery_point)
+            check_order(log)
+            found = read_all(log)
+            assert log.corrupt_at is None
+            assert [without_epoch(b) for b in found[:durable]] == [without_epoch(b) for b in expected[:durable]]
+            if not amount:
+                assert found == expected
+            expected = found
+            recovery_point = min(recovery_point, log.recovery_point)
+            epoch = max(epoch, log.latest_epoch) + 1
+    check_order(log)
+
+
+def test_a_log_on_the_real_disk_recovers_alike(tmp_path) -> None:
+    from strandline.storage.files import RealFiles
+
+    files = RealFiles()
+    directory = f"{tmp_path}/orders-0"
+    log = open_log(files, directory, config=SMALL)
+    held = fill(log, 20)
+    log.abandon()
+    last = sorted(tmp_path.glob("orders-0/*.log"))[-1]
+    last.write_bytes(last.read_bytes()[:-5])
+    log = open_log(files, directory, config=SMALL)
+    assert read_all(log) == held[:-1]
+    log.close()
+    again: Log = open_log(files, directory, clean=True, config=SMALL, recovery_point=38)
+    assert read_all(again) == held[:-1]
