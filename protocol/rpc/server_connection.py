@@ -22,7 +22,7 @@ import structlog
 
 from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, APIS, api_name
-from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, UsageError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
@@ -61,9 +61,10 @@ class Limits:
     accept_backlog: int = 1024
 
     def __post_init__(self) -> None:
-        assert self.max_frame_bytes > 0
-        assert self.max_in_flight_per_connection > 0
-        assert self.write_buffer_bytes_high <= self.write_buffer_bytes_max
+        if min(self.max_frame_bytes, self.max_in_flight_per_connection, self.in_flight_bytes_max) < 1:
+            raise UsageError("limits of a connection must be at least 1")
+        if self.write_buffer_bytes_high > self.write_buffer_bytes_max:
+            raise UsageError("write_buffer_bytes_high must not be larger than write_buffer_bytes_max")
 
 
 class ServerRequest(msgspec.Struct, eq=False):
@@ -331,15 +332,23 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _write(self, buffers: list[Buffer]) -> None:
         self._out += buffers
-        if not self._is_flush_scheduled:
+        for buffer in buffers:
+            self._out_bytes += len(buffer)
+        if self._out_bytes > self._server.limits.write_buffer_bytes_high:
+            self._flush()  # so that a peer that does not read is noticed before the next answer
+        elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._on_turn_end)
+
+    def _on_turn_end(self) -> None:
+        self._is_flush_scheduled = False
+        if self._out:
+            self._flush()
 
     def _flush(self) -> None:
-        self._is_flush_scheduled = False
-        if not self._out or self._transport.is_closing():
+        out, self._out, self._out_bytes = self._out, [], 0
+        if not out or self._transport.is_closing():
             return
-        out, self._out = self._out, []
         self._transport.writelines(out)
         if self._is_peer_slow and self._unsent_bytes() > self._server.limits.write_buffer_bytes_max:
             self._server._bad_peers.warn(self.peer, self._loop.time(), "it does not read its responses: too many bytes wait")
