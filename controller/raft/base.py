@@ -59,6 +59,7 @@ class NodeBase:
         election: ElectionState,
         config: RaftConfig,
         random: Random,
+        committed_offset: int = 0,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -72,8 +73,8 @@ class NodeBase:
         self.election_dirty = False
         """`election` differs from the file; the shell writes it and clears this."""
         latest = log.latest_snapshot_id
-        self.high_watermark = max(log.start_offset, latest.end_offset if latest else 0)
-        """Everything below is committed. After a restart only what a snapshot holds is known to be; never decreases."""
+        self.high_watermark = max(log.start_offset, latest.end_offset if latest else 0, committed_offset)
+        """Everything below is committed. After a restart only a part of it is known to be; never decreases."""
         self.role: Role = Unattached(NEVER)
         self.leader_has_resigned = False
         """The leader of the present epoch said that it stopped leading: it is not followed again."""
@@ -168,6 +169,23 @@ class NodeBase:
 
     def on_left(self, role: Role) -> None:
         """What a role leaves behind is tidied: parked fetches answered, a half-fetched snapshot dropped."""
+        raise NotImplementedError
+
+    # Each role's timer, and the steps that one part takes into another's field.
+
+    def become_leader(self, now: float) -> None:
+        raise NotImplementedError
+
+    def tick_prospective(self, now: float) -> None:
+        raise NotImplementedError
+
+    def tick_follower(self, now: float) -> None:
+        raise NotImplementedError
+
+    def tick_resigned(self, now: float) -> None:
+        raise NotImplementedError
+
+    def tick_begin_epoch(self, role: Leader, now: float) -> None:
         raise NotImplementedError
 
     # -- small shared things -------------------------------------------------------------------------------------------

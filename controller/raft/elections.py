@@ -179,9 +179,6 @@ class Elections(NodeBase):
         else:
             self.tick_candidate(now)
 
-    def become_leader(self, now: float) -> None:
-        raise NotImplementedError
-
     # -- BeginQuorumEpoch ----------------------------------------------------------------------------------------------
 
     def on_begin_epoch_request(self, request: BeginQuorumEpochRequest, ticket: object, now: float) -> None:
@@ -219,9 +216,9 @@ class Elections(NodeBase):
         """Tell the voters that have not fetched lately who leads."""
         fetch_timeout = self.config.fetch_timeout_ms / 1000
         for voter_id in [voter_id for voter_id, at in role.begin_epoch_at.items() if at <= now]:
-            fetched_at = role.voters[voter_id].fetched_at
-            if fetched_at >= 0 and now - fetched_at < fetch_timeout:
-                role.begin_epoch_at[voter_id] = fetched_at + fetch_timeout
+            again_at = role.voters[voter_id].fetched_at + fetch_timeout
+            if role.voters[voter_id].fetched_at >= 0 and now < again_at:
+                role.begin_epoch_at[voter_id] = again_at
                 continue
             del role.begin_epoch_at[voter_id]
             body = BeginQuorumEpochRequest(self.cluster_id, voter_id, self.node_id, self.epoch)
@@ -250,9 +247,6 @@ class Elections(NodeBase):
         elif isinstance(role, (Unattached, Voted)):
             role.deadline = min(role.deadline, now + delay)
             self.tick_unattached(now)
-
-    def tick_follower(self, now: float) -> None:
-        raise NotImplementedError
 
     def on_end_epoch_response(self, from_id: int, response: EndQuorumEpochResponse, role: object, now: float) -> None:
         if self.hear(response.error_code, response.leader_id, response.leader_epoch, now) or role is not self.role:

@@ -18,11 +18,6 @@ from strandline.protocol.messages.data import FetchPartition, FetchPartitionResp
 
 
 class Following(NodeBase):
-    def on_left(self, role: object) -> None:
-        super().on_left(role)  # type: ignore[arg-type, safe-super]
-        if isinstance(role, Follower) and role.download is not None:
-            role.download.sink.discard()
-
     def tick_follower(self, now: float) -> None:
         role = self.role
         assert isinstance(role, Follower)
@@ -35,9 +30,6 @@ class Following(NodeBase):
                 self._send_fetch(role)
             else:
                 self._send_fetch_snapshot(role, role.download)
-
-    def tick_prospective(self, now: float) -> None:
-        raise NotImplementedError
 
     def _send_fetch(self, role: Follower) -> None:
         config, log = self.config, self.log

@@ -72,10 +72,10 @@ class Leading(NodeBase):
         """Stop leading on purpose; the voters are told, the most complete one first."""
         self.become_resigned(now)
 
-    def on_left(self, role: object) -> None:
-        if isinstance(role, Leader):
-            for fetch in role.parked.values():
-                self._reply_fetch(fetch.ticket, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    def answer_parked(self, role: Leader) -> None:
+        """We lead no longer: whoever waits shall know at once."""
+        for fetch in role.parked.values():
+            self._reply_fetch(fetch.ticket, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     # -- timers --------------------------------------------------------------------------------------------------------
 
@@ -90,12 +90,6 @@ class Leading(NodeBase):
         for replica_id in [replica_id for replica_id, fetch in role.parked.items() if fetch.deadline <= now]:
             fetch = role.parked.pop(replica_id)
             self._answer_fetch(role, fetch, now)
-
-    def tick_begin_epoch(self, role: Leader, now: float) -> None:
-        raise NotImplementedError
-
-    def tick_resigned(self, now: float) -> None:
-        raise NotImplementedError
 
     def _hears_majority(self, role: Leader, now: float) -> bool:
         """Whether a majority, ourselves included, has fetched within the check-quorum timeout; sets when to look next."""

@@ -47,7 +47,8 @@ class MetadataLog:
         """Everything below is on the disk."""
 
     @classmethod
-    def open(cls, files: Files, data_dir: str, config: RaftConfig, now_ms: int) -> MetadataLog:
+    def open(cls, files: Files, data_dir: str, config: RaftConfig, *, committed_offset: int, now_ms: int) -> MetadataLog:
+        """`committed_offset`: what is known to have been committed and flushed; damage below it is never cut off."""
         directory = join(data_dir, DIRECTORY)
         files.make_dirs(directory)
         snapshots = _find_snapshots(files, directory)
@@ -61,6 +62,7 @@ class MetadataLog:
             config=LogConfig(
                 segment_bytes=config.segment_bytes,
                 max_message_bytes=config.batch_bytes_max,
+                retention_ms=-1,  # only a snapshot lets records go
                 message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata
             ),
             log_start_offset=first,
@@ -72,6 +74,11 @@ class MetadataLog:
         return opened
 
     def _recover(self) -> None:
+        if self._log.corrupt_at is not None:
+            raise UsageError(
+                f"the metadata log in {self._directory} is damaged at offset {self._log.corrupt_at}, below what was committed: "
+                "restore it, or, while a majority of the other controllers is healthy, empty this directory as a whole"
+            )
         latest = self.latest_snapshot_id
         if latest is not None and (self._log.latest_epoch < latest.epoch or self._log.log_end_offset < latest.end_offset):
             if self._log.log_end_offset > latest.end_offset or self._log.log_start_offset != latest.end_offset:
@@ -80,6 +87,8 @@ class MetadataLog:
             raise UsageError(
                 f"the metadata log in {self._directory} starts at offset {self.start_offset}, and no snapshot ends there"
             )
+        if latest is not None:
+            self._log.update_high_watermark(latest.end_offset)
         self._log.flush()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -102,10 +111,12 @@ class MetadataLog:
         return first.epoch if first else 0
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        if epoch >= self.last_epoch:
+            return EpochEnd(self.last_epoch, self.end_offset)
         known, end_offset = self._log.end_offset_for_epoch(epoch)
-        if known >= self._base_epoch and known >= 0:
-            return EpochEnd(known, end_offset)
-        return EpochEnd(self._base_epoch, self.start_offset)
+        if known < self._base_epoch:
+            return EpochEnd(self._base_epoch, self.start_offset)
+        return EpochEnd(known, end_offset)
 
     def append_as_leader(self, records: memoryview, epoch: int) -> int:
         return self._log.append_as_leader(records, epoch, 0).last_offset
@@ -190,7 +201,8 @@ class MetadataLog:
         kept = self._snapshots[-SNAPSHOTS_KEPT:]
         if len(kept) == SNAPSHOTS_KEPT and kept[0].end_offset > self.start_offset:
             self._log.increment_log_start_offset(kept[0].end_offset)
-            self._log.delete_old_segments(now_ms)
+            for path in self._log.delete_old_segments(now_ms):
+                self._files.remove(path)
         self._remove_snapshots([old for old in self._snapshots[:-SNAPSHOTS_KEPT] if old.end_offset != self.start_offset])
 
     def _remove_snapshots(self, snapshots: list[SnapshotId]) -> None:

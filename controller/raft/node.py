@@ -23,9 +23,8 @@ from strandline.controller.raft.elections import Elections
 from strandline.controller.raft.following import Following
 from strandline.controller.raft.leading import Leading
 from strandline.controller.raft.outbox import Send
-from strandline.controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned
+from strandline.controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role
 from strandline.protocol import apis
-from strandline.protocol.messages.common import Message
 
 
 class RaftNode(Following, Leading, Elections):
@@ -49,6 +48,12 @@ class RaftNode(Following, Leading, Elections):
 
     def next_deadline(self) -> float:
         return self.role.next_deadline()
+
+    def on_left(self, role: Role) -> None:
+        if isinstance(role, Leader):
+            self.answer_parked(role)
+        elif isinstance(role, Follower) and role.download is not None:
+            role.download.sink.discard()
 
     def on_synced(self, now: float) -> None:
         """`quorum-state` and the log, as they were when the shell began this, are on the disk."""
@@ -92,9 +97,6 @@ class RaftNode(Following, Leading, Elections):
         else:
             self.on_end_epoch_failed(send.to_id, send.role, now)
 
-    def quorum_request_apis(self) -> tuple[int, ...]:
-        return QUORUM_APIS
-
 
 QUORUM_APIS = (
     apis.FETCH,
@@ -104,5 +106,3 @@ QUORUM_APIS = (
     apis.FETCH_SNAPSHOT,
     apis.DESCRIBE_QUORUM,
 )
-
-Body = Message

@@ -159,16 +159,20 @@ class Quorum:
     async def start(self) -> None:
         """Open the log, take up the role that it and `quorum-state` allow, and begin."""
         self._loop = asyncio.get_running_loop()
-        self.log = MetadataLog.open(self._files, self._data_dir, self.config, self._doors.wall_clock_ms())
         voter_ids = [voter.id for voter in self.voters]
         directory = join(self._data_dir, DIRECTORY)
         self._store = QuorumStateStore(self._files, directory, cluster_id=self.cluster_id, voter_ids=voter_ids)
+        state = self._store.read()
+        committed_offset = state.applied_offset if state else 0
+        now_ms = self._doors.wall_clock_ms()
+        self.log = MetadataLog.open(self._files, self._data_dir, self.config, committed_offset=committed_offset, now_ms=now_ms)
         self.node = RaftNode(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             voter_ids=voter_ids,
             log=self.log,
-            election=self._store.load(self.log.end_offset),
+            election=self._store.check(state, self.log.end_offset),
+            committed_offset=committed_offset,
             config=self.config,
             random=self._doors.random,
         )

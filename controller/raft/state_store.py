@@ -9,6 +9,7 @@ from strandline.protocol.errors import UsageError
 from strandline.storage.files import Files, join
 
 FILE_NAME = "quorum-state"
+_HELP = "Restore it, or, while a majority of the other controllers is healthy, empty this directory as a whole"
 
 
 class QuorumStateStore:
@@ -18,26 +19,27 @@ class QuorumStateStore:
         self._cluster_id = cluster_id
         self._voter_ids = tuple(voter_ids)
 
-    def load(self, log_end_offset: int) -> ElectionState:
-        """The state to start with, checked against the log beside it. Raises UsageError rather than forget a vote."""
+    def read(self) -> QuorumFile | None:
+        """None when there is no file; UsageError when there is one that cannot be understood."""
         if not self._files.exists(self.path):
+            return None
+        return decode_quorum_state(self._files.read(self.path), self.path, self._cluster_id, self._voter_ids)
+
+    def check(self, state: QuorumFile | None, log_end_offset: int) -> ElectionState:
+        """The state to start with, held against the log beside it. Raises UsageError rather than forget a vote."""
+        if state is None:
             if log_end_offset > 0:
                 raise UsageError(
-                    f"{self.path} is missing beside a metadata log of {log_end_offset} records: this voter's vote is lost. "
-                    "Restore the file, or, while a majority of the other controllers is healthy, empty this directory as a whole"
+                    f"{self.path} is missing beside a metadata log that ends at offset {log_end_offset}: "
+                    f"this voter's vote is lost. {_HELP}"
                 )
             return ElectionState()
-        loaded = self._decode()
-        if loaded.applied_offset > log_end_offset:
+        if state.applied_offset > log_end_offset:
             raise UsageError(
-                f"the metadata log beside {self.path} ends at offset {log_end_offset}, "
-                f"and {loaded.applied_offset} were committed: it has lost records and must not vote. Restore it, or, while a majority of the other controllers is healthy, "
-                "empty this directory as a whole"
+                f"the metadata log beside {self.path} ends at offset {log_end_offset}, and "
+                f"{state.applied_offset} were committed: it has lost records and must not vote. {_HELP}"
             )
-        return loaded.election
-
-    def _decode(self) -> QuorumFile:
-        return decode_quorum_state(self._files.read(self.path), self.path, self._cluster_id, self._voter_ids)
+        return state.election
 
     def write(self, election: ElectionState, applied_offset: int) -> None:
         """Durable when this returns."""
