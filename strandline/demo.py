@@ -250,7 +250,7 @@ class Demo:
         rebuilt: dict[bytes, list[tuple[int, bytes]]] = {}
         firsts = {s.name.encode(): s.first for s in self.sources}
         async with Consumer(bootstrap_servers=self.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign(partitions)
+            await consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
             left = {tp for tp, end in ends.items() if end > 0}
             while left:

@@ -192,7 +192,7 @@ async def consume(load: Load) -> Figures:
         there = sum(end[tp] - first[tp] for tp in partitions)
         if there < load.records:
             await produce(_with_records(load, load.records - there))
-        c.assign(partitions)
+        await c.assign(partitions)
         return await _read(c, load)
 
 

@@ -1,0 +1,171 @@
+"""Real processes die, stop and stand still under load, and no promise to a client is broken.
+
+Each test is the same story with another victim and another signal: two idempotent producers with acks=all and a consumer
+are at work, the fault strikes, the load goes on (unless everything is down), the node comes back, the load goes on. Then
+everything is read once more, the history is judged, and the replicas are compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from load import Load, until
+
+from strandline.client import Admin
+from strandline.local_cluster import LocalCluster
+from strandline.protocol.errors import StrandlineError
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
+
+STANDSTILL_S = 2.5
+"""How long everything stands still: longer than the session of a broker and the fetch timeout of a controller."""
+
+
+async def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
+    try:
+        async with Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=1000) as admin:
+            return (await admin.describe_topic(topic)).partitions[partition].leader_id
+    except StrandlineError:
+        return -1
+
+
+async def active_controller(cluster: LocalCluster) -> int:
+    try:
+        async with Admin(bootstrap_servers=cluster.bootstrap, request_timeout_ms=1000) as admin:
+            return (await admin.describe_quorum()).leader_id
+    except StrandlineError:
+        return -1
+
+
+async def a_leader(cluster: LocalCluster, topic: str) -> str:
+    return cluster.broker(await leader_of(cluster, topic)).name
+
+
+async def a_follower(cluster: LocalCluster, topic: str) -> str:
+    """A broker that leads nothing of partition 0; it may well lead another one."""
+    leader = await leader_of(cluster, topic)
+    return next(n.name for n in cluster.brokers if n.id != leader)
+
+
+async def the_controller(cluster: LocalCluster, topic: str) -> str:
+    return cluster.node(f"controller-{await active_controller(cluster)}").name
+
+
+async def all_is_well(load: Load) -> None:
+    """Nothing lost, doubled, reordered, invented; every record acknowledged; replicas equal, byte by byte."""
+    await load.stop()
+    await load.fully_replicated()
+    verdict = await load.verdict()
+    assert verdict.good, str(verdict)
+    assert load.errors == []
+    assert verdict.unknown == 0
+    assert verdict.acknowledged == len(load.history.sends)
+    comparisons = load.replicas()
+    assert len(comparisons) == 3
+    for comparison in comparisons:
+        assert comparison.equal, str(comparison)
+        assert len(comparison.logs) == 3
+        assert comparison.logs[0].size > 0
+
+
+VICTIMS = {"leader": a_leader, "follower": a_follower, "active controller": the_controller}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_nothing_is_lost_when_a_node_is_killed(cluster: LocalCluster, victim: str) -> None:
+    """SIGKILL: no last word. The others notice by the broken connections."""
+    async with Load(cluster, f"killed-{victim.replace(' ', '-')}") as load:
+        await load.progress()
+        name = await VICTIMS[victim](cluster, load.topic)
+        cluster.kill(name)
+        await cluster.wait_ended(name)
+        await load.progress()
+        await cluster.start_node(name)
+        await load.progress()
+        await cluster.wait_ready()
+        await all_is_well(load)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_nothing_is_lost_when_a_node_is_stopped_in_order(cluster: LocalCluster, victim: str) -> None:
+    """SIGTERM: the broker hands over its leaders, the controller its quorum, and the load hardly notices."""
+    async with Load(cluster, f"stopped-{victim.replace(' ', '-')}") as load:
+        await load.progress()
+        name = await VICTIMS[victim](cluster, load.topic)
+        cluster.terminate(name)
+        await cluster.wait_ended(name)
+        process = cluster.node(name).process
+        assert process is not None
+        assert process.returncode == 0
+        await load.progress()
+        await cluster.start_node(name)
+        await load.progress()
+        await cluster.wait_ready()
+        await all_is_well(load)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_nothing_is_lost_when_a_node_stands_still(cluster: LocalCluster, victim: str) -> None:
+    """SIGSTOP, then SIGCONT: the connections stay, nobody answers, and the old leader comes back believing that it is
+    one. Its epoch is over: what it took meanwhile must not be acknowledged."""
+    async with Load(cluster, f"paused-{victim.replace(' ', '-')}") as load:
+        await load.progress()
+        name = await VICTIMS[victim](cluster, load.topic)
+        broker_id = cluster.node(name).id
+        cluster.pause(name)
+        if victim == "leader":
+            await until(lambda: _other(leader_of(cluster, load.topic), broker_id), "another broker leads")
+        elif victim == "active controller":
+            await until(lambda: _other(active_controller(cluster), broker_id), "another controller is active")
+        await load.progress()
+        cluster.resume(name)
+        await load.progress()
+        await cluster.wait_ready()
+        await all_is_well(load)
+
+
+async def _other(asked: Awaitable[int], than: int) -> bool:
+    now = await asked
+    return now >= 0 and now != than
+
+
+async def _kill_all(cluster: LocalCluster) -> None:
+    for name in cluster.nodes:
+        cluster.kill(name)
+    await _restart_all(cluster)
+
+
+async def _stop_all(cluster: LocalCluster) -> None:
+    for name in cluster.nodes:
+        cluster.terminate(name)
+    await _restart_all(cluster)
+
+
+async def _restart_all(cluster: LocalCluster) -> None:
+    for name in cluster.nodes:
+        await cluster.wait_ended(name)
+    for name in cluster.nodes:
+        await cluster.start_node(name)
+
+
+async def _pause_all(cluster: LocalCluster) -> None:
+    for name in cluster.nodes:
+        cluster.pause(name)
+    await asyncio.sleep(STANDSTILL_S)  # the fault itself is a span of time
+    for name in cluster.nodes:
+        cluster.resume(name)
+
+
+@pytest.mark.parametrize("fault", [_kill_all, _stop_all, _pause_all], ids=["SIGKILL", "SIGTERM", "SIGSTOP"])
+async def test_nothing_is_lost_when_all_nodes_go_at_once(
+    cluster: LocalCluster, fault: Callable[[LocalCluster], Awaitable[None]]
+) -> None:
+    """No majority, no leader, nobody: the clients wait, and go on where they were."""
+    async with Load(cluster, f"all-{fault.__name__.strip('_').replace('_', '-')}") as load:
+        await load.progress()
+        await fault(cluster)
+        await cluster.wait_ready()
+        await load.progress()
+        await all_is_well(load)
