@@ -72,10 +72,9 @@ class BrokerLiveness:
 
     def on_active(self) -> None:
         self._arm()
-        patience_s = self._session_timeout_s / 3
         for broker in self._controller.image.brokers.values():
             if not broker.fenced:
-                self._spawn(self._look_for(broker, patience_s))
+                self._spawn(self._look_for(broker))
 
     def on_inactive(self) -> None:
         self._connections.clear()
@@ -137,8 +136,9 @@ class BrokerLiveness:
 
     # -- the fast path --
 
-    async def _look_for(self, broker: BrokerRegistration, patience_s: float) -> None:
-        await asyncio.sleep(patience_s)
+    async def _look_for(self, broker: BrokerRegistration) -> None:
+        """A broker that is only slow to come is found alive: to knock too early costs a connection, no more."""
+        await asyncio.sleep(self._grace_s)
         if self._is_away(broker):
             await self._suspect(broker)
 

@@ -119,12 +119,14 @@ class World:
 
     def register(self, broker_id: int, incarnation: int = 1, **more: Any) -> int:
         """The broker epoch."""
-        return self.call(apis.BROKER_REGISTRATION, registration(broker_id, incarnation, **more)).broker_epoch
+        return int(self.call(apis.BROKER_REGISTRATION, registration(broker_id, incarnation, **more)).broker_epoch)
 
     def heartbeat(
         self, broker_id: int, *, epoch: int | None = None, offset: int | None = None, **wishes: Any
     ) -> BrokerHeartbeatResponse:
-        return self.call(apis.BROKER_HEARTBEAT, self.heartbeat_request(broker_id, epoch=epoch, offset=offset, **wishes))
+        request = self.heartbeat_request(broker_id, epoch=epoch, offset=offset, **wishes)
+        answer: BrokerHeartbeatResponse = self.call(apis.BROKER_HEARTBEAT, request)
+        return answer
 
     def heartbeat_request(
         self,
@@ -168,7 +170,7 @@ class World:
         (result,) = self.call(apis.CREATE_TOPICS, CreateTopicsRequest([topic])).topics
         if result.error_code:
             raise BrokerError(result.error_code, result.error_message)
-        return result.topic_id
+        return bytes(result.topic_id)
 
     def partition(self, name: str, index: int = 0) -> PartitionRegistration:
         topic = self.image.topic(name)
@@ -177,8 +179,9 @@ class World:
 
     def alter(self, name: str, isr: Sequence[int], index: int = 0, **overrides: Any) -> AlterPartitionPartitionResponse:
         """As the present leader would propose it, but for `overrides`."""
-        (answer,) = self.call(apis.ALTER_PARTITION, self.alter_request(name, isr, index, **overrides)).partitions
-        return answer
+        answers: list[AlterPartitionPartitionResponse]
+        answers = self.call(apis.ALTER_PARTITION, self.alter_request(name, isr, index, **overrides)).partitions
+        return answers[0]
 
     def alter_request(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from controller_world import ListQuorum, World
 
@@ -9,7 +11,7 @@ from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import NoOpRecord, decode_record, encode_record
 from strandline.protocol import apis
-from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
 from strandline.protocol.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -151,3 +153,20 @@ def test_describe_cluster_tells_brokers_and_their_state(world: World) -> None:
     assert [(b.broker_id, b.port, b.is_fenced) for b in answer.brokers] == [(1, 9092, False), (2, 9093, False), (3, 9094, True)]
     answer = world.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=False))
     assert [b.broker_id for b in answer.brokers] == [1, 2]
+
+
+def test_a_batch_that_landed_elsewhere_than_promised_ends_this_controllers_activity(world: World) -> None:
+    """The broker epochs in it are wrong. What was written comes back by replay, as to any standby."""
+    append = world.quorum.append
+
+    def append_behind_something_else(records: Sequence[bytes], epoch: int) -> int:
+        world.quorum.log.append((epoch, b""))
+        return append(records, epoch)
+
+    world.quorum.append = append_behind_something_else  # type: ignore[method-assign]
+    with pytest.raises(InternalError, match="expected to end at"):
+        world.send(apis.CREATE_TOPICS, create("a"))
+    assert world.controller.active is None
+    assert world.image is world.controller.committed
+    world.commit()
+    assert world.image.topic("a") is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -58,6 +59,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def _has_topic(server: ControllerServer) -> bool:
+    return server.controller.image.topic("t") is not None
+
+
 class Broker:
     """A broker as the controller sees it: a listener that says who it is, and a connection with heartbeats."""
 
@@ -68,20 +73,21 @@ class Broker:
         self.connection: Connection
         self.epoch = -1
 
-    async def start(self, port: int) -> None:
+    async def start(self, port: int, *, beat: bool = True) -> None:
         own_port = await self.server.start("127.0.0.1", 0)
         self.connection = await Connection.connect("127.0.0.1", port, client_id=f"broker-{self.broker_id}")
         listener = Listener("PLAINTEXT", "127.0.0.1", own_port)
         body = BrokerRegistrationRequest(self.broker_id, "c", self.incarnation_id, [listener])
         self.epoch = (await self.call(apis.BROKER_REGISTRATION, body)).broker_epoch
-        assert not (await self.beat()).is_fenced
+        if beat:
+            assert not (await self.beat()).is_fenced
 
     async def call(self, api_key: int, body: Any) -> Any:
         return await self.connection.request(api_key, body, timeout_ms=10_000)
 
-    async def beat(self, **wishes: bool) -> Any:
-        fields = {"want_fence": False, "want_shut_down": False, **wishes}
-        return await self.call(apis.BROKER_HEARTBEAT, BrokerHeartbeatRequest(self.broker_id, self.epoch, 10**9, **fields))
+    async def beat(self) -> Any:
+        body = BrokerHeartbeatRequest(self.broker_id, self.epoch, 10**9, want_fence=False, want_shut_down=False)
+        return await self.call(apis.BROKER_HEARTBEAT, body)
 
     async def die(self) -> None:
         """As the kernel closes a killed process: its port first."""
@@ -119,9 +125,8 @@ async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single
     await second.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 4, 2)]))
     started = asyncio.get_running_loop().time()
     await first.die()
-    image = lambda: single.controller.committed  # noqa: E731
-    await until(lambda: image().brokers[1].fenced)
-    topic = image().topic("t")
+    await until(lambda: single.controller.committed.brokers[1].fenced)
+    topic = single.controller.committed.topic("t")
     assert topic is not None
     assert {(p.leader, p.isr) for p in topic.partitions.values()} == {(2, (2,))}
     assert asyncio.get_running_loop().time() - started < 1.5
@@ -129,6 +134,19 @@ async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single
     await again.start(single.port)
     assert again.epoch > first.epoch
     await again.die()
+    await second.die()
+
+
+async def test_a_process_that_died_before_its_first_heartbeat_does_not_block_its_successor(single: ControllerServer) -> None:
+    """Its registration tied the connection to it, so its session ends with the connection."""
+    first, second = Broker(1), Broker(1, incarnation=2)
+    await first.start(single.port, beat=False)
+    active = single.controller.active
+    assert active is not None
+    assert active.sessions.get(1, first.epoch) is not None
+    await first.die()
+    await until(lambda: active.sessions.get(1, first.epoch) is None)
+    await second.start(single.port)
     await second.die()
 
 
@@ -158,7 +176,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
             await broker.die()
         if round_ == 1:
             await server.quorum.take_snapshot()
-        await until(lambda server=server: server.controller.image.topic("t") is not None)
+        await until(functools.partial(_has_topic, server))
         images.append(server.controller.image)
         await server.stop()
     first, *others = images
