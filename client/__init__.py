@@ -6,6 +6,7 @@ producer.py       the calls of a producer               sender.py       its shel
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
 """
 
+from strandline.client.consumer import Consumer
 from strandline.client.errors import (
     BufferFull,
     ClientClosed,
@@ -24,17 +25,21 @@ from strandline.client.errors import (
 )
 from strandline.client.producer import Producer
 from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
+from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 
 __all__ = [
     "BatchMetadata",
     "BufferFull",
     "ClientClosed",
     "ClientError",
+    "Consumer",
+    "ConsumerRecord",
     "CorruptRecords",
     "DeliveryFailed",
     "DeliveryTimeout",
     "LogTruncated",
     "NoBrokersAvailable",
+    "OffsetAndTimestamp",
     "OffsetOutOfRange",
     "Producer",
     "Receipt",
@@ -43,6 +48,7 @@ __all__ = [
     "RecordTooLarge",
     "RequestFailed",
     "RequestTimeout",
+    "TopicPartition",
     "UnknownTopic",
     "UsageError",
 ]

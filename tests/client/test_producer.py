@@ -25,7 +25,7 @@ from .scripted import ScriptedCluster
 
 async def eventually(condition, within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.005)
 
 

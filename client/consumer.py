@@ -1,0 +1,428 @@
+"""The consumer: `async for`, `getmany`, `getone`, positions, seeks.
+
+    async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+        async for record in consumer:
+            ...
+
+Without a group it reads every partition of its topics (new ones too), or those that were assigned by hand. Records are
+fetched ahead in the background (fetcher.py) and decoded a batch at a time when they are asked for. Only records below
+the high watermark are ever seen.
+
+A partition that cannot be read on (truncated log, position outside the log, corrupt batch) raises its error where
+records are asked for: at once the first time, and again whenever there is nothing else to hand out. A seek clears it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import structlog
+
+from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
+from strandline.client.errors import ClientClosed, OffsetOutOfRange, RequestTimeout, StrandlineError, UnknownTopic, UsageError
+from strandline.client.fetcher import Fetcher
+from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
+from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition, decode_records, deserialize
+from strandline.client.subscription import EARLIEST, LATEST, PartitionState, Subscription
+from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.records.batch import BatchHeader, Buffer
+
+log = structlog.get_logger()
+
+MANY_RECORDS = 10_000
+"""`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""
+
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
+
+
+class Consumer:
+    """See `ConsumerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+
+    def __init__(self, *topics: str, doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
+        self.options = parse_options(ConsumerOptions, options)
+        self._doors = doors or real_doors()
+        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset])
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._stopped = False
+        self._topic_errors: dict[str, StrandlineError] = {}
+        """Subscribed topics that do not exist, not raised yet."""
+        self._missing_since: dict[str, float] = {}
+        if topics:
+            self._subscription.subscribe(_checked_topics(topics))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster and begin to fetch; NoBrokersAvailable when none of the bootstrap servers answers."""
+        if self._cluster is not None or self._stopped:
+            raise UsageError("a consumer is started once")
+        cluster = self._cluster = Cluster(self.options, self._doors.random)
+        cluster.listeners.append(self._on_cluster)
+        self._fetcher = Fetcher(self.options, cluster, self._subscription)
+        cluster.want_topics(self._subscription.topics)
+        try:
+            await cluster.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._on_cluster()
+
+    async def stop(self) -> None:
+        """Close everything; whoever waits for records gets ClientClosed."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop()
+
+    def _running(self) -> tuple[Fetcher, Cluster]:
+        if self._stopped:
+            raise ClientClosed("the consumer was stopped")
+        if self._fetcher is None or self._cluster is None:
+            raise ClientClosed("the consumer was not started: use `async with Consumer(...)`, or `await consumer.start()`")
+        return self._fetcher, self._cluster
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, *topics: str) -> None:
+        """Read all partitions of these topics, and no others. Without a group nobody shares the work."""
+        self._subscription.subscribe(_checked_topics(topics))
+        self._topic_errors.clear()
+        self._missing_since.clear()
+        if self._cluster is not None:
+            self._cluster.want_topics(topics)
+            self._cluster.request_refresh()
+            self._on_cluster()
+
+    def unsubscribe(self) -> None:
+        self._subscription.clear()
+
+    async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions. Waits at most `max_block_ms` for their topics' metadata."""
+        fetcher, cluster = self._running()
+        places = [TopicPartition(*place) for place in partitions]
+        for topic in dict.fromkeys(place.topic for place in places):
+            info = await cluster.topic(topic, self.options.max_block_ms)
+            for place in places:
+                if place.topic == topic and place.partition not in info.partitions:
+                    text = f"the topic has {len(info.partitions)} partitions"
+                    raise UnknownTopic(text, topic=topic, partition=place.partition)
+        kept = {place: state for place, state in self._subscription.states.items() if place in places}
+        if self._subscription.topics:
+            self._subscription.clear()
+            kept = {}
+        for place in [place for place in self._subscription.states if place not in kept]:
+            fetcher.look_at(self._subscription.remove(place))
+        for place in places:
+            if place not in kept:
+                topic_id = cluster.cache.topics[place.topic].topic_id
+                self._begin(self._subscription.add(place, topic_id, self._subscription.default_reset))
+        fetcher.on_cluster()
+
+    def _begin(self, state: PartitionState) -> None:
+        """A new state: without a reset policy it needs a seek before it can be read."""
+        if state.reset is None:
+            state.fail(
+                OffsetOutOfRange(
+                    'no position and auto_offset_reset="error"', topic=state.place.topic, partition=state.place.partition
+                )
+            )
+        assert self._fetcher is not None
+        self._fetcher.look_at(state)
+        if state.error is not None:
+            self._fetcher.wake()
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._subscription.states)
+
+    def _on_cluster(self) -> None:
+        """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing."""
+        if self._fetcher is None or self._cluster is None or self._stopped:
+            return
+        cache = self._cluster.cache
+        for topic in list(self._subscription.topics):
+            info = cache.topics.get(topic)
+            if info is None:
+                self._on_missing(topic)
+                continue
+            self._missing_since.pop(topic, None)
+            self._topic_errors.pop(topic, None)
+            added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
+            for state in removed:
+                self._fetcher.look_at(state)
+            for state in added:
+                self._begin(state)
+            if added:
+                self._fetcher.on_cluster()
+
+    def _on_missing(self, topic: str) -> None:
+        """Ask again for a while; then it is an error, or a wait for somebody to create it."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        if topic not in self._cluster.cache.failed:
+            return
+        loop = asyncio.get_running_loop()
+        waited_ms = (loop.time() - self._missing_since.setdefault(topic, loop.time())) * 1000
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and self.options.on_missing_topic == "raise":
+            self._topic_errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
+            self._fetcher.wake()
+        loop.call_later(0.05 if waited_ms < MISSING_TOPIC_GRACE_MS else 1.0, self._cluster.request_refresh)
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Every record of every partition, for ever. The position moves with each record that the loop body gets."""
+        while True:
+            state = await self._next_ready(None, None)
+            assert state is not None
+            records = state.rest(self._decode)
+            version = state.version
+            for record in records:
+                state.cursor = record
+                yield record
+                if state.version != version:
+                    break
+            else:
+                if records:
+                    state.finish()
+                self._after_reading(state)
+            await asyncio.sleep(0)
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """What is there, by partition; waits at most `timeout_ms` for the first record."""
+        fetcher, _ = self._running()
+        limit = max_records or self.options.max_poll_records
+        left = limit or MANY_RECORDS
+        only = {TopicPartition(*place) for place in partitions} or None
+        result: dict[TopicPartition, list[ConsumerRecord]] = {}
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        await asyncio.sleep(0)
+        while not result:
+            state = await self._next_ready(only, deadline)
+            if state is None:
+                break
+            candidates = [s for s in fetcher.ready if (only is None or s.place in only) and not s.paused]
+            for ready in candidates:
+                if left <= 0:
+                    break
+                records = self._pull(ready, left, whole=limit is None)
+                if records:
+                    left -= len(records)
+                    result[ready.place] = records
+        return result
+
+    def _pull(self, state: PartitionState, left: int, whole: bool) -> list[ConsumerRecord]:
+        """Up to `left` records of one partition; `whole`: never part of a batch, so that nothing is sliced twice."""
+        records: list[ConsumerRecord] = []
+        while left > 0:
+            more = state.pull(self._decode, 1 << 62 if whole else left)
+            if not more:
+                break
+            left -= len(more)
+            if records:
+                records.extend(more)
+            else:
+                records = more
+        self._after_reading(state)
+        return records
+
+    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+        """The next record; without `timeout_ms` waits for ever, else RequestTimeout."""
+        only = {TopicPartition(*place) for place in partitions} or None
+        deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
+        while True:
+            state = await self._next_ready(only, deadline)
+            if state is None:
+                raise RequestTimeout("no record arrived", elapsed_ms=timeout_ms)
+            records = self._pull(state, 1, whole=False)
+            if records:
+                return records[0]
+
+    async def _next_ready(self, only: set[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
+        """A state with something buffered; None at the deadline. Raises what stands against reading on."""
+        while True:
+            fetcher, _ = self._running()
+            self._raise_errors(first_time=True)
+            for state in fetcher.ready:
+                if not state.paused and (only is None or state.place in only) and state.has_buffered:
+                    return state
+            self._raise_errors(first_time=False)
+            if not await fetcher.wait(deadline):
+                return None
+
+    def _raise_errors(self, first_time: bool) -> None:
+        for topic, error in self._topic_errors.items():
+            if first_time:
+                del self._topic_errors[topic]
+            raise error
+        for state in self._subscription.failed:
+            if state.error is not None and state.error_was_raised != first_time and not state.paused:
+                state.error_was_raised = True
+                raise state.error.with_traceback(None)
+
+    def _after_reading(self, state: PartitionState) -> None:
+        """Serve the others first next time, and let the fetcher fill up what was emptied."""
+        assert self._fetcher is not None
+        self._fetcher.ready.pop(state, None)
+        if state.has_buffered and self._subscription.states.get(state.place) is state:
+            self._fetcher.ready[state] = None
+        self._fetcher.look_at(state)
+
+    def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+        options = self.options
+        records = decode_records(place, buf, pos, header, from_offset=offset, check_crc=options.check_crcs)
+        if options.key_deserializer is None and options.value_deserializer is None:
+            return records
+        return deserialize(records, options.key_deserializer, options.value_deserializer)
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
+        state = self._subscription.states.get(TopicPartition(*place))
+        if state is None:
+            raise UsageError(f"{TopicPartition(*place)} is not assigned to this consumer")
+        return state
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """The next record handed out is the first at or after `offset`."""
+        if offset < 0:
+            raise UsageError(f"an offset is at least 0, not {offset}")
+        self._move(self._state(partition), offset)
+
+    def _move(self, state: PartitionState, offset: int) -> None:
+        fetcher, _ = self._running()
+        state.seek(offset)
+        fetcher.ready.pop(state, None)
+        fetcher.look_at(state)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Of these, or of all assigned partitions."""
+        await self._seek_by(EARLIEST, partitions)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        await self._seek_by(LATEST, partitions)
+
+    async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
+        states = [self._state(place) for place in partitions] or list(self._subscription.states.values())
+        fetcher, _ = self._running()
+        found = await fetcher.positions.offsets({state.place: timestamp for state in states})
+        for state in states:
+            answer = found[state.place]
+            if self._subscription.states.get(state.place) is state and answer is not None:
+                self._move(state, answer.offset)
+
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """The offset of the next record; waits at most `max_block_ms` while it is being looked up."""
+        state = self._state(partition)
+        fetcher, _ = self._running()
+        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+        while state.position < 0:
+            if state.error is not None:
+                raise state.error
+            fetcher.look_at(state)
+            if not await fetcher.wait(deadline):
+                raise RequestTimeout("the position is not known yet", topic=state.place.topic, partition=state.place.partition)
+            self._running()
+        return state.position
+
+    def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The high watermark of the newest fetch; None before the first."""
+        state = self._state(partition)
+        return state.highwater if state.highwater >= 0 else None
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._offsets_at(EARLIEST, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record that consumers may see."""
+        return await self._offsets_at(LATEST, partitions)
+
+    async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        fetcher, _ = self._running()
+        found = await fetcher.positions.offsets({TopicPartition(*place): timestamp for place in partitions})
+        return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition the first record at or after a time (ms); None where there is none."""
+        fetcher, _ = self._running()
+        if any(timestamp < 0 for timestamp in timestamps.values()):
+            raise UsageError("a timestamp is at least 0 ms")
+        return await fetcher.positions.offsets({TopicPartition(*place): ts for place, ts in timestamps.items()})
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing more of these (at once) and stop fetching them; what is buffered stays."""
+        for place in partitions:
+            state = self._state(place)
+            state.paused = True
+            state.version += 1
+            self._running()[0].look_at(state)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        fetcher, _ = self._running()
+        for place in partitions:
+            state = self._state(place)
+            state.paused = False
+            if state.has_buffered:
+                fetcher.ready[state] = None
+                fetcher.wake()
+            fetcher.look_at(state)
+
+    def paused(self) -> set[TopicPartition]:
+        return {place for place, state in self._subscription.states.items() if state.paused}
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        _, cluster = self._running()
+        return set((await cluster.topic(topic, self.options.max_block_ms)).partitions)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """Is it well? `state`: "not started", "stopped", "ok", or "degraded" (a partition failed, the cluster is away)."""
+        if self._stopped or self._fetcher is None or self._cluster is None:
+            return {"state": "stopped" if self._stopped else "not started"}
+        failed = {str(state.place): str(state.error) for state in self._subscription.states.values() if state.error is not None}
+        error = self._cluster.last_error
+        return {
+            "state": "degraded" if failed or error is not None else "ok",
+            "brokers_connected": self._cluster.brokers_connected,
+            "last_fetch_age_ms": (asyncio.get_running_loop().time() - self._fetcher.last_fetch_at) * 1000,
+            "failed_partitions": failed,
+            "last_error": None if error is None else str(error),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters since the start; per partition position, high watermark and lag."""
+        if self._fetcher is None or self._cluster is None:
+            return {}
+        partitions = {}
+        for place, state in self._subscription.states.items():
+            lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
+            partitions[str(place)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
+        buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
+        counters = {**self._fetcher.counters, "metadata_refreshes": self._cluster.refreshes}
+        return {**counters, "buffered_bytes": buffered, "partitions": partitions}
+
+
+def _checked_topics(topics: Iterable[str]) -> list[str]:
+    names = list(topics)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"a topic is named by a non-empty str, not {name!r}")
+    return names

@@ -1,0 +1,74 @@
+"""The asking side of an incremental fetch session (KIP-227) with one broker. Pure.
+
+`wanted` is what is to be fetched; a request of an established session carries only what changed since the last one.
+The broker may drop the session at any time; then everything wanted is listed again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.data import FetchPartition, ForgottenPartition
+
+Key = tuple[bytes, int]
+
+EPOCH_MAX = 2**31 - 1
+SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+class FetchPlan(NamedTuple):
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[ForgottenPartition]
+
+
+class FetchSession:
+    def __init__(self) -> None:
+        self.session_id = 0
+        self.epoch = 0
+        """0: none is established, the next request lists everything."""
+        self.wanted: dict[Key, FetchPartition] = {}
+        self._changed: dict[Key, None] = {}
+        self._listed: set[Key] = set()
+        """What the broker has in its session."""
+
+    def put(self, partition: FetchPartition) -> None:
+        key = (partition.topic_id, partition.partition)
+        if self.wanted.get(key) != partition:
+            self.wanted[key] = partition
+            self._changed[key] = None
+
+    def remove(self, key: Key) -> None:
+        if self.wanted.pop(key, None) is not None:
+            self._changed[key] = None
+
+    def plan(self) -> FetchPlan:
+        if self.epoch == 0:
+            self._changed.clear()
+            self._listed = set(self.wanted)
+            return FetchPlan(0, 0, list(self.wanted.values()), [])
+        partitions = [self.wanted[key] for key in self._changed if key in self.wanted]
+        forgotten = [key for key in self._changed if key not in self.wanted and key in self._listed]
+        self._listed.difference_update(forgotten)
+        self._listed.update((p.topic_id, p.partition) for p in partitions)
+        self._changed.clear()
+        return FetchPlan(self.session_id, self.epoch, partitions, [ForgottenPartition(*key) for key in forgotten])
+
+    def on_response(self, error_code: int, session_id: int) -> bool:
+        """False: the session is void, and so is the answer."""
+        if error_code:
+            self.reset()
+            return False
+        if self.epoch == 0:
+            self.session_id, self.epoch = session_id, (1 if session_id else 0)
+        else:
+            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+        return True
+
+    def reset(self) -> None:
+        """Begin anew: the connection was lost, or the broker forgot the session."""
+        self.session_id, self.epoch = 0, 0
+        self._changed.clear()
+        self._listed.clear()

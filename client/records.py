@@ -1,0 +1,106 @@
+"""What a consumer hands out: `TopicPartition`, `ConsumerRecord`, and the way from a fetched batch to a list of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import msgspec
+
+from strandline.protocol.records.batch import BatchHeader, Buffer
+from strandline.protocol.records.reader import Headers, decode_columns
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndTimestamp(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record. Cheap on purpose: made in bulk, not tracked by the collector."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers
+    leader_epoch: int
+
+
+Decode = Callable[[bytes], Any]
+
+
+class Undecodable(Exception):
+    """A deserializer failed at `offset`; `records` are those of its batch that come before."""
+
+    def __init__(self, offset: int, records: list[ConsumerRecord], cause: Exception) -> None:
+        super().__init__(f"a deserializer failed at offset {offset}: {type(cause).__name__}: {cause}")
+        self.offset = offset
+        self.records = records
+
+
+def decode_records(
+    place: TopicPartition,
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    *,
+    from_offset: int,
+    check_crc: bool,
+) -> list[ConsumerRecord]:
+    """The records of one batch from `from_offset` on (a batch may begin before what was asked for)."""
+    columns = decode_columns(buf, pos, header, check_crc)
+    values: Sequence[Any] = columns.values
+    count = len(values)
+    base = columns.base_offset
+    offsets: Sequence[int] = range(base, base + count)
+    if columns.offset_deltas is not None:
+        offsets = [base + delta for delta in columns.offset_deltas]
+    timestamps, keys, headers = columns.timestamps, columns.keys, columns.headers
+    if count and offsets[0] < from_offset:
+        first = bisect_left(offsets, from_offset)
+        offsets, values = offsets[first:], values[first:]
+        timestamps = timestamps and timestamps[first:]
+        keys, headers = keys and keys[first:], headers and headers[first:]
+    return list(
+        map(
+            ConsumerRecord,
+            repeat(place.topic),
+            repeat(place.partition),
+            offsets,
+            repeat(columns.base_timestamp) if timestamps is None else timestamps,
+            repeat(None) if keys is None else keys,
+            values,
+            repeat(()) if headers is None else headers,
+            repeat(header.leader_epoch),
+        )
+    )
+
+
+def deserialize(records: list[ConsumerRecord], decode_key: Decode | None, decode_value: Decode | None) -> list[ConsumerRecord]:
+    """The records with their keys and values deserialized. Raises `Undecodable` at the first that cannot be."""
+    done: list[ConsumerRecord] = []
+    for record in records:
+        key, value = record.key, record.value
+        try:
+            if decode_key is not None and key is not None:
+                key = decode_key(key)
+            if decode_value is not None and value is not None:
+                value = decode_value(value)
+        except Exception as e:
+            raise Undecodable(record.offset, done, e) from e
+        done.append(msgspec.structs.replace(record, key=key, value=value))
+    return done

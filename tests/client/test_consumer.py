@@ -1,0 +1,404 @@
+"""The consumer against real sockets and a scripted cluster: what is read, from where, and what is never silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from strandline.client import Consumer, Producer, TopicPartition
+from strandline.client.errors import (
+    ClientClosed,
+    ClientError,
+    CorruptRecords,
+    LogTruncated,
+    NoBrokersAvailable,
+    OffsetOutOfRange,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+)
+from strandline.protocol.records.builder import encode_batch
+
+from .scripted import ScriptedCluster
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def fill(cluster: ScriptedCluster, topic: str, count: int, index: int = 0, per_batch: int = 10, first: int = 0) -> None:
+    """Records named by their number, in batches."""
+    partition = cluster.partition(topic, index)
+    for start in range(first, first + count, per_batch):
+        numbers = range(start, min(start + per_batch, first + count))
+        batch = encode_batch([(b"k", b"%d" % n, [], 1_700_000_000_000 + n) for n in numbers])
+        partition.append(memoryview(bytearray(batch)))
+
+
+async def read(consumer: Consumer, count: int, within_s: float = 5) -> list[bytes]:
+    values: list[bytes] = []
+    async with asyncio.timeout(within_s):
+        while len(values) < count:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                values += [record.value for record in records]
+    return values
+
+
+def earliest(cluster: ScriptedCluster, *topics: str, **options: object) -> Consumer:
+    return Consumer(*topics, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **options)
+
+
+async def test_everything_of_every_partition_is_read_in_order() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 6)
+        for index in range(6):
+            fill(cluster, "orders", 500, index)
+        async with earliest(cluster, "orders", max_partition_fetch_bytes=2000) as consumer:
+            seen: dict[int, list[int]] = {}
+            async with asyncio.timeout(5):
+                async for record in consumer:
+                    seen.setdefault(record.partition, []).append(record.offset)
+                    assert record.value == b"%d" % record.offset
+                    if sum(map(len, seen.values())) == 3000:
+                        break
+            assert seen == {index: list(range(500)) for index in range(6)}
+            assert consumer.metrics()["partitions"]["orders-0"]["lag"] == 0
+
+
+async def test_what_is_produced_while_it_waits_arrives_at_once() -> None:
+    """A parked fetch is answered by the append, not by its timeout."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        async with (
+            earliest(cluster, "orders", fetch_max_wait_ms=10_000) as consumer,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            for i in range(20):
+                await producer.send_and_wait("orders", b"%d" % i, key=b"%d" % i, headers=[("h", b"x")])
+                record = await consumer.getone(timeout_ms=2000)
+                assert (record.key, record.value, list(record.headers)) == (b"%d" % i, b"%d" % i, [("h", b"x")])
+
+
+async def test_latest_begins_with_what_comes_after_and_a_position_is_known() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 100)
+        async with Consumer("orders", bootstrap_servers=cluster.bootstrap) as consumer:
+            assert await consumer.position(ORDERS) == 100
+            fill(cluster, "orders", 1, first=100)
+            assert await read(consumer, 1) == [b"100"]
+
+
+async def test_only_records_from_the_position_on_though_the_batch_begins_before() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 30)
+        async with earliest(cluster) as consumer:
+            await consumer.assign([ORDERS])
+            consumer.seek(ORDERS, 7)
+            assert await read(consumer, 23) == [b"%d" % n for n in range(7, 30)]
+
+
+async def test_max_records_splits_batches_without_losing_or_repeating() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 100)
+        async with earliest(cluster, "orders") as consumer:
+            values: list[bytes] = []
+            while len(values) < 100:
+                got = await consumer.getmany(timeout_ms=1000, max_records=7)
+                records = got[ORDERS]
+                assert len(records) <= 7
+                values += [record.value for record in records]
+                assert await consumer.position(ORDERS) == len(values)
+            assert values == [b"%d" % n for n in range(100)]
+
+
+async def test_leaving_an_async_for_loses_nothing() -> None:
+    """The position moves with each record handed to the loop body; getone and a second loop go on behind it."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 50)
+        async with earliest(cluster, "orders") as consumer:
+            async for record in consumer:
+                if record.offset == 12:
+                    break
+            assert await consumer.position(ORDERS) == 13
+            assert (await consumer.getone()).offset == 13
+            async for record in consumer:
+                assert record.offset == 14
+                break
+            assert [r.offset for r in (await consumer.getmany(timeout_ms=100))[ORDERS]] == list(range(15, 50))
+
+
+async def test_a_seek_inside_the_loop_takes_effect_with_the_next_record() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 50)
+        async with earliest(cluster, "orders") as consumer:
+            seen = []
+            async with asyncio.timeout(5):
+                async for record in consumer:
+                    seen.append(record.offset)
+                    if len(seen) == 5:
+                        consumer.seek(ORDERS, 40)
+                    if record.offset == 49:
+                        break
+            assert seen == [0, 1, 2, 3, 4, *range(40, 50)]
+
+
+async def test_a_seek_does_not_wait_for_the_parked_fetch_and_its_late_answer_is_ignored() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        fill(cluster, "orders", 20)
+        async with earliest(cluster, "orders", fetch_max_wait_ms=10_000) as consumer:
+            await read(consumer, 20)
+            consumer.seek(ORDERS, 5)
+            assert await read(consumer, 15, within_s=2) == [b"%d" % n for n in range(5, 20)]
+            consumer.seek(ORDERS, 18)
+            fill(cluster, "orders", 5, first=20)
+            assert await read(consumer, 7, within_s=2) == [b"%d" % n for n in range(18, 25)]
+
+
+async def test_pause_stops_at_once_and_resume_goes_on_there() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        for index in range(2):
+            fill(cluster, "orders", 50, index)
+        async with earliest(cluster, "orders") as consumer:
+            first = await consumer.getone(ORDERS)
+            assert first.offset == 0
+            consumer.pause(ORDERS)
+            assert consumer.paused() == {ORDERS}
+            others = await read(consumer, 50)
+            assert others == [b"%d" % n for n in range(50)]
+            assert await consumer.getmany(timeout_ms=50) == {}
+            consumer.resume(ORDERS)
+            assert await read(consumer, 49) == [b"%d" % n for n in range(1, 50)]
+
+
+async def test_a_compacted_batch_moves_the_position_behind_its_last_offset() -> None:
+    """Compaction empties a batch's end and keeps its last offset: the next fetch is behind it, not inside."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        partition = cluster.partition("orders")
+        batch = bytearray(encode_batch([(None, b"kept", [], 1)]))
+        batch[23:27] = (9).to_bytes(4, "big")  # last offset delta 9: offsets 1..9 were removed
+        from strandline.protocol.records.batch import CRC_POS, compute_crc
+
+        batch[CRC_POS : CRC_POS + 4] = compute_crc(batch, 0, len(batch)).to_bytes(4, "big")
+        partition.append(memoryview(batch))
+        partition.log.values += [b""] * 9
+        fill(cluster, "orders", 1, first=10)
+        async with earliest(cluster, "orders") as consumer:
+            assert await read(consumer, 2) == [b"kept", b"10"]
+            assert await consumer.position(ORDERS) == 11
+
+
+async def test_control_batches_are_skipped_and_counted() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        control = encode_batch([(b"\0\0\0\0", b"\0\0\0\0\0\0", [], 1)], is_control=True)
+        cluster.partition("orders").append(memoryview(bytearray(control)))
+        async with earliest(cluster, "orders") as consumer:
+            assert await consumer.getmany(timeout_ms=100) == {}
+            fill(cluster, "orders", 1, first=1)
+            record = await consumer.getone(timeout_ms=1000)
+            assert (record.offset, record.value) == (1, b"1")
+
+
+async def test_offsets_by_time_beginning_and_end() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        fill(cluster, "orders", 30, 0)
+        cluster.partition("orders", 0).start_offset = 10
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            places = [TopicPartition("orders", index) for index in range(3)]
+            assert await consumer.beginning_offsets(places) == {places[0]: 10, places[1]: 0, places[2]: 0}
+            assert await consumer.end_offsets(places) == {places[0]: 30, places[1]: 0, places[2]: 0}
+            found = await consumer.offsets_for_times({places[0]: 1_700_000_000_015, places[1]: 5})
+            assert found[places[0]].offset == 10
+            assert found[places[1]] is None
+            await consumer.assign(places)
+            await consumer.seek_to_beginning()
+            assert await consumer.position(places[0]) == 10
+            await consumer.seek_to_end(places[0])
+            assert await consumer.position(places[0]) == 30
+
+
+async def test_new_partitions_are_found_and_read_from_their_beginning() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 1)
+        async with Consumer("orders", bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=50) as consumer:
+            assert await consumer.position(ORDERS) == 0
+            cluster.create("orders", 3)
+            fill(cluster, "orders", 5, 2)
+            assert await read(consumer, 5) == [b"%d" % n for n in range(5)]
+            assert len(consumer.assignment()) == 3
+
+
+# -- leaders ----------------------------------------------------------------------------------------------------------
+
+
+async def test_reading_goes_on_through_a_killed_leader_and_through_lost_sessions() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        for index in range(3):
+            fill(cluster, "orders", 20, index)
+        async with earliest(cluster, "orders") as consumer:
+            await read(consumer, 60)
+            cluster.brokers[2].sessions.clear()
+            await cluster.brokers[1].stop()
+            cluster.move_leader("orders", 0, 3)
+            for index in range(3):
+                fill(cluster, "orders", 20, index, first=20)
+            assert sorted(await read(consumer, 60)) == sorted([b"%d" % n for n in range(20, 40)] * 3)
+
+
+async def test_a_leader_change_is_checked_against_the_epochs_before_reading_on() -> None:
+    """S28: read to 100 in epoch 0; the new leader has only 80 of them. Never silently other records at the old place."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 100)
+        async with earliest(cluster, "orders") as consumer:
+            await read(consumer, 100)
+            partition = cluster.partition("orders")
+            del partition.log.values[80:]
+            partition.log.batches = [item for item in partition.log.batches if item[0] < 80]
+            cluster.move_leader("orders", 0, 2)
+            fill(cluster, "orders", 50, first=80)
+            with pytest.raises(LogTruncated) as lost:
+                await read(consumer, 1)
+            error = lost.value
+            assert (error.position, error.position_epoch, error.diverging_offset, error.diverging_epoch) == (100, 0, 80, 0)
+            assert "orders-0" in str(error)
+            with pytest.raises(LogTruncated):
+                await consumer.getmany(timeout_ms=100)
+            assert consumer.health()["state"] == "degraded"
+            consumer.seek(ORDERS, error.diverging_offset)
+            assert await read(consumer, 50) == [b"%d" % n for n in range(80, 130)]
+
+
+async def test_a_leader_change_that_kept_everything_is_not_noticed() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 100)
+        async with earliest(cluster, "orders") as consumer:
+            await read(consumer, 100)
+            cluster.move_leader("orders", 0, 2)
+            fill(cluster, "orders", 10, first=100)
+            assert await read(consumer, 10) == [b"%d" % n for n in range(100, 110)]
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_position_outside_the_log_follows_the_reset_policy() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 30)
+        cluster.partition("orders").start_offset = 20
+        async with earliest(cluster) as consumer:
+            await consumer.assign([ORDERS])
+            consumer.seek(ORDERS, 5)
+            assert await read(consumer, 10) == [b"%d" % n for n in range(20, 30)]
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="error") as strict:
+            await strict.assign([ORDERS])
+            with pytest.raises(OffsetOutOfRange, match="no position"):
+                await strict.getone(timeout_ms=1000)
+            strict.seek(ORDERS, 5)
+            with pytest.raises(OffsetOutOfRange, match="5 is outside the log"):
+                await strict.getone(timeout_ms=1000)
+            strict.seek(ORDERS, 25)
+            assert (await strict.getone(timeout_ms=1000)).offset == 25
+
+
+async def test_a_corrupt_batch_is_an_error_and_the_records_before_it_are_not_lost() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 30)
+        base, batch = cluster.partition("orders").log.batches[1]
+        broken = bytearray(batch)
+        broken[-3] ^= 1
+        cluster.partition("orders").log.batches[1] = (base, bytes(broken))
+        async with earliest(cluster, "orders") as consumer:
+            assert await read(consumer, 10) == [b"%d" % n for n in range(10)]
+            with pytest.raises(CorruptRecords, match="offset 10"):
+                await consumer.getone(timeout_ms=1000)
+            assert await consumer.position(ORDERS) == 10
+            consumer.seek(ORDERS, 20)
+            assert (await consumer.getone(timeout_ms=1000)).offset == 20
+
+
+async def test_deserializers_and_a_record_that_does_not_fit_them() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        values = [b'{"n": 1}', b'{"n": 2}', b"not json", b'{"n": 4}']
+        batch = encode_batch([(b"key", value, [], 1) for value in values])
+        cluster.partition("orders").append(memoryview(bytearray(batch)))
+        async with earliest(cluster, "orders", value_deserializer=json.loads, key_deserializer=bytes.decode) as consumer:
+            first, second = await consumer.getone(), await consumer.getone()
+            assert (first.key, first.value, second.value) == ("key", {"n": 1}, {"n": 2})
+            with pytest.raises(ClientError, match="offset 2"):
+                await consumer.getone(timeout_ms=1000)
+            consumer.seek(ORDERS, 3)
+            assert (await consumer.getone(timeout_ms=1000)).value == {"n": 4}
+
+
+async def test_a_missing_topic_is_raised_and_does_not_stall_the_other() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        async with earliest(cluster, "orders", "ordres") as consumer:
+            assert len(await read(consumer, 10)) == 10
+            with pytest.raises(UnknownTopic, match="ordres"):
+                await consumer.getone(timeout_ms=5000)
+        async with earliest(cluster, "later", on_missing_topic="wait") as consumer:
+            assert await consumer.getmany(timeout_ms=50) == {}
+            cluster.create("later")
+            fill(cluster, "later", 3)
+            assert len(await read(consumer, 3)) == 3
+
+
+async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 5)
+        consumer = earliest(cluster, "orders", max_block_ms=200)
+        await consumer.start()
+        await read(consumer, 5)
+        for broker in cluster.brokers.values():
+            await broker.stop()
+        async with asyncio.timeout(3):
+            assert await consumer.getmany(timeout_ms=100) == {}
+            with pytest.raises(RequestTimeout):
+                await consumer.getone(timeout_ms=100)
+            with pytest.raises((RequestTimeout, NoBrokersAvailable)):
+                await consumer.end_offsets([ORDERS])
+            with pytest.raises((RequestTimeout, NoBrokersAvailable)):
+                await consumer.partitions_for_topic("other")
+            waiting = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0.05)
+            assert consumer.health()["state"] == "degraded"
+            await consumer.stop()
+            with pytest.raises(ClientClosed):
+                await waiting
+
+
+async def test_groups_are_refused_clearly() -> None:
+    with pytest.raises(UsageError, match="groups come later"):
+        Consumer("orders", bootstrap_servers="127.0.0.1:1", group_id="g")
+
+
+async def test_an_idle_consumer_parks_one_fetch_per_broker_and_lists_only_changes() -> None:
+    """KIP-227: after the first request a partition is listed again only when its position moved."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 9)
+        async with earliest(cluster, "orders", fetch_max_wait_ms=30) as consumer:
+            await consumer.getmany(timeout_ms=300)
+            assert [len(request.partitions) for request in cluster.fetch_requests[-3:]] == [0, 0, 0]
+            fill(cluster, "orders", 1, 4)
+            await consumer.getone(timeout_ms=1000)
+            await consumer.getmany(timeout_ms=100)
+            listed = [request for request in cluster.fetch_requests if request.session_epoch > 0 and request.partitions]
+            assert [len(request.partitions) for request in listed] == [1]
