@@ -10,7 +10,7 @@ from raw_client import make_batch, produce_ours
 from systems import Ours
 
 from strandline.bench.loads import Load, consume, latency, produce
-from strandline.client import Admin, Producer
+from strandline.client import Admin, NewTopic, Producer
 from strandline.protocol.errors import StrandlineError
 
 Figures = dict[str, float]
@@ -71,7 +71,7 @@ async def metadata_outage_ms(system: Ours) -> float:
         killed = loop.time()
         for attempt in range(1000):
             try:
-                await admin.create_topic(f"after-{victim}-{attempt}", num_partitions=1, replication_factor=3)
+                await admin.create_topics([NewTopic(f"after-{victim}-{attempt}", partitions=1, replication_factor=3)])
                 break
             except StrandlineError:
                 await asyncio.sleep(0.01)

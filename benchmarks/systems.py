@@ -125,16 +125,16 @@ class Ours(System):
             return f"controller-{(await admin.describe_quorum()).leader_id}"
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        from strandline.client import Admin
+        from strandline.client import Admin, NewTopic
 
         async with Admin(bootstrap_servers=self.bootstrap) as admin:
-            await admin.create_topic(topic, num_partitions=partitions, replication_factor=3)
+            await admin.create_topics([NewTopic(topic, partitions=partitions, replication_factor=3)])
 
     async def leaders(self, topic: str) -> dict[int, int]:
         from strandline.client import Admin
 
         async with Admin(bootstrap_servers=self.bootstrap) as admin:
-            return {p.partition: p.leader_id for p in (await admin.describe_topic(topic)).partitions}
+            return {p.partition: p.leader_id for p in (await admin.describe_topics([topic]))[0].partitions}
 
 
 class KafkaUnavailable(Exception):

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.client.receipts import Receipt
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import StrandlineError
@@ -32,6 +32,7 @@ from strandline.testing.replicas import compare_replicas
 
 TOPIC = "python-lines"
 PARTITIONS = 6
+REPLICAS = 3
 LINE_HEADER = "line"
 HEAL_TIMEOUT_MS = 30_000
 READ_TIMEOUT_MS = 10_000
@@ -135,7 +136,7 @@ class Demo:
     async def run(self) -> Result:
         loop = asyncio.get_running_loop()
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
-            await admin.create_topic(TOPIC, num_partitions=PARTITIONS, replication_factor=min(3, len(self.cluster.brokers)))
+            await admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS)])
             started = loop.time()
             faults = asyncio.create_task(self._break_things(admin))
             await self._send_all()
@@ -204,7 +205,7 @@ class Demo:
 
     async def _break_things(self, admin: Admin) -> None:
         await self._until_acknowledged(0.5)
-        topic = await admin.describe_topic(TOPIC)
+        (topic,) = await admin.describe_topics([TOPIC])
         victim = self.cluster.broker(topic.partitions[0].leader_id)
         led = [p.partition for p in topic.partitions if p.leader_id == victim.id]
         self._tell(f"SIGKILL {victim.name} (pid {victim.pid}), leader of partitions {', '.join(map(str, led))}")
@@ -233,7 +234,7 @@ class Demo:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEAL_TIMEOUT_MS / 1000
         while True:
-            topic = await admin.describe_topic(TOPIC)
+            (topic,) = await admin.describe_topics([TOPIC])
             behind = [p.partition for p in topic.partitions if set(p.isr) != set(p.replicas)]
             if not behind:
                 break
@@ -260,7 +261,7 @@ class Demo:
                 for tp, records in polled.items():
                     seen = []
                     for record in records:
-                        number = int(record.headers[0][1])
+                        number = int(record.headers[0][1] or b"")
                         rebuilt.setdefault(record.key, []).append((number, record.value))
                         seen.append((record.offset, firsts[record.key] + number - 1))
                     self.history.poll("reader", tp.partition, seen, final=True)
@@ -291,7 +292,7 @@ class Demo:
             self._problem(f"{len(self.sources) - rebuilt} files are not what they were")
         for comparison in compare_replicas({n.name: n.data for n in self.cluster.brokers}, TOPIC):
             result.replicas_compared += len(comparison.logs)
-            if not comparison.equal or len(comparison.logs) != min(3, len(self.cluster.brokers)):
+            if not comparison.equal or len(comparison.logs) != REPLICAS:
                 result.replicas_different += 1
                 self._problem(str(comparison))
 

@@ -23,6 +23,8 @@ _import_structlog_without_rich()
 
 import structlog  # noqa: E402
 
+__all__ = ["configure", "structlog"]
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 

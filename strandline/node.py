@@ -156,7 +156,7 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
 
     log = logs.structlog.get_logger()
     start = asyncio.ensure_future(server.start())
-    await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
+    await _first_of(start, asked)
     if not start.done():
         # Asked to stop while it recovers its logs, or waits for the controller. The next start recovers once more.
         start.cancel()
@@ -167,12 +167,16 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
     log.info("node_started", port=server.port, pid=os.getpid())
     _calm_the_collector()
     failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or loop.create_future()
-    await asyncio.wait({asked, failure}, return_when=asyncio.FIRST_COMPLETED)
+    await _first_of(asked, failure)
     log.info("node_stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
     log.info("node_stopped")
     if not asked.done():
         raise failure.result()
+
+
+async def _first_of(*futures: asyncio.Future[Any]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _on_stdin(loop: asyncio.AbstractEventLoop, asked: asyncio.Future[str]) -> None:

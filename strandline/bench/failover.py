@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from strandline.bench.figures import Figures, longest_gap, payloads, percentile
-from strandline.client import Admin, Producer
+from strandline.client import Admin, NewTopic, Producer
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import StrandlineError
 
@@ -80,7 +80,7 @@ async def failover(*, fault: Fault = "kill-leader", partitions: int = 6, record_
 async def _measure(cluster: LocalCluster, fault: Fault, partitions: int, record_size: int) -> Figures:
     loop = asyncio.get_running_loop()
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        await admin.create_topic(TOPIC, num_partitions=partitions, replication_factor=min(3, len(cluster.brokers)))
+        await admin.create_topics([NewTopic(TOPIC, partitions=partitions, replication_factor=min(3, len(cluster.brokers)))])
         async with Producer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=0) as producer:
             trickle = _Trickle(producer, partitions, record_size)
             running = asyncio.create_task(trickle.run())
@@ -113,4 +113,4 @@ async def _measure(cluster: LocalCluster, fault: Fault, partitions: int, record_
 async def _victim(cluster: LocalCluster, admin: Admin, fault: Fault) -> str:
     if fault == "kill-controller":
         return cluster.node(f"controller-{(await admin.describe_quorum()).leader_id}").name
-    return cluster.broker((await admin.describe_topic(TOPIC)).partitions[0].leader_id).name
+    return cluster.broker((await admin.describe_topics([TOPIC]))[0].partitions[0].leader_id).name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline.bench.figures import Figures, Progress, longest_gap, payloads, percentile
-from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.client.errors import BufferFull
 from strandline.client.receipts import Receipt
 from strandline.local_cluster import ClusterError
@@ -43,7 +43,7 @@ async def ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         if topic not in await admin.list_topics():
             brokers = len((await admin.describe_cluster()).brokers)
-            await admin.create_topic(topic, num_partitions=partitions, replication_factor=min(3, brokers))
+            await admin.create_topics([NewTopic(topic, partitions=partitions, replication_factor=min(3, brokers))])
 
 
 def _producer(load: Load) -> Producer:
@@ -186,7 +186,7 @@ async def consume(load: Load) -> Figures:
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     async with Consumer(bootstrap_servers=load.bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as c:
         async with Admin(bootstrap_servers=load.bootstrap) as admin:
-            count = len((await admin.describe_topic(load.topic)).partitions)
+            count = len((await admin.describe_topics([load.topic]))[0].partitions)
         partitions = [TopicPartition(load.topic, p) for p in range(count)]
         first, end = await c.beginning_offsets(partitions), await c.end_offsets(partitions)
         there = sum(end[tp] - first[tp] for tp in partitions)

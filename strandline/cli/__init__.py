@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type]  # names for "did you mean"
+        self.commands = dict.fromkeys(COMMANDS, cast(Any, None))  # names for "did you mean"
         return super().resolve_command(ctx, args)
 
 
@@ -86,7 +86,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output has enough of it (`| head`). Python would complain once more while it shuts down.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(0)
     except Exception as e:
         from strandline.cli.common import explain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -122,8 +122,8 @@ def failover(
     _print(run(measure(fault=fault.value, record_size=record_size)), json)
 
 
-def _acks(acks: Acks) -> str | int:
-    return "all" if acks is Acks.all else int(acks.value)
+def _acks(acks: Acks) -> Literal["all", 0, 1]:
+    return "all" if acks is Acks.all else 1 if acks is Acks.one else 0
 
 
 def _print(figures: Figures, json: bool) -> None:

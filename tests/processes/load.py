@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.local_cluster import LocalCluster
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import History, Send, Verdict, check
@@ -50,7 +50,7 @@ class Load:
 
     async def __aenter__(self) -> Self:
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
-            await admin.create_topic(self.topic, num_partitions=PARTITIONS, replication_factor=3)
+            await admin.create_topics([NewTopic(self.topic, partitions=PARTITIONS, replication_factor=3)])
         self._tasks = [asyncio.create_task(self._produce(f"producer-{n}")) for n in (1, 2)]
         self._tasks.append(asyncio.create_task(self._follow("follower")))
         return self
@@ -141,7 +141,7 @@ class Load:
         async def whole() -> bool:
             try:
                 async with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=2000) as admin:
-                    topic = await admin.describe_topic(self.topic)
+                    (topic,) = await admin.describe_topics([self.topic])
             except StrandlineError:
                 return False
             return all(p.leader_id >= 0 and set(p.isr) == set(p.replicas) for p in topic.partitions)
