@@ -186,36 +186,33 @@ class BatchBuilder:
             return delta
         if self.values:
             self._close_run()
-        if timestamp_ms > self.max_timestamp:
-            self.max_timestamp = timestamp_ms
-        self._append_general(key, value, headers, timestamp_ms - self.base_timestamp, delta)
+        if timestamp_ms == self.base_timestamp:
+            start = b"\0\0"
+        else:
+            start = b"\0" + encode_varint(timestamp_ms - self.base_timestamp)
+            if timestamp_ms > self.max_timestamp:
+                self.max_timestamp = timestamp_ms
+        self._append_general(start, delta, key, value, _encode_headers(headers) if headers else b"\0")
         return delta
 
-    def _append_general(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_delta: int, delta: int
-    ) -> None:
-        time = b"\0" if timestamp_delta == 0 else encode_varint(timestamp_delta)
-        offset = VARINTS[delta] if delta < 8192 else encode_varint(delta)
-        size = 1 + len(time) + len(offset)
+    def _append_general(self, start: bytes, delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> None:
+        """`start`: attributes and timestamp delta."""
         if key is None:
             key, key_size = b"", b"\1"
         else:
             n = len(key)
             key_size = VARINTS[n] if n < 8192 else encode_varint(n)
-            size += n
         if value is None:
             value, value_size = b"", b"\1"
         else:
             n = len(value)
             value_size = VARINTS[n] if n < 8192 else encode_varint(n)
-            size += n
-        rest = _encode_headers(headers) if headers else b""
-        size += len(key_size) + len(value_size) + (len(rest) or 1)
+        offset = VARINTS[delta] if delta < 8192 else encode_varint(delta)
+        size = len(start) + len(offset) + len(key_size) + len(key) + len(value_size) + len(value) + len(headers)
         length = VARINTS[size] if size < 8192 else encode_varint(size)
-        parts = self._parts
-        parts += (length, b"\0", time, offset, key_size, key, value_size, value, rest or b"\0")
-        self.size += size + len(length)
+        self._parts += (length, start, offset, key_size, key, value_size, value, headers)
         self._encoded += 1
+        self.size += size + len(length)
 
     def _close_run(self) -> None:
         """Turn the open run into parts."""

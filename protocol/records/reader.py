@@ -16,8 +16,9 @@ a timestamp each (other clients write them) always take the general way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ import msgspec
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt
 from strandline.protocol.records.compression import refuse_compression
-from strandline.protocol.records.varint import VARINTS, decode_varint
+from strandline.protocol.records.varint import VARINTS, decode_varint, encode_varint
 
 Headers = Sequence[tuple[str, bytes | None]]
 NO_HEADERS: Headers = ()
@@ -112,6 +113,37 @@ _MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
 """What follows the length of a plain record n: attributes, timestamp delta, offset delta, no key."""
 
 
+_FrameOfPlain = tuple[int, int, int, bytes]
+"""Of a plain record, from its start: where the middle and the value are, the value's end, and its length's bytes."""
+
+
+class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
+    """By the first two bytes of a plain record, which hold its length; None: it cannot be one, or has a longer length."""
+
+    def __init__(self, index_size: int) -> None:
+        self._middle_size = 3 + index_size
+
+    def __missing__(self, start: bytes) -> _FrameOfPlain | None:
+        self[start] = frame = self._frame(start)
+        return frame
+
+    def _frame(self, start: bytes) -> _FrameOfPlain | None:
+        if len(start) < 2 or start[0] & 1 or (start[0] >= 0x80 and start[1] >= 0x80):
+            return None
+        size, middle_at = decode_varint(start, 0)
+        end = middle_at + size
+        for size_bytes in (1, 2):
+            value_at = middle_at + self._middle_size + size_bytes
+            value_size = end - 1 - value_at
+            if value_size >= 0 and len(encode_varint(value_size)) == size_bytes:
+                return middle_at, value_at, end - 1, encode_varint(value_size)
+        return None
+
+
+_FRAMES_1, _FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
+"""For records with a one- and a two-byte offset delta; at most 16,384 entries each."""
+
+
 class _Shape(NamedTuple):
     """Where things lie in a record without headers, from its start."""
 
@@ -163,7 +195,7 @@ class _Decoder:
             pass
         if len(self.values) < self.count:
             self._read_predicted()
-        while len(self.values) < self.count:
+        if len(self.values) < self.count:
             self._read_general()
         if self.pos != len(self.data):
             raise ValueError("bytes are left behind the last record")
@@ -182,18 +214,13 @@ class _Decoder:
             return False
         end = self.pos + count * size
         rows = _unpacker(*shape[3:]).iter_unpack(memoryview(self.data)[self.pos : end])
-        if shape.key_size < 0:
-            if self.keys is not None:
-                self.keys += [None] * count
-            self.values += [value for (value,) in rows]
-        else:
-            if self.keys is None:
-                self.keys = [None] * first
-            keys, values = zip(*rows, strict=True)
-            self.keys += keys
-            self.values += values
-        self._add_timestamps(shape.timestamp_delta, first, count)
+        times = [shape.timestamp_delta] * count if shape.timestamp_delta else None
         self.pos = end
+        if shape.key_size < 0:
+            self._add_columns([value for (value,) in rows], None, times, None)
+        else:
+            keys, values = zip(*rows, strict=True)
+            self._add_columns(list(values), list(keys), times, None)
         return True
 
     def _all_alike(self, shape: _Shape, first: int, count: int) -> bool:
@@ -227,12 +254,6 @@ class _Decoder:
             index_at - start, index_size, timestamp_delta, key_at - start, key_size, value_at - start, value_size, end - start
         )
 
-    def _add_timestamps(self, delta: int, first: int, count: int) -> None:
-        if delta and self.timestamps is None:
-            self.timestamps = [self.header.base_timestamp] * first
-        if self.timestamps is not None:
-            self.timestamps += [self.header.base_timestamp + delta] * count
-
     # -- predicted ----------------------------------------------------------------------------------------------------
 
     def _read_predicted(self) -> None:
@@ -240,81 +261,143 @@ class _Decoder:
         data, pos, first = self.data, self.pos, len(self.values)
         values: list[bytes | None] = []
         append = values.append
-        try:
-            for middle in _MIDDLES[first : self.count]:
-                start = pos
-                size = data[pos]
-                if size < 0x80:
-                    at, size = pos + 1, size >> 1
-                else:
-                    more = data[pos + 1]
-                    if more >= 0x80:
+        with suppress(IndexError):
+            for frames, start, end in ((_FRAMES_1, first, 64), (_FRAMES_2, max(first, 64), len(_MIDDLES))):
+                for middle in _MIDDLES[start : min(end, self.count)]:
+                    frame = frames[data[pos : pos + 2]]
+                    if frame is None:
                         break
-                    at, size = pos + 2, (size & 0x7F | more << 7) >> 1
-                pos = at + size
-                at += len(middle)
-                # What is left: value length (one or two bytes), value, header count 0.
-                rest = pos - at - 1
-                value_size = rest - 1 if rest < 65 else rest - 2
-                if (
-                    value_size < 0
-                    or data[at - len(middle) : at] != middle
-                    or not data.startswith(VARINTS[value_size], at)
-                    or data[pos - 1]
-                    or data[start] & 1
-                ):
-                    pos = start
+                    middle_at, value_at, value_end, value_size = frame
+                    value_end += pos
+                    if data[value_end] or data[pos + middle_at : pos + value_at] != middle + value_size:
+                        break
+                    append(data[pos + value_at : value_end])
+                    pos = value_end + 1
+                if first + len(values) < end:
                     break
-                append(data[pos - 1 - value_size : pos - 1])
-        except IndexError:
-            pos = start
         self.pos = pos
-        self.values += values
-        if self.keys is not None:
-            self.keys += [None] * len(values)
-        self._add_timestamps(0, first, len(values))
+        self._add_columns(values, None, None, None)
 
     # -- general ------------------------------------------------------------------------------------------------------
 
     def _read_general(self) -> None:
-        data = self.data
-        length, pos = decode_varint(data, self.pos)
-        end = pos + length
-        if length < v2.MIN_RECORD_SIZE - 1 or end > len(data):
-            raise ValueError("a record's length")
-        timestamp_delta, pos = decode_varint(data, pos + 1)
-        delta, pos = decode_varint(data, pos)
-        key, pos = _nullable(data, pos, end)
-        value, pos = _nullable(data, pos, end)
-        headers: Headers = NO_HEADERS
-        if data[pos]:
-            headers, pos = _headers(data, pos, end)
-        else:
+        """Whatever is left. One long loop: a call per field would double its time."""
+        data, pos, limit = self.data, self.pos, len(self.data)
+        values: list[bytes | None] = []
+        keys: list[bytes | None] = []
+        times: list[int] = []
+        deltas: list[int] = []
+        for _ in range(self.count - len(self.values)):
+            size = data[pos]
             pos += 1
-        if pos != end:
-            raise ValueError("a record's fields do not fill its length")
-        self.pos = pos
-        self._add(timestamp_delta, delta, key, value, headers)
+            if size >= 0x80:
+                if data[pos] < 0x80:
+                    size = size & 0x7F | data[pos] << 7
+                    pos += 1
+                else:
+                    size, pos = decode_varint(data, pos - 1)
+                    size <<= 1
+            end = pos + (size >> 1)
+            if size & 1 or end > limit or end < pos + 6:
+                raise ValueError("a record's length")
 
-    def _add(self, timestamp_delta: int, delta: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        index = len(self.values)
-        if self.deltas is not None or delta != index:
-            if self.deltas is None:
-                self.deltas = list(range(index))
-            if not (self.deltas[-1] if index else -1) < delta <= self.header.last_offset_delta:
-                raise ValueError("an offset delta that does not grow, or is past the last one")
-            self.deltas.append(delta)
-        if timestamp_delta or self.timestamps is not None:
-            self._add_timestamps(timestamp_delta, index, 1)
+            time = data[pos + 1]
+            pos += 2
+            if time:
+                if time >= 0x80 and not time & 1 and data[pos] < 0x80:
+                    time = (time & 0x7F | data[pos] << 7) >> 1
+                    pos += 1
+                else:
+                    time, pos = decode_varint(data, pos - 1)
+            delta = data[pos]
+            pos += 1
+            if delta < 0x80 and not delta & 1:
+                delta >>= 1
+            elif data[pos] < 0x80 and not delta & 1:
+                delta = (delta & 0x7F | data[pos] << 7) >> 1
+                pos += 1
+            else:
+                delta, pos = decode_varint(data, pos - 1)
+
+            size = data[pos]
+            pos += 1
+            if size == 1:
+                keys.append(None)
+            elif size < 0x80 and not size & 1:
+                keys.append(data[pos : pos + (size >> 1)])
+                pos += size >> 1
+            else:
+                key, pos = _nullable(data, pos - 1, end)
+                keys.append(key)
+
+            size = data[pos]
+            pos += 1
+            if size & 1:
+                value, pos = _nullable(data, pos - 1, end)
+                values.append(value)
+            else:
+                if size >= 0x80:
+                    if data[pos] < 0x80:
+                        size = size & 0x7F | data[pos] << 7
+                        pos += 1
+                    else:
+                        size, pos = decode_varint(data, pos - 1)
+                        size <<= 1
+                values.append(data[pos : pos + (size >> 1)])
+                pos += size >> 1
+
+            if data[pos]:
+                headers, pos = _headers(data, pos, end)
+                self._add_headers(len(self.values) + len(values) - 1, headers)
+            else:
+                pos += 1
+            if pos != end:
+                raise ValueError("a record's fields do not fill its length")
+            times.append(time)
+            deltas.append(delta)
+        self.pos = pos
+        self._add_columns(values, keys, times, deltas)
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    def _add_headers(self, index: int, headers: Headers) -> None:
+        if self.headers is None:
+            self.headers = [NO_HEADERS] * self.count
+        self.headers[index] = headers
+
+    def _add_columns(
+        self,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        times: list[int] | None,
+        deltas: list[int] | None,
+    ) -> None:
+        """Rows behind those that are there. None: no keys, timestamp delta 0, the next offsets."""
+        first, count = len(self.values), len(values)
+        self.values += values
+        if keys is not None and keys.count(None) == count:
+            keys = None
+        if keys is not None and self.keys is None:
+            self.keys = [None] * first
         if self.keys is not None:
-            self.keys.append(key)
-        elif key is not None:
-            self.keys = [*[None] * index, key]
-        if self.headers is not None:
-            self.headers.append(headers)
-        elif headers:
-            self.headers = [*[NO_HEADERS] * index, headers]
-        self.values.append(value)
+            self.keys += keys if keys is not None else [None] * count
+        if times is not None and not any(times):
+            times = None
+        if times is not None and self.timestamps is None:
+            self.timestamps = [self.header.base_timestamp] * first
+        if self.timestamps is not None:
+            base = self.header.base_timestamp
+            self.timestamps += [base + time for time in times] if times is not None else [base] * count
+        if deltas is not None and deltas != list(range(first, first + count)):
+            self._add_deltas(first, deltas)
+
+    def _add_deltas(self, first: int, deltas: list[int]) -> None:
+        """Offsets with gaps, as compaction leaves them. Only the general way adds them, and it is the last."""
+        self.deltas = [*range(first), *deltas]
+        if any(later <= earlier for earlier, later in pairwise(self.deltas)):
+            raise ValueError("offset deltas that do not grow")
+        if self.deltas[0] < 0 or self.deltas[-1] > self.header.last_offset_delta:
+            raise ValueError("an offset delta that is not of this batch")
 
 
 def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:

@@ -90,7 +90,7 @@ def test_the_plain_paths_make_the_same_bytes_as_the_general_one(values):
     general = BatchBuilder()
     general.base_timestamp = general.max_timestamp = TIME
     for index, value in enumerate(values):
-        general._append_general(None, value, (), 0, index)
+        general._append_general(b"\0\0", index, None, value, b"\0")
     one_by_one = BatchBuilder()
     one_by_one.append(None, values[0], (), TIME)
     for value in values[1:]:
