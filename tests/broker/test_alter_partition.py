@@ -73,7 +73,7 @@ def _short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 (what it waits for is plain state)
+        while not condition():
             await asyncio.sleep(0.001)
 
 

@@ -1,0 +1,269 @@
+"""Metadata, cluster and config questions answered from the broker's own image; decisions passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strandline.broker.admin import AdminHandlers
+from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.broker.producer_ids import ProducerIds
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import (
+    AnyRecord,
+    ConfigRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    CONFIG_SET,
+    CONFIG_SOURCE_DEFAULT,
+    CONFIG_SOURCE_DYNAMIC_BROKER,
+    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
+    CONFIG_SOURCE_DYNAMIC_TOPIC,
+    CONFIG_SOURCE_STATIC_BROKER,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribedConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    MetadataRequest,
+    MetadataTopicRequest,
+)
+from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from strandline.protocol.messages.common import Listener, Message
+from strandline.protocol.messages.data import InitProducerIdRequest
+
+TOPIC = b"t" * 16
+
+
+class Request:
+    def __init__(self, api_key: int, body: Message, listener: str = "INSIDE") -> None:
+        self.api_key, self.body = api_key, body
+        self.connection: Any = type("Connection", (), {"listener_name": listener})()
+        self.answer: Any = None
+
+    def reply(self, body: Message) -> None:
+        assert self.answer is None
+        self.answer = body
+
+
+class Metadata:
+    controller = (Voter(101, "h", 1), 3)
+
+    def __init__(self, *records: AnyRecord) -> None:
+        self.image = MetadataImage.EMPTY.apply(records, len(records), 1).image if records else MetadataImage.EMPTY
+        self.conditions: list[Callable[[MetadataImage], bool]] = []
+
+    async def wait_for(self, condition: Callable[[MetadataImage], bool], timeout_s: float) -> bool:
+        self.conditions.append(condition)
+        return condition(self.image)
+
+
+class Channel:
+    def __init__(self, *answers: Message | BrokerError) -> None:
+        self.answers = list(answers)
+        self.asked: list[Message] = []
+
+    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message:
+        self.asked.append(body)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BrokerError):
+            raise answer
+        return answer
+
+
+class Registration:
+    broker_epoch = 7
+
+
+def broker(broker_id: int, *, fenced: bool = False) -> RegisterBrokerRecord:
+    listeners = (Listener("INSIDE", "in", 9000 + broker_id), Listener("OUTSIDE", "out", 9100 + broker_id))
+    return RegisterBrokerRecord(broker_id, 10 + broker_id, bytes(16), listeners, rack="r", fenced=fenced)
+
+
+def topic(leader: int = 1) -> list[AnyRecord]:
+    return [TopicRecord("orders", TOPIC), PartitionRecord(TOPIC, 0, (1, 2, 3), (1, 2), leader, 4, 6)]
+
+
+def handlers(metadata: Metadata, channel: Channel | None = None, **settings: Any) -> AdminHandlers:
+    config = BrokerConfig.from_mapping(
+        {"node.id": 1, "cluster.id": "c1", "log.dirs": "/d", "controller.quorum.voters": "101@h:1", **settings}
+    )
+    channel = channel or Channel()
+    return AdminHandlers(config, metadata, channel, ProducerIds(1, channel, Registration()))
+
+
+def metadata_of(admin: AdminHandlers, topics: list[MetadataTopicRequest] | None, listener: str = "INSIDE") -> Any:
+    request = Request(apis.METADATA, MetadataRequest(topics), listener)
+    admin.handle_metadata(request)  # type: ignore[arg-type]
+    return request.answer
+
+
+def test_metadata_gives_the_addresses_of_the_listener_the_client_came_in_on_and_no_fenced_brokers() -> None:
+    admin = handlers(Metadata(broker(1), broker(2), broker(3, fenced=True), *topic()))
+    inside = metadata_of(admin, None)
+    assert [(b.node_id, b.host, b.port) for b in inside.brokers] == [(1, "in", 9001), (2, "in", 9002)]
+    outside = metadata_of(admin, [], "OUTSIDE")
+    assert [(b.host, b.port) for b in outside.brokers] == [("out", 9101), ("out", 9102)]
+    assert outside.topics == []
+    partition = inside.topics[0].partitions[0]
+    assert (partition.leader_id, partition.leader_epoch, partition.partition_epoch) == (1, 4, 6)
+    assert partition.replica_nodes == [1, 2, 3]
+    assert partition.isr_nodes == [1, 2]
+    assert partition.offline_replicas == [3]
+    assert inside.controller_id == 101
+
+
+def test_topics_are_found_by_name_and_by_id_and_the_unknown_have_each_its_error() -> None:
+    admin = handlers(Metadata(broker(1), *topic()))
+    asked = [
+        MetadataTopicRequest("orders"),
+        MetadataTopicRequest(None, TOPIC),
+        MetadataTopicRequest("x"),
+        MetadataTopicRequest(None, b"x" * 16),
+    ]
+    answer = metadata_of(admin, asked)
+    assert [(t.name, t.error_code) for t in answer.topics] == [
+        ("orders", 0),
+        ("orders", 0),
+        ("x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+@pytest.mark.parametrize("leader", [-1, 3])
+def test_a_partition_without_a_living_leader_says_so(leader: int) -> None:
+    admin = handlers(Metadata(broker(1), broker(3, fenced=True), *topic(leader)))
+    partition = metadata_of(admin, None).topics[0].partitions[0]
+    assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+def test_a_broker_that_has_not_caught_up_since_its_start_answers_nothing_wrong() -> None:
+    """An empty image would say that no topic exists."""
+    with pytest.raises(BrokerError) as e:
+        metadata_of(handlers(Metadata()), None)
+    assert e.value.code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert e.value.retriable
+
+
+def test_describe_cluster_shows_fenced_brokers_only_if_asked() -> None:
+    admin = handlers(Metadata(broker(1), broker(2, fenced=True)))
+    for wanted, ids in ((True, [1, 2]), (False, [1])):
+        request = Request(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(wanted))
+        admin.handle_describe_cluster(request)  # type: ignore[arg-type]
+        assert [b.broker_id for b in request.answer.brokers] == ids
+        assert request.answer.cluster_id == "c1"
+
+
+def described(admin: AdminHandlers, kind: int, name: str, *keys: str) -> dict[str, DescribedConfig]:
+    resource = DescribeConfigsResource(kind, name, list(keys) or None)
+    request = Request(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest([resource], include_documentation=True))
+    admin.handle_describe_configs(request)  # type: ignore[arg-type]
+    result = request.answer.results[0]
+    if result.error_code:
+        raise BrokerError(result.error_code, result.error_message)
+    return {config.name: config for config in result.configs}
+
+
+def test_a_topics_configs_say_where_each_value_comes_from() -> None:
+    metadata = Metadata(
+        broker(1),
+        *topic(),
+        ConfigRecord(RESOURCE_TOPIC, "orders", "min.insync.replicas", "2"),
+        ConfigRecord(RESOURCE_BROKER, "1", "log.retention.ms", "77"),
+        ConfigRecord(RESOURCE_BROKER, "", "log.segment.bytes", "88"),
+    )
+    configs = described(handlers(metadata, **{"message.max.bytes": 99}), RESOURCE_TOPIC, "orders")
+    sources = {name: (config.value, config.config_source) for name, config in configs.items()}
+    assert sources["min.insync.replicas"] == ("2", CONFIG_SOURCE_DYNAMIC_TOPIC)
+    assert sources["retention.ms"] == ("77", CONFIG_SOURCE_DYNAMIC_BROKER)
+    assert sources["segment.bytes"] == ("88", CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER)
+    assert sources["max.message.bytes"] == ("99", CONFIG_SOURCE_STATIC_BROKER)
+    assert sources["cleanup.policy"] == ("delete", CONFIG_SOURCE_DEFAULT)
+    assert all(config.documentation for config in configs.values())
+
+
+def test_a_brokers_configs_are_its_own_and_only_topic_defaults_can_be_changed() -> None:
+    admin = handlers(Metadata(broker(1)))
+    configs = described(admin, RESOURCE_BROKER, "1")
+    assert set(configs) == {key.name for key in KEYS}
+    assert configs["node.id"].read_only
+    assert not configs["log.segment.bytes"].read_only
+    assert list(described(admin, RESOURCE_BROKER, "1", "node.id")) == ["node.id"]
+    for kind, name, code in (
+        (RESOURCE_BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (RESOURCE_TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ):
+        with pytest.raises(BrokerError) as e:
+            described(admin, kind, name)
+        assert e.value.code == code
+
+
+async def test_a_created_topic_is_told_when_the_brokers_own_image_has_it() -> None:
+    """A client that creates and then produces through the same broker must not race with the metadata log."""
+    metadata = Metadata(broker(1), *topic())
+    new = b"n" * 16
+    response = CreateTopicsResponse(
+        [CreatableTopicResult("orders", TOPIC), CreatableTopicResult("new", new), CreatableTopicResult("bad", error_code=17)]
+    )
+    admin = handlers(metadata, Channel(response))
+    request = Request(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("new")]))
+    await admin.handle_forwarded(request)  # type: ignore[arg-type]
+    assert request.answer is response
+    condition = metadata.conditions[0]
+    assert not condition(metadata.image)
+    assert condition(metadata.image.apply([TopicRecord("new", new)], 9, 1).image)
+
+
+async def test_a_changed_config_is_told_when_the_image_has_it_in_whatever_form_it_was_written() -> None:
+    metadata = Metadata(broker(1), *topic())
+    changes = [AlterableConfig("min.insync.replicas", CONFIG_SET, " 2")]
+    body = IncrementalAlterConfigsRequest([AlterConfigsResource(RESOURCE_TOPIC, "orders", changes)])
+    answer = IncrementalAlterConfigsResponse([AlterConfigsResourceResponse(0, None, RESOURCE_TOPIC, "orders")])
+    await handlers(metadata, Channel(answer)).handle_forwarded(Request(apis.INCREMENTAL_ALTER_CONFIGS, body))  # type: ignore[arg-type]
+    changed = metadata.image.apply([ConfigRecord(RESOURCE_TOPIC, "orders", "min.insync.replicas", "2")], 9, 1).image
+    assert [condition(image) for condition in metadata.conditions for image in (metadata.image, changed)] == [False, True]
+
+
+async def test_the_controllers_refusal_is_the_clients_to_see() -> None:
+    admin = handlers(Metadata(broker(1)), Channel(BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no controller")))
+    with pytest.raises(BrokerError) as e:
+        await admin.handle_forwarded(Request(apis.DELETE_TOPICS, CreateTopicsRequest([])))  # type: ignore[arg-type]
+    assert e.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_producer_ids_come_from_blocks_and_no_id_is_given_twice() -> None:
+    channel = Channel(AllocateProducerIdsResponse(0, 1000, 2), AllocateProducerIdsResponse(0, 5000, 2))
+    admin = handlers(Metadata(broker(1)), channel)
+    ids = []
+    for _ in range(3):
+        request = Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        await admin.handle_init_producer_id(request)  # type: ignore[arg-type]
+        ids.append(request.answer.producer_id)
+    assert ids == [1000, 1001, 5000]
+    assert channel.asked == [AllocateProducerIdsRequest(1, 7)] * 2
+
+
+async def test_without_a_controller_a_producer_id_is_a_retriable_refusal() -> None:
+    for trouble in (BrokerError(ErrorCode.REQUEST_TIMED_OUT), AllocateProducerIdsResponse(ErrorCode.STALE_BROKER_EPOCH)):
+        admin = handlers(Metadata(broker(1)), Channel(trouble))
+        with pytest.raises(BrokerError) as e:
+            await admin.handle_init_producer_id(Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest()))  # type: ignore[arg-type]
+        assert e.value.retriable
