@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from controller_world import World, registration
 
+from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -169,6 +170,19 @@ def test_a_silent_broker_is_fenced_after_the_session_timeout_and_not_before() ->
     active = world.controller.active
     assert active is not None
     assert active.sessions.next_deadline() == pytest.approx(1000 + 5)
+
+
+def test_the_first_deadline_is_that_of_the_broker_silent_for_longest() -> None:
+    """A renewed session goes behind the others: only then does one timer see every expiry in time."""
+    sessions = BrokerSessions(3.0)
+    for broker_id in (1, 2, 3):
+        sessions.touch(broker_id, 10 + broker_id, now=float(broker_id))
+    sessions.touch(1, 11, now=3.5)
+    assert sessions.next_deadline() == 5.0
+    assert [session.broker_id for session in sessions.expired(6.0)] == [2, 3]
+    sessions.touch(2, 99, now=6.0)
+    assert (sessions.is_live(2, 12, 6.0), sessions.is_live(2, 99, 6.0)) == (False, True)
+    assert [session.broker_id for session in sessions.expired(6.5)] == [3, 1]
 
 
 def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -> None:
