@@ -77,6 +77,8 @@ class SessionPartition:
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
         self.max_bytes = max(0, wanted.partition_max_bytes)
+        # Who names a partition may have dropped what he was told before (a divergence, a response that came too late).
+        self.sent_high_watermark = -1
         self.sent_error = 0
 
     def attach(self, partition: Partition) -> None:

@@ -304,15 +304,23 @@ class Node:
         return self.fetch(item, end_turn=end_turn, **options)
 
     def said_by(
-        self, broker_id: int, offset: int, *, epoch: int, broker_epoch: int | None = None, last_epoch: int | None = None
+        self,
+        broker_id: int,
+        offset: int,
+        *,
+        key: Key = P,
+        epoch: int | None = None,
+        broker_epoch: int | None = None,
+        end_turn: bool = True,
     ) -> Request:
-        """A fetch of a follower that is not in the box."""
-        known = self.manager.image.brokers[broker_id].broker_epoch
-        last = self.p.log.latest_epoch if last_epoch is None else last_epoch
+        """A fetch of a follower that is not in the box: its log agrees with ours and ends at `offset`."""
+        partition = self[key]
+        last = partition.log.latest_epoch if offset else -1
         return self.fetch(
-            want(offset, epoch=epoch, last_epoch=last if offset else -1),
+            want(offset, key=key, epoch=partition.leader_epoch if epoch is None else epoch, last_epoch=last),
             replica_id=broker_id,
-            replica_epoch=known if broker_epoch is None else broker_epoch,
+            replica_epoch=self.manager.image.brokers[broker_id].broker_epoch if broker_epoch is None else broker_epoch,
+            end_turn=end_turn,
         )
 
     def list_offsets(
@@ -355,7 +363,8 @@ class World:
             manager = self.nodes[broker_id].manager
             registration = self.image.brokers.get(broker_id)
             manager.apply_delta(manager.image.delta_to(self.image), registration.broker_epoch if registration else -1)
-        self.loop.end_turn()
+        if broker_ids:
+            self.loop.end_turn()
 
     def topic(
         self,

@@ -1,0 +1,407 @@
+"""Fetch: who may read what, how much, and how long it waits."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from replica_world import TOPIC, Node, P, Request, World, batch, code, fetched, values, want
+
+from strandline.broker.replica_manager import ReplicaConfig
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.storage.files import ColdRead
+
+Q = (TOPIC, 1)
+
+
+def leader_with(*items: str, **options: Any) -> tuple[World, Node]:
+    """A leader of partition 0 with one batch per item, nothing committed unless it is alone."""
+    world = World()
+    world.topic(**options)
+    for item in items:
+        world[1].produce(item, acks=1)
+    return world, world[1]
+
+
+# -- what one may see -------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
+    _, leader = leader_with("a", "b", "c", replicas=(1, 2))
+    leader.said_by(2, 2)
+    assert values(leader.said_by(2, 0)) == [b"a", b"b", b"c"]
+    for isolation_level in (0, 1):
+        answer = leader.fetch(want(0, epoch=1), isolation_level=isolation_level)
+        assert values(answer) == [b"a", b"b"]
+        assert (fetched(answer)[P].high_watermark, fetched(answer)[P].last_stable_offset) == (2, 2)
+
+
+def test_a_consumer_reads_from_a_follower_up_to_its_high_watermark() -> None:
+    world, _leader = leader_with("a", "b", replicas=(1, 2))
+    world.replicate(2, 1)
+    assert values(world[2].fetch(want(0, epoch=1))) == []
+    world.replicate(2, 1)
+    assert values(world[2].fetch(want(0, epoch=1))) == [b"a", b"b"]
+
+
+def test_a_consumer_ahead_of_a_follower_waits_and_is_not_told_out_of_range() -> None:
+    world, _leader = leader_with("a", "b", replicas=(1, 2))
+    world.replicate(2, 1)
+    assert code(world[2].fetch(want(1, epoch=1))) == ErrorCode.NONE
+    assert code(world[2].fetch(want(9, epoch=1))) == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_a_follower_does_not_serve_followers() -> None:
+    world, _ = leader_with()
+    assert code(world[2].said_by(3, 0)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_broker_that_is_no_replica_gets_nothing_as_a_follower() -> None:
+    _, leader = leader_with("a", replicas=(1, 2))
+    assert code(leader.said_by(3, 0)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_fetch_between_high_watermark_and_log_end_is_empty_and_no_error() -> None:
+    """S13: a consumer may have seen a higher watermark at the previous leader."""
+    _, leader = leader_with("a", "b")
+    answer = leader.fetch(want(2, epoch=1))
+    assert (code(answer), values(answer)) == (ErrorCode.NONE, [])
+
+
+@pytest.mark.parametrize("offset", [-5, -1, 3, 2**63 - 1])
+def test_an_offset_outside_of_the_log_is_out_of_range(offset: int) -> None:
+    _, leader = leader_with("a", "b", replicas=(1,))
+    assert code(leader.fetch(want(offset, epoch=1))) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(1, ErrorCode.FENCED_LEADER_EPOCH), (3, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+def test_a_fetch_in_another_epoch_is_fenced_and_records_no_progress(epoch: int, expected: ErrorCode) -> None:
+    """An old leader must not move its high watermark by what followers say in a new epoch, nor the other way round."""
+    _world, leader = leader_with("a", epoch=2)
+    answer = leader.said_by(2, 1, epoch=epoch)
+    assert code(answer) == expected
+    assert fetched(answer)[P].current_leader.leader_id == 1
+    leadership = leader.p.leadership
+    assert leadership is not None
+    assert leadership.replicas[2].log_end_offset == -1
+
+
+def test_a_diverging_fetch_gets_the_divergence_no_records_and_records_no_progress() -> None:
+    world, leader = leader_with("a", "b")
+    world.elect(1)
+    leader.produce("c", acks=1)
+    answer = leader.fetch(want(5, epoch=2, last_epoch=1), replica_id=2, replica_epoch=12)
+    response = fetched(answer)[P]
+    assert (response.diverging_epoch.epoch, response.diverging_epoch.end_offset) == (1, 2)
+    assert values(answer) == []
+    leadership = leader.p.leadership
+    assert leadership is not None
+    assert leadership.replicas[2].log_end_offset == -1
+
+
+def test_the_response_to_a_followers_fetch_carries_the_high_watermark_that_it_made() -> None:
+    _, leader = leader_with("a", replicas=(1, 2))
+    assert fetched(leader.said_by(2, 1))[P].high_watermark == 1
+
+
+def test_after_a_roll_an_uncommitted_record_stays_hidden() -> None:
+    """S34: HW = LEO at the moment of the roll; its position must not be taken for the end of the new segment (KAFKA-9196)."""
+    _, leader = leader_with(*"abcdefghij", replicas=(1, 2))
+    leader.said_by(2, 10)
+    leader.p.log.roll()
+    leader.produce("uncommitted", acks=1)
+    assert (leader.hw, leader.leo) == (10, 11)
+    assert values(leader.fetch(want(10, epoch=1))) == []
+    assert len(values(leader.fetch(want(9, epoch=1)))) == 1
+
+
+# -- how much ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_partition_with_records_gives_one_batch_however_large() -> None:
+    world = World()
+    world.topic(partitions=3, replicas=(1,))
+    leader = world[1]
+    for index in (1, 2):
+        leader.produce(b"x" * 5000, key=(TOPIC, index))
+    wanted = [want(0, key=(TOPIC, i), epoch=1) for i in range(3)]
+    for limit in (0, 10, 4000):
+        answer = leader.fetch(*wanted, max_bytes=limit)
+        assert [len(values(answer, i)) for i in range(3)] == [0, 1, 0]
+
+
+def test_a_response_holds_at_most_what_was_asked_for_beyond_the_first_batch() -> None:
+    _, leader = leader_with(*["x" * 1000] * 20, replicas=(1,))
+    assert len(values(leader.fetch(want(0, epoch=1, max_bytes=3500)))) == 3
+    assert len(values(leader.fetch(want(0, epoch=1), max_bytes=3500))) == 3
+
+
+def test_a_response_holds_at_most_what_the_broker_allows_whatever_was_asked_for() -> None:
+    """F14: max_bytes of 2^31 - 1 must not let one peer claim the memory."""
+    world = World(config=ReplicaConfig(fetch_max_bytes=3500))
+    world.topic(replicas=(1,))
+    for _ in range(20):
+        world[1].produce("x" * 1000)
+    answer = world[1].fetch(want(0, epoch=1, max_bytes=2**31 - 1), max_bytes=2**31 - 1)
+    assert len(values(answer)) == 3
+
+
+@pytest.mark.parametrize("field", ["max_bytes", "min_bytes", "partition_max_bytes"])
+def test_negative_sizes_count_as_zero(field: str) -> None:
+    _, leader = leader_with("a", replicas=(1,))
+    if field == "partition_max_bytes":
+        answer = leader.fetch(want(0, epoch=1, max_bytes=-7))
+    else:
+        answer = leader.fetch(want(0, epoch=1), **{field: -7})
+    assert values(answer) == [b"a"]
+
+
+def test_a_full_response_does_not_starve_the_partitions_behind() -> None:
+    world = World()
+    world.topic(partitions=3, replicas=(1,))
+    leader = world[1]
+    wanted = []
+    for index in range(3):
+        for _ in range(3):
+            leader.produce(b"x" * 1000, key=(TOPIC, index))
+        wanted.append(want(0, key=(TOPIC, index), epoch=1))
+    session = leader.fetch(*wanted, session_epoch=0, max_bytes=1100).answer.session_id
+    served = [next(iter(fetched(leader.fetch(session_id=session, session_epoch=e, max_bytes=1100))))[1] for e in range(1, 4)]
+    assert sorted(served) == [0, 1, 2]
+
+
+def test_the_same_partition_twice_is_refused() -> None:
+    _, leader = leader_with()
+    with pytest.raises(BrokerError) as e:
+        leader.fetch(want(0), want(0))
+    assert e.value.code == ErrorCode.INVALID_REQUEST
+
+
+# -- how long ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_followers_long_poll_ends_with_an_append() -> None:
+    _, leader = leader_with()
+    parked = leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=500)
+    assert not parked.is_answered
+    leader.produce("a", acks=1)
+    assert values(parked) == [b"a"]
+    assert len(leader.manager.purgatory) == 0
+    assert leader.p.followers == {}, "a fetch without session leaves nothing behind"
+
+
+def test_a_consumers_long_poll_ends_with_the_high_watermark_and_not_with_the_append() -> None:
+    _, leader = leader_with(replicas=(1, 2))
+    parked = leader.fetch(want(0, epoch=1), max_wait_ms=500)
+    leader.produce("a", acks=1)
+    assert not parked.is_answered
+    leader.said_by(2, 1)
+    assert values(parked) == [b"a"]
+
+
+def test_a_long_poll_at_a_follower_ends_when_its_high_watermark_moves() -> None:
+    world, _leader = leader_with("a", replicas=(1, 2))
+    parked = world[2].fetch(want(0, epoch=1), max_wait_ms=5000)
+    world.replicate(2, 1)
+    assert not parked.is_answered
+    world.replicate(2, 1)
+    assert values(parked) == [b"a"]
+
+
+def test_a_long_poll_without_news_ends_after_its_time_with_an_empty_answer() -> None:
+    _, leader = leader_with()
+    parked = leader.fetch(want(0, epoch=1), max_wait_ms=500)
+    leader.loop.advance(0.49)
+    assert not parked.is_answered
+    leader.loop.advance(0.02)
+    assert (code(parked), values(parked)) == (ErrorCode.NONE, [])
+
+
+def test_several_appends_in_one_turn_make_one_answer() -> None:
+    _, leader = leader_with()
+    parked = leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=500)
+    for value in "abc":
+        leader.produce(value, acks=1, end_turn=False)
+    leader.loop.end_turn()
+    assert values(parked) == [b"a", b"b", b"c"]
+
+
+def test_min_bytes_waits_for_so_many_from_all_partitions_together() -> None:
+    world = World()
+    world.topic(partitions=2, replicas=(1,))
+    leader = world[1]
+    parked = leader.fetch(want(0, epoch=1), want(0, key=Q, epoch=1), min_bytes=2500, max_wait_ms=500)
+    leader.produce(b"x" * 1000)
+    leader.produce(b"x" * 1000, key=Q)
+    assert not parked.is_answered
+    leader.produce(b"x" * 1000)
+    assert [len(values(parked, i)) for i in range(2)] == [2, 1]
+
+
+def test_min_bytes_counts_each_byte_once_however_often_it_is_woken() -> None:
+    """Else a thousand small appends under a large minimum would cost a million looks."""
+    _, leader = leader_with(replicas=(1,))
+    reads: list[int] = []
+    original = leader.p.log.read
+
+    def read(offset: int, *args: Any, **options: Any) -> Any:
+        found = original(offset, *args, **options)
+        reads.append(found.size)
+        return found
+
+    leader.p.log.read = read  # type: ignore[method-assign]
+    leader.fetch(want(0, epoch=1), min_bytes=1 << 20, max_wait_ms=500)
+    for _ in range(200):
+        leader.produce(b"x" * 100)
+    assert sum(reads) == 200 * (len(batch(b"x" * 100)))
+
+
+def test_a_min_bytes_that_the_response_could_not_hold_is_capped() -> None:
+    _, leader = leader_with(replicas=(1,))
+    parked = leader.fetch(want(0, epoch=1), min_bytes=1 << 30, max_bytes=50, max_wait_ms=60_000)
+    leader.produce("a")
+    assert values(parked) == [b"a"]
+
+
+@pytest.mark.parametrize("wanted", [(), (want(0, key=(b"no-such-topic-id", 0)),), (want(99, epoch=1),), (want(0, epoch=9),)])
+def test_nothing_to_wait_for_or_an_error_is_answered_at_once(wanted: Any) -> None:
+    _, leader = leader_with()
+    assert leader.fetch(*wanted, max_wait_ms=10_000).is_answered
+
+
+def test_a_parked_fetch_is_answered_when_the_leadership_ends() -> None:
+    world, leader = leader_with()
+    follower = leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=10_000)
+    consumer = leader.fetch(want(0, epoch=1), max_wait_ms=10_000)
+    world.elect(2)
+    assert code(follower) == ErrorCode.FENCED_LEADER_EPOCH
+    assert code(consumer) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_parked_fetch_of_a_lost_connection_reads_nothing() -> None:
+    _, leader = leader_with()
+    parked = leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=10_000)
+    parked.connection.close()
+    leader.produce("a", acks=1)
+    assert not parked.is_answered
+    assert len(leader.manager.purgatory) == 0
+    assert leader.p.followers == {}
+
+
+def test_a_second_look_is_no_fetch_of_the_follower() -> None:
+    """Waking a parked fetch says nothing about the follower: it may be dead since."""
+    _, leader = leader_with()
+    leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=60_000)
+    leader.loop.advance(30)
+    leader.produce("a", acks=1)
+    leadership = leader.p.leadership
+    assert leadership is not None
+    assert leadership.replicas[2].last_fetch_time == 1000.0
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """A thread runner that the test turns by hand."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+    def __call__(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self.queue.append((work, then))
+
+    def run(self) -> int:
+        queue, self.queue = self.queue, []
+        for work, then in queue:
+            work()
+            then()
+        return len(queue)
+
+
+class ColdFiles:
+    """Says which ranges were brought in."""
+
+    def __init__(self) -> None:
+        self.warmed: set[str] = set()
+
+    def warm(self, path: str, size: int, position: int) -> None:
+        self.warmed.add(path)
+
+
+def cold_leader(partitions: int = 1) -> tuple[World, Node, Threads]:
+    """What partitions hold below offset 1 is neither in the tail nor in the page cache."""
+    threads = Threads()
+    files = ColdFiles()
+    world = World(1, run_blocking=threads)
+    world.topic(replicas=(1,), partitions=partitions)
+    leader = world[1]
+    for index in range(partitions):
+        leader.produce("cold", key=(TOPIC, index))
+        _chill(leader[(TOPIC, index)].log, files, f"file-{index}")
+    return world, leader, threads
+
+
+def _chill(log: Any, files: ColdFiles, path: str) -> None:
+    original = log.read
+
+    def read(offset: int, *args: Any, may_block: bool = True, **options: Any) -> Any:
+        if offset < 1 and path not in files.warmed:
+            assert not may_block, "this read would block the loop"
+            raise ColdRead(files, path, 100, 0)  # type: ignore[arg-type]
+        return original(offset, *args, **options)
+
+    log.read = read
+
+
+def test_a_cold_read_does_not_block_and_is_answered_when_it_is_warm() -> None:
+    _, leader, threads = cold_leader()
+    request = leader.fetch(want(0, epoch=1))
+    assert not request.is_answered
+    assert threads.run() == 1
+    assert values(request) == [b"cold"]
+
+
+def test_a_cold_read_is_checked_again_when_it_is_warm() -> None:
+    """The leadership ended while the thread was reading."""
+    world, leader, threads = cold_leader()
+    request = leader.fetch(want(0, epoch=1))
+    world.elect(1)
+    threads.run()
+    assert code(request) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_warm_partitions_are_answered_at_once_and_cold_ones_with_the_next_fetch() -> None:
+    _world, leader, threads = cold_leader(2)
+    leader.produce("warm")
+    answer = leader.fetch(want(1, epoch=1), want(0, key=Q, epoch=1))
+    assert [values(answer, i) for i in range(2)] == [[b"warm"], []]
+    assert threads.run() == 1
+    again = leader.fetch(want(1, epoch=1), want(0, key=Q, epoch=1))
+    assert [values(again, i) for i in range(2)] == [[b"warm"], [b"cold"]]
+
+
+def test_a_read_error_takes_the_log_directory_offline() -> None:
+    failed: list[object] = []
+    world = World(1, on_log_dir_failed=failed.append)
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce("a")
+    leader.p.log.tail.clear()
+    leader.files.fail_next("read", "*.log", errno.EIO)
+    assert code(leader.fetch(want(0, epoch=1))) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(failed) == 1
+    assert code(leader.fetch(want(0, epoch=1))) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_requests_answered_are_forgotten() -> None:
+    """Memory: after a thousand long polls nothing is parked, attached or dirty."""
+    _, leader = leader_with()
+    for _ in range(1000):
+        request: Request = leader.fetch(want(0, epoch=1), max_wait_ms=10)
+        leader.loop.advance(0.02)
+        assert request.is_answered
+    assert leader.p.consumers == {}
+    assert len(leader.manager.purgatory) == len(leader.manager.sessions) == 0

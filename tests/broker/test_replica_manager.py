@@ -1,0 +1,176 @@
+"""The replica manager: acting on metadata, and what ends when a partition goes."""
+
+from __future__ import annotations
+
+import errno
+
+from replica_world import TOPIC, P, World, code, config, log_values, remove_topic, values, want
+
+from strandline.broker.partition import Role
+from strandline.broker.replica_manager import log_config
+from strandline.controller.metadata import config_keys
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.protocol.errors import ErrorCode
+from strandline.storage.files import DiskError
+from strandline.storage.log import LogConfig
+
+
+def test_each_replica_takes_the_role_that_the_metadata_gives_it_and_others_nothing() -> None:
+    world = World(4)
+    world.topic(replicas=(2, 3, 1), leader=2)
+    assert [world[i].manager.partitions[P].role for i in (1, 2, 3)] == [Role.FOLLOWER, Role.LEADER, Role.FOLLOWER]
+    assert world[4].manager.partitions == {}
+    assert [world[i].fetchers.following for i in (1, 2, 3)] == [{P: 2}, {}, {P: 2}]
+
+
+def test_a_new_leader_stops_fetching_before_it_leads() -> None:
+    world = World()
+    world.topic()
+    world.elect(2)
+    assert world[2].fetchers.following == {}
+    assert world[1].fetchers.following == {P: 2}
+
+
+def test_a_deleted_topic_frees_its_name_at_once() -> None:
+    """The log of the topic that comes next under this name is empty, and requests with the old id find nothing."""
+    world = World()
+    world.topic(replicas=(1,))
+    world[1].produce("old")
+    world.change(remove_topic())
+    assert code(world[1].fetch(want(0))) == ErrorCode.UNKNOWN_TOPIC_ID
+    again = b"topic-id-number2"
+    world.topic(replicas=(1,), topic_id=again)
+    assert world[1][(again, 0)].log.log_end_offset == 0
+    assert code(world[1].produce("x", key=P)) == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_deleted_and_created_anew_in_one_delta_is_the_new_one() -> None:
+    """Deletions go first (S35)."""
+    world = World()
+    world.topic(replicas=(1,))
+    world[1].produce("old")
+    again = b"topic-id-number2"
+    world.change(remove_topic(), at=())
+    world.topic(replicas=(1,), topic_id=again)
+    assert list(world[1].manager.partitions) == [(again, 0)]
+    assert log_values(world[1][(again, 0)]) == []
+
+
+def test_a_log_of_an_earlier_topic_of_the_name_is_set_aside_and_not_destroyed() -> None:
+    """The broker was away while the topic was deleted and created anew (S35)."""
+    world = World()
+    world.topic(replicas=(1,))
+    world[1].produce("old")
+    world[1].log_dir.close()
+    files = world[1].files
+    world.image = MetadataImage.EMPTY
+    again = b"topic-id-number2"
+    world.add_node(1, files)
+    world.topic(replicas=(1,), topic_id=again)
+    assert log_values(world[1][(again, 0)]) == []
+    assert [name for name in files.list("/data") if name.endswith("-stray")] == [f"orders-0.{bytes(16).hex()}-stray"]
+
+
+def test_a_replica_that_was_moved_away_is_deleted() -> None:
+    world = World()
+    world.topic()
+    world.change(PartitionChangeRecord(*P, isr=(1, 2), replicas=(1, 2)))
+    assert world[3].manager.partitions == {}
+    assert world[3].fetchers.following == {}
+    assert code(world[3].produce("a")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [name for name in world[3].files.list("/data") if name.startswith("orders")] == []
+
+
+def test_a_changed_setting_reaches_the_logs_of_its_topic_and_no_other() -> None:
+    world = World(1)
+    world.topic(replicas=(1,))
+    world.topic(replicas=(1,), topic_id=b"topic-id-number2", name="others")
+    world.change(config("orders", "segment.bytes", "5000"), config("orders", "min.insync.replicas", "2"))
+    changed, other = world[1][P], world[1][(b"topic-id-number2", 0)]
+    assert (changed.log.config.segment_bytes, changed.min_insync_replicas) == (5000, 2)
+    assert (other.log.config.segment_bytes, other.min_insync_replicas) == (1 << 30, 1)
+
+
+def test_the_default_settings_of_a_topic_are_those_of_a_log() -> None:
+    assert log_config(config_keys.parse(config_keys.TOPIC_CONFIGS, {})) == LogConfig()
+
+
+def test_a_restarted_leader_goes_on_in_its_log() -> None:
+    world = World()
+    world.topic(replicas=(1,))
+    world[1].produce("a", "b")
+    world[1].log_dir.close()
+    files = world[1].files
+    node = world.add_node(1, files)
+    world.catch_up(1)
+    assert values(node.fetch(want(0, epoch=1))) == [b"a", b"b"]
+
+
+def test_a_failed_disk_ends_everything_that_was_on_it_and_nothing_else_dies() -> None:
+    world = World()
+    world.topic()
+    parked = world[1].fetch(want(0, epoch=1), max_wait_ms=10_000)
+    waiting = world[1].produce("a", timeout_ms=10_000)
+    world[1].manager.on_disk_error(DiskError("write", "/data/orders-0/00000000000000000000.log", errno.EIO))
+    world.loop.end_turn()
+    assert code(parked) == code(waiting) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert code(world[1].fetch(want(0, epoch=1))) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world[1].list_offsets(-1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world[1].log_dir.offline is not None
+    world.elect(2)
+    assert world[2].p.role is Role.LEADER
+
+
+def test_a_log_that_cannot_be_opened_takes_the_directory_offline_and_not_the_process() -> None:
+    failed: list[object] = []
+    world = World(1, on_log_dir_failed=failed.append)
+    world[1].files.fail_next("write", "*", errno.ENOSPC, times=99)
+    world.topic(replicas=(1,))
+    assert len(failed) == 1
+    assert code(world[1].produce("a")) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_shutdown_answers_everyone_and_leaves_no_timer() -> None:
+    world = World()
+    world.topic()
+    parked = [world[1].fetch(want(0, epoch=1), max_wait_ms=10_000) for _ in range(3)]
+    waiting = [world[1].produce("a", timeout_ms=10_000) for _ in range(3)]
+    world[1].manager.shutdown()
+    assert all(request.is_answered for request in parked + waiting)
+    world.loop.end_turn()
+    assert world.loop.armed == []
+    assert len(world[1].manager.purgatory) == 0
+
+
+def test_high_watermarks_survive_a_clean_restart() -> None:
+    world = World()
+    world.topic(replicas=(1, 2))
+    world[1].produce("a", "b", acks=1)
+    world[1].said_by(2, 2)
+    world[1].manager.checkpoint_high_watermarks()
+    world[1].files.crash(lossy=False)
+    node = world.add_node(1, world[1].files)
+    world.catch_up(1)
+    assert node.p.log.high_watermark == 2
+
+
+def test_metadata_of_many_partitions_is_applied_partition_by_partition() -> None:
+    """One that cannot be opened must not keep the others from their roles."""
+    world = World(1)
+    world.topic(replicas=(1,), partitions=3)
+    partition = world[1].manager.partitions.pop((TOPIC, 1))
+    world[1].log_dir.logs.pop(("orders", 1))
+    original = world[1].log_dir.open_log
+
+    def refuse_one(topic: str, index: int, *rest: object) -> object:
+        from strandline.protocol.errors import BrokerError
+
+        if index == 1:
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return original(topic, index, *rest)  # type: ignore[arg-type]
+
+    world[1].log_dir.open_log = refuse_one  # type: ignore[method-assign, assignment]
+    world.change(*[PartitionChangeRecord(TOPIC, i, leader=1) for i in range(3)])
+    assert partition.key not in world[1].manager.partitions
+    assert [world[1][(TOPIC, i)].leader_epoch for i in (0, 2)] == [2, 2]

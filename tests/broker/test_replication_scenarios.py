@@ -1,0 +1,363 @@
+"""Scenarios from the history of real failures, on production partitions and logs, with messages held by the test.
+
+Numbers as in the list of scenarios: S14 to S24, S38. B1.. are brokers, e a leader epoch, HW and LEO exclusive.
+"""
+
+from __future__ import annotations
+
+import pytest
+from replica_world import (
+    LAG_S,
+    P,
+    World,
+    batch,
+    code,
+    commit,
+    deliver,
+    fence,
+    log_values,
+    produced,
+    refuse,
+    values,
+    want,
+)
+
+from strandline.broker.alter_partition import AlterPartitionQueue
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse, AlterPartitionResponse
+
+
+def cluster(**options: object) -> World:
+    world = World()
+    world.topic(**options)  # type: ignore[arg-type]
+    return world
+
+
+def fill(world: World, count: int, leader: int = 1) -> None:
+    for _ in range(count):
+        world[leader].produce("x", acks=1)
+
+
+def catch_up(world: World, follower: int, leader: int = 1) -> None:
+    """Fetch until a fetch shows that the follower has everything."""
+    while world[follower].leo < world[leader].leo:
+        world.replicate(follower, leader)
+    world.replicate(follower, leader)
+
+
+def test_s14_no_expansion_before_the_start_of_the_leader_epoch() -> None:
+    """B2 leads e2 with LEO 20 and a stale HW of 10; B3 has 12. Let in, it could be elected and lose 12..19 (KAFKA-7128)."""
+    world = cluster()
+    fill(world, 10)
+    catch_up(world, 2)
+    catch_up(world, 3)
+    world.replicate(2, 1)
+    fill(world, 2)
+    catch_up(world, 3)
+    fill(world, 8)
+    while world[2].leo < 20:
+        world.replicate(2, 1)
+    assert (world[2].hw, world[3].leo) == (10, 12)
+    world.elect(2, isr=(1, 2))
+    b2 = world[2]
+    for offset in range(12, 20):
+        b2.said_by(3, offset)
+        assert b2.alter.pending == {}, f"at {offset} it has reached the HW and not the epoch's start"
+    b2.said_by(3, 20)
+    assert b2.alter.pending[P].isr[-1] == (3, 13)
+
+
+def test_s15_the_high_watermark_waits_for_a_replica_whose_expansion_is_in_flight() -> None:
+    """The controller may have committed {1,2,3} already: an offset acked without B3 would be lost if it is elected."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    b1.said_by(3, 0)
+    held = b1.alter.take()
+    requests = [b1.produce("x", timeout_ms=60_000) for _ in range(10)]
+    b1.said_by(2, 10)
+    world.loop.advance(LAG_S / 2)
+    assert b1.hw == 0
+    b1.said_by(3, 4)
+    assert b1.hw == 4
+    assert [request.is_answered for request in requests] == [True] * 4 + [False] * 6
+    commit(held)
+    assert b1.hw == 4
+    b1.said_by(3, 10)
+    assert all(request.is_answered for request in requests)
+
+
+def test_s15_the_lag_time_does_not_free_it_while_the_answer_is_held() -> None:
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    b1.said_by(3, 0)
+    fill(world, 10)
+    world.loop.advance(LAG_S * 3)
+    b1.said_by(2, 10)
+    b1.manager.maybe_shrink_isrs()
+    assert b1.hw == 0
+
+
+def test_s16_the_high_watermark_waits_until_a_shrink_is_committed() -> None:
+    world = cluster()
+    b1 = world[1]
+    fill(world, 5)
+    b1.said_by(2, 5)
+    b1.said_by(3, 5)
+    requests = [b1.produce("x", timeout_ms=60_000) for _ in range(5)]
+    world.loop.advance(LAG_S + 1)
+    b1.said_by(2, 10)
+    b1.manager.maybe_shrink_isrs()
+    held = b1.alter.take()
+    assert held.isr == ((1, 11), (2, 12))
+    b1.said_by(2, 10)
+    world.loop.advance(1)
+    assert b1.hw == 5
+    assert not any(request.is_answered for request in requests)
+    commit(held)
+    world.loop.end_turn()
+    assert b1.hw == 10
+    assert [code(request) for request in requests] == [ErrorCode.NONE] * 5
+
+
+def test_s16_a_refused_shrink_has_moved_nothing() -> None:
+    world = cluster()
+    b1 = world[1]
+    fill(world, 5)
+    b1.said_by(2, 5)
+    world.loop.advance(LAG_S + 1)
+    b1.said_by(2, 5)
+    b1.manager.maybe_shrink_isrs()
+    refuse(b1.alter.take(), ErrorCode.INVALID_REQUEST)
+    assert (b1.hw, b1.isr) == (0, [1, 2, 3])
+
+
+@pytest.mark.parametrize("outcome", ["committed", "refused", "lost race", "says nothing"])
+def test_s17_an_answer_from_a_previous_leadership_is_ignored(outcome: str) -> None:
+    """B1 proposed in e1; the answer comes when it leads again in e3 with another ISR."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    b1.said_by(3, 0)
+    held = b1.alter.take()
+    world.elect(2)
+    world.elect(1, isr=(1,))
+    before = (b1.isr, b1.p.partition_epoch, b1.p.leader_epoch)
+    if outcome == "committed":
+        commit(held)
+    else:
+        codes = {
+            "refused": ErrorCode.INELIGIBLE_REPLICA,
+            "lost race": ErrorCode.INVALID_UPDATE_VERSION,
+            "says nothing": ErrorCode.REQUEST_TIMED_OUT,
+        }
+        refuse(held, codes[outcome])
+    assert (b1.isr, b1.p.partition_epoch, b1.p.leader_epoch) == before == ([1], 3, 3)
+    b1.said_by(3, 0)
+    assert b1.alter.pending[P].leader_epoch == 3
+
+
+def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored() -> None:
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    b1.said_by(3, 0)
+    held = b1.alter.take()
+    world.set_isr(1, 2, 3)
+    world.set_isr(1, 3)
+    commit(held)
+    assert (b1.isr, b1.p.partition_epoch) == ([1, 3], 3)
+
+
+@pytest.mark.parametrize("first", ["metadata", "answer"])
+def test_s18_a_lost_answer_leads_to_the_committed_state_through_the_metadata(first: str) -> None:
+    """The controller committed, the answer was lost, the retry meets its own commit (KAFKA-14144)."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    b1.said_by(3, 0)
+    held = b1.alter.take()
+    steps = [lambda: world.set_isr(1, 2, 3), lambda: refuse(held, ErrorCode.INVALID_UPDATE_VERSION)]
+    for step in steps if first == "metadata" else reversed(steps):
+        step()
+    assert b1.isr == [1, 2, 3]
+    assert b1.p.leadership is not None
+    assert not b1.p.leadership.isr.is_in_flight
+    fill(world, 1)
+    world.loop.advance(LAG_S + 1)
+    b1.said_by(2, 1)
+    b1.manager.maybe_shrink_isrs()
+    assert b1.alter.pending[P].partition_epoch == b1.p.partition_epoch, "ISR operations have resumed"
+
+
+def test_s19_a_retry_is_not_swallowed_by_the_queue() -> None:
+    """The controller fails N times; the change is committed all the same, with one proposal in flight at most (KAFKA-14010)."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    queue = AlterPartitionQueue()
+    b1.manager._context.alter_partition = queue
+    for attempt in range(5):
+        b1.said_by(3, 0)
+        request = queue.next_request(1, 11)
+        assert request is not None
+        assert len(request.partitions) == 1
+        assert queue.next_request(1, 11) is None, "one in flight"
+        if attempt % 2:
+            queue.on_failure()
+        else:
+            assert queue.on_response(AlterPartitionResponse(ErrorCode.NOT_CONTROLLER, [])) == []
+    request = queue.next_request(1, 11)
+    assert request is not None
+    sent = request.partitions[0]
+    answer = AlterPartitionPartitionResponse(*P, 0, 1, sent.leader_epoch, [1, 2, 3], 0, sent.partition_epoch + 1)
+    for item, decided in queue.on_response(AlterPartitionResponse(0, [answer])):
+        item.on_result(decided)
+    assert b1.isr == [1, 2, 3]
+    assert len(queue) == 0
+
+
+def test_s20_a_fenced_replica_is_refused_and_rolled_back_and_not_proposed_again() -> None:
+    """B3 was fenced at the controller before B1 heard of it (KIP-841)."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    world.change(fence(3), at=())
+    b1.said_by(3, 0)
+    refuse(b1.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    assert b1.isr == [1, 2]
+    world.catch_up(1)
+    b1.said_by(3, 0)
+    assert b1.alter.pending == {}
+    world.change(fence(3, fenced=-1))
+    b1.said_by(3, 0)
+    assert P in b1.alter.pending
+
+
+def test_s22_under_min_isr_the_high_watermark_is_frozen_and_nothing_new_is_visible() -> None:
+    world = cluster(isr=(1,), min_isr=2)
+    b1 = world[1]
+    assert code(b1.produce("x", acks=1)) == ErrorCode.NONE
+    b1.said_by(2, 0)
+    b1.said_by(3, 0)
+    assert b1.hw == 0
+    assert values(b1.fetch(want(0, epoch=1))) == []
+    assert code(b1.produce("x")) == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_s22_an_expansion_that_is_only_proposed_does_not_unfreeze_it() -> None:
+    """The minimum counts committed members: the proposal may be refused."""
+    world = cluster(isr=(1,), min_isr=2)
+    b1 = world[1]
+    fill(world, 3)
+    b1.said_by(2, 3)
+    assert b1.p.leadership is not None
+    assert b1.p.leadership.isr.maximal == {1, 2}
+    assert b1.hw == 0
+    assert code(b1.produce("x")) == ErrorCode.NOT_ENOUGH_REPLICAS
+    commit(b1.alter.take())
+    assert b1.hw == 3
+    assert not b1.produce("x").is_answered
+
+
+def test_s23_a_shrink_between_append_and_ack_is_never_a_success() -> None:
+    world = cluster(min_isr=2, isr=(1, 2))
+    b1 = world[1]
+    request = b1.produce("x", timeout_ms=60_000)
+    world.loop.advance(LAG_S + 1)
+    b1.manager.maybe_shrink_isrs()
+    commit(b1.alter.take())
+    world.loop.end_turn()
+    assert code(request) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert b1.hw == 0
+    b1.said_by(2, 1)
+    commit(b1.alter.take())
+    assert b1.hw == 1, "it may be committed later; the answer promised nothing"
+
+
+@pytest.mark.parametrize("ahead", ["controllers and followers", "controllers only"])
+def test_s24_a_zombie_leader_acknowledges_nothing_and_is_truncated(ahead: str) -> None:
+    """B1 was paused or cut off while B2 was elected; its clients are still connected."""
+    world = cluster(min_isr=2)
+    b1, b2, b3 = world[1], world[2], world[3]
+    fill(world, 5)
+    catch_up(world, 2)
+    catch_up(world, 3)
+    world.elect(2, isr=(2, 3), at=(2, 3) if ahead.endswith("followers") else (2,))
+    zombie = b1.produce("zombie", timeout_ms=500)
+    loose = b1.produce("loose", acks=1)
+    assert code(loose) == ErrorCode.NONE, "acks=1 promises less"
+    if ahead.endswith("followers"):
+        assert code(b1.fetch_from(b3)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert code(b1.fetch_from(b2)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    else:
+        world.replicate(3, 1)
+        world.replicate(3, 1)
+        world.catch_up(3)
+    assert b1.hw == 5
+    b2.produce("true", acks=1)
+    world.replicate(3, 2)
+    world.replicate(3, 2)
+    world.replicate(3, 2)
+    assert b2.hw == 6
+    world.loop.advance(1)
+    assert code(zombie) == ErrorCode.REQUEST_TIMED_OUT
+    late = b1.produce("late", timeout_ms=60_000)
+    world.catch_up(1)
+    assert code(late) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for _ in range(3):
+        world.replicate(1, 2)
+    assert log_values(b1.p) == log_values(b2.p) == log_values(b3.p)
+    assert log_values(b1.p)[-1] == (5, b"true")
+
+
+def test_s24_fetches_of_another_epoch_move_nothing() -> None:
+    """The first try of KIP-320 failed here: followers on an older epoch advanced the HW."""
+    world = cluster()
+    fill(world, 5)
+    world.elect(1)
+    b1 = world[1]
+    for epoch in (1, 3, -1):
+        for broker_id in (2, 3):
+            b1.said_by(broker_id, 5, epoch=epoch)
+    assert b1.hw == 0
+
+
+def test_s38_a_retry_across_a_fail_over_gets_the_same_offsets_and_one_copy() -> None:
+    """Appended and committed at B1, the answer lost, B1 dead; the retry goes to B2."""
+    world = cluster(replicas=(1, 2), min_isr=1)
+    first = batch("a", "b", producer_id=7, producer_epoch=0, sequence=0)
+    second = batch("c", "d", producer_id=7, producer_epoch=0, sequence=2)
+    requests = [world[1].produce(bytearray(first), timeout_ms=60_000), world[1].produce(bytearray(second), timeout_ms=60_000)]
+    catch_up(world, 2)
+    assert [code(request) for request in requests] == [ErrorCode.NONE, ErrorCode.NONE]
+    world.elect(2, isr=(2,), at=(2,))
+    assert world[2].p.leadership is not None
+    retries = [world[2].produce(bytearray(first)), world[2].produce(bytearray(second))]
+    assert [produced(request).base_offset for request in retries] == [0, 2]
+    assert [value for _, value in log_values(world[2].p)] == [b"a", b"b", b"c", b"d"]
+    third = batch("e", producer_id=7, producer_epoch=0, sequence=4)
+    assert produced(world[2].produce(third)).base_offset == 4
+
+
+def test_s38_a_retry_of_an_uncommitted_batch_waits_at_the_new_leader() -> None:
+    world = cluster(replicas=(1, 2, 3))
+    first = batch("a", producer_id=7, producer_epoch=0, sequence=0)
+    world[1].produce(bytearray(first), timeout_ms=60_000)
+    world.replicate(2, 1)
+    world.elect(2, isr=(2, 3), at=(2, 3))
+    retry = world[2].produce(bytearray(first), timeout_ms=60_000)
+    assert not retry.is_answered
+    catch_up(world, 3, 2)
+    assert (code(retry), produced(retry).base_offset) == (ErrorCode.NONE, 0)
+    assert world[2].leo == 1
+
+
+def test_s12_records_of_an_epoch_that_was_not_asked_for_stay_out() -> None:
+    """B1 was deposed and elected again while its response was on the way (KAFKA-18723)."""
+    world = cluster(replicas=(1, 2))
+    fill(world, 1)
+    position = world[2].p.fetch_position()
+    world.elect(2, at=(1,))
+    world.elect(1, at=(1,))
+    world[1].produce("newer", acks=1)
+    read = world[1].p.log.read(0, 1 << 20, 10)
+    held = world[1].fetch(want(0, epoch=3, last_epoch=-1), replica_id=2, replica_epoch=12)
+    assert values(held) == [b"x", b"newer"]
+    assert deliver(world[2].p, position, held)
+    assert log_values(world[2].p) == [(0, b"x")]
+    assert read.size == sum(map(len, held.records[0]))
