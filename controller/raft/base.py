@@ -176,6 +176,9 @@ class NodeBase:
     def become_leader(self, now: float) -> None:
         raise NotImplementedError
 
+    def tick(self, now: float) -> None:
+        raise NotImplementedError
+
     def tick_prospective(self, now: float) -> None:
         raise NotImplementedError
 

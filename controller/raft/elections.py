@@ -84,7 +84,7 @@ class Elections(NodeBase):
         if now >= role.deadline:
             self.become_prospective(now)
             self.tick_prospective(now)
-        elif role.poll.lost and not role.lost:
+        elif (role.poll.lost or role.poll.is_stuck) and not role.lost:
             role.lost, role.deadline = True, now + self.election_backoff()
         elif not role.lost:
             self._ask(role.poll, now, pre_vote=False)
@@ -172,6 +172,8 @@ class Elections(NodeBase):
             logger.error("a voter refuses our vote request", node_id=self.node_id, voter_id=voter_id, error=ErrorCode(error).name)
         if role is self.role and isinstance(role, (Prospective, Candidate)):
             role.poll.retry_at[voter_id] = now + self.retry_backoff()
+            role.poll.unreachable.add(voter_id)
+            self.tick(now)
 
     def _maybe_win(self, role: Candidate, now: float) -> None:
         if role.poll.won and not role.lost:

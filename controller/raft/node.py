@@ -64,14 +64,14 @@ class RaftNode(Following, Leading, Elections):
         if api_key == apis.FETCH:
             self.on_fetch_request(body, ticket, session, now)
             return
-        handle: Callable[[Any, object, float], None] = {
+        handlers: dict[int, Callable[[Any, object, float], None]] = {
             apis.VOTE: self.on_vote_request,
             apis.BEGIN_QUORUM_EPOCH: self.on_begin_epoch_request,
             apis.END_QUORUM_EPOCH: self.on_end_epoch_request,
             apis.FETCH_SNAPSHOT: self.on_fetch_snapshot_request,
             apis.DESCRIBE_QUORUM: self.on_describe_request,
-        }[api_key]
-        handle(body, ticket, now)
+        }
+        handlers[api_key](body, ticket, now)
 
     def on_response(self, send: Send, body: Any, now: float) -> None:
         """The answer to `send`. What it says of epochs is always heard, the rest only while the asking role lasts."""

@@ -49,10 +49,13 @@ class Poll:
     """Voters to ask (again), and when. A voter that is being asked, or has answered, is not in it."""
     granted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+    unreachable: set[int] = field(default_factory=set)
+    """Voters to which the last request failed."""
 
     def record(self, voter_id: int, granted: bool) -> None:
         if voter_id in self.voter_ids and voter_id not in self.granted | self.refused:
             (self.granted if granted else self.refused).add(voter_id)
+            self.unreachable.discard(voter_id)
 
     @property
     def won(self) -> bool:
@@ -61,6 +64,11 @@ class Poll:
     @property
     def lost(self) -> bool:
         return (len(self.voter_ids) - len(self.refused)) * 2 <= len(self.voter_ids)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Every voter has answered or cannot be reached, and it is not won: a split vote with a voter dead, say."""
+        return not self.won and len(self.granted) + len(self.refused) + len(self.unreachable) == len(self.voter_ids)
 
     def take_due(self, now: float) -> list[int]:
         due = [voter_id for voter_id, at in self.retry_at.items() if at <= now]

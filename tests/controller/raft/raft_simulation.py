@@ -19,18 +19,17 @@ import hashlib
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 from raft_memory_log import Batch, MemoryRaftLog, Platter
 
 from strandline.controller.raft.config import RaftConfig
-from strandline.controller.raft.election import NO_NODE
 from strandline.controller.raft.node import RaftNode
 from strandline.controller.raft.outbox import Reply, Send
 from strandline.controller.raft.roles import Leader, Role
 from strandline.controller.raft.snapshots import SnapshotWriter, snapshot_values
-from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import VoteRequest, VoteResponse
 from strandline.protocol.messages.common import SnapshotId
@@ -87,6 +86,8 @@ class SimNode:
         self.state = b""
         self.sync_scheduled = False
         self.role: Role | None = None
+        self.asked: list[Ticket] = []
+        """Requests that it has got and not answered: their connections break when it dies."""
 
     @property
     def alive(self) -> bool:
@@ -105,8 +106,16 @@ class SimNode:
 
 
 class Simulation:
-    def __init__(self, seed: int, voters: int, weather: Weather = CALM, config: RaftConfig | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        voters: int,
+        weather: Weather = CALM,
+        config: RaftConfig | None = None,
+        node_class: type[RaftNode] = RaftNode,
+    ) -> None:
         self.seed = seed
+        self.node_class = node_class
         self.random = Random(seed)
         self.weather = weather
         self.config = config or RaftConfig(snapshot_chunk_bytes_max=64)
@@ -164,7 +173,7 @@ class Simulation:
         sim.incarnation += 1
         sim.log = MemoryRaftLog(sim.platter)
         sim.log.flush()
-        sim.node = RaftNode(
+        sim.node = self.node_class(
             node_id=node_id,
             cluster_id=CLUSTER,
             voter_ids=list(self.nodes),
@@ -188,6 +197,10 @@ class Simulation:
         self.trace.append(f"{self.now:.4f} crash {sim}")
         sim.node = None
         sim.platter.crash(self.random, lossy=lossy)
+        for ticket in sim.asked:
+            if (node_id, ticket.sender.id) not in self.blocked:
+                self.at(self._delay(), partial(self._fail, ticket, ErrorCode.NETWORK_EXCEPTION))
+        sim.asked.clear()
 
     def partition(self, group: Sequence[int]) -> None:
         """Cut the group off from the others, both ways."""
@@ -276,6 +289,8 @@ class Simulation:
             self.at(self._delay(), lambda: self._fail(ticket, ErrorCode.NETWORK_EXCEPTION))
             return
         send = ticket.send
+        target.asked = [other for other in target.asked if not other.done]
+        target.asked.append(ticket)
         target.node.on_request(send.api_key, send.body, ticket, (ticket.sender.id, ticket.incarnation), self.now)
         self._settle(target)
 
@@ -381,7 +396,7 @@ class Simulation:
 
     def _check_leaving_reply(self, sim: SimNode, send: Send, body: Any) -> None:
         if isinstance(body, VoteResponse) and body.vote_granted and not send.body.pre_vote:  # type: ignore[attr-defined]
-            self._check_vote(sim, send.body.replica_epoch, send.to_id if False else send.body.replica_id)  # type: ignore[attr-defined]
+            self._check_vote(sim, send.body.replica_epoch, send.body.replica_id)  # type: ignore[attr-defined]
 
     def _check_vote(self, sim: SimNode, epoch: int, candidate: int) -> None:
         durable = sim.platter.election
@@ -469,12 +484,25 @@ class Simulation:
         heapq.heapify(self._queue)
         self.heal()
         self.start_all()
-        self.run_until(lambda: self._agree() is not None, seconds, "one leader that all follow")
-        leader = self._agree()
-        assert leader is not None
-        offset = self.append(leader.id)
-        everywhere = lambda: all(sim.applied > offset for sim in self.nodes.values())  # noqa: E731
-        self.run_until(everywhere, 5.0, "a new record committed everywhere")
+        deadline = self.now + seconds
+        while True:
+            self.run_until(lambda: self._agree() is not None, deadline - self.now, "one leader that all follow")
+            leader = self._agree()
+            assert leader is not None
+            offset = self.append(leader.id)
+            if self._run_while_agreed(leader, offset):
+                return
+
+    def _run_while_agreed(self, leader: SimNode, offset: int) -> bool:
+        """Until the offset is committed everywhere; False when a message from before the fair weather deposed the leader."""
+        epoch, start = leader.raft.epoch, self.now
+        while not all(sim.applied > offset for sim in self.nodes.values()):
+            if leader.raft.epoch != epoch:
+                return False
+            if self.now > start + 5.0:
+                raise Violation(f"not within 5 s: {offset} committed everywhere; {list(self.nodes.values())}")
+            self.step()
+        return True
 
     def _agree(self) -> SimNode | None:
         leader = self.leader()
@@ -489,6 +517,3 @@ def _holds(platter: Platter, batch: Batch) -> bool:
     if any(snapshot.end_offset >= batch.end for snapshot in platter.snapshots):
         return True
     return all(batch in state.batches for state in [platter.log, *platter.journal])
-
-
-__all__ = ["CALM", "NO_NODE", "ROUGH", "Simulation", "Violation", "Weather", "apis"]
