@@ -262,9 +262,9 @@ class LogDir:
             budget=self.budget,
             failure=self.failure,
         )
-        if create:
+        if create or not self.was_clean:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
-            log.unsynced.update(dict.fromkeys((join(path, PARTITION_METADATA), path, self.path)))
+            log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self._on_lowered
         return log
 

@@ -65,8 +65,11 @@ def load(log: Log, *, clean_shutdown: bool, now_ms: int) -> None:
     log.epochs = LeaderEpochCache(checkpoint or ())
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
         _recover(log, checkpoint)
-    if empty:
+    if empty or not clean_shutdown:
+        # What a killed process has created may still be in the page cache only: the next flush has to cover the names.
         log.unsynced[log.dir] = log.unsynced[parent(log.dir)] = None
+        if checkpoint is not None:
+            log.unsynced[join(log.dir, LEADER_EPOCHS)] = None
     _settle(log, checkpoint, names, trust_snapshots=clean_shutdown)
 
 

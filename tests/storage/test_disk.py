@@ -1,0 +1,210 @@
+"""Both disks keep the door's promises; the one in memory forgets as a real one does."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from strandline.protocol.errors import UsageError
+from strandline.storage.disk import DiskError, Files
+from strandline.storage.files import RealFiles
+from strandline.storage.memory_files import MemoryFiles
+
+
+@pytest.fixture(params=["real", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path) -> tuple[Files, str]:
+    if request.param == "real":
+        return RealFiles(), str(tmp_path)
+    files = MemoryFiles()
+    files.make_dirs("root")
+    return files, "root"
+
+
+def test_a_file_is_appended_read_overwritten_and_cut(disk: tuple[Files, str]) -> None:
+    files, root = disk
+    file = files.open(f"{root}/a", create=True)
+    file.append([b"hello ", bytearray(b"wor"), memoryview(b"ld")])
+    file.append([b"!"])
+    assert file.size == 12
+    assert bytes(file.pread(100, 6)) == b"world!"
+    assert bytes(file.pread(3, 100)) == b""
+    file.pwrite(b"W", 6)
+    file.truncate(9)
+    file.append([b"."])
+    file.fsync()
+    assert files.read(f"{root}/a") == b"hello Wor."
+    file.close()
+    assert files.open(f"{root}/a", create=False).size == 10
+    assert files.size(f"{root}/a") == 10
+
+
+def test_names_come_and_go(disk: tuple[Files, str]) -> None:
+    files, root = disk
+    files.make_dirs(f"{root}/x/y")
+    files.write_atomic(f"{root}/x/b", b"1")
+    files.write(f"{root}/x/a", b"2")
+    assert files.list(f"{root}/x") == ["a", "b", "y"]
+    files.rename(f"{root}/x", f"{root}/z")
+    assert not files.exists(f"{root}/x")
+    assert files.read(f"{root}/z/b") == b"1"
+    assert files.is_dir(f"{root}/z")
+    assert not files.is_dir(f"{root}/z/b")
+    files.remove(f"{root}/z/a")
+    files.remove(f"{root}/z/a")
+    files.fsync_dir(f"{root}/z")
+    files.fsync_path(f"{root}/z/b")
+    files.warm(f"{root}/z/b", 1, 0)
+    files.remove_tree(f"{root}/z")
+    files.remove_tree(f"{root}/z")
+    assert files.list(root) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda files, root: files.open(f"{root}/no", create=False),
+        lambda files, root: files.read(f"{root}/no"),
+        lambda files, root: files.list(f"{root}/no"),
+        lambda files, root: files.rename(f"{root}/no", f"{root}/new"),
+        lambda files, root: files.write_atomic(f"{root}/no/x", b""),
+        lambda files, root: files.open(f"{root}/no/x", create=True),
+        lambda files, root: files.fsync_path(f"{root}/no"),
+        lambda files, root: files.size(f"{root}/no"),
+    ],
+)
+def test_what_is_missing_is_a_disk_error(disk: tuple[Files, str], call: Callable[[Files, str], object]) -> None:
+    with pytest.raises(DiskError) as caught:
+        call(*disk)
+    assert caught.value.is_missing
+    assert disk[1] in str(caught.value)
+
+
+def test_a_lock_has_one_holder(disk: tuple[Files, str]) -> None:
+    files, root = disk
+    lock = files.lock(f"{root}/.lock")
+    with pytest.raises(UsageError, match="in use"):
+        files.lock(f"{root}/.lock")
+    lock.release()
+    files.lock(f"{root}/.lock").release()
+
+
+def test_many_files_share_few_descriptors(tmp_path) -> None:
+    """A thousand logs must not need a thousand descriptors."""
+    files = RealFiles(descriptors_max=8)
+    opened = [files.open(f"{tmp_path}/{i}", create=True) for i in range(50)]
+    for turn in range(3):
+        for i, file in enumerate(opened):
+            file.append([b"%d-%d " % (turn, i)])
+    assert files.open_descriptors <= 8
+    assert len(os.listdir("/proc/self/fd")) < 40 if os.path.exists("/proc/self/fd") else True
+    for i, file in enumerate(opened):
+        assert bytes(file.pread(100, 0)) == b"0-%d 1-%d 2-%d " % (i, i, i)
+        file.fsync()
+        file.close()
+    assert files.open_descriptors == 0
+
+
+def test_a_short_write_is_finished_or_undone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may write less than asked, most of all when the disk fills up."""
+    files = RealFiles()
+    file = files.open(f"{tmp_path}/a", create=True)
+    pwrite = os.pwrite
+    room = [10**9]
+
+    def partial(fd: int, data: bytes, position: int) -> int:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, "full")
+        written = pwrite(fd, data[: min(5, room[0])], position)
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "pwrite", partial)
+    file.append([b"0123456789abcdef"])
+    assert files.read(f"{tmp_path}/a") == b"0123456789abcdef"
+    room[0] = 7
+    with pytest.raises(DiskError) as caught:
+        file.append([b"never to be seen"])
+    assert caught.value.is_full
+    assert (file.size, files.read(f"{tmp_path}/a")) == (16, b"0123456789abcdef")
+
+
+def test_a_reader_of_cold_bytes_can_be_told_not_to_wait(tmp_path) -> None:
+    files = RealFiles()
+    file = files.open(f"{tmp_path}/a", create=True)
+    file.append([b"x" * 10000])
+    assert bytes(file.pread(10000, 0, may_block=False)) == b"x" * 10000
+
+
+# -- the power cut ------------------------------------------------------------------------------------------------
+
+
+def outcomes(prepare: Callable[[MemoryFiles], None], seeds: int = 60) -> set[tuple[tuple[str, bytes], ...]]:
+    """What the directory may hold after a power cut, over many disks."""
+    seen = set()
+    for seed in range(seeds):
+        files = MemoryFiles(Random(seed))
+        files.make_dirs("d")
+        files.fsync_dir("")
+        prepare(files)
+        files.crash()
+        seen.add(tuple((name, files.read(f"d/{name}")) for name in files.list("d")))
+    return seen
+
+
+def test_an_atomic_write_is_old_or_new_after_any_power_cut() -> None:
+    def prepare(files: MemoryFiles) -> None:
+        files.write_atomic("d/a", b"old")
+        files.write("d/b", b"new")
+
+    assert all(dict(content)["a"] == b"old" for content in outcomes(prepare))
+
+
+def test_a_rename_without_fsync_may_leave_an_old_an_empty_or_a_torn_file() -> None:
+    """So that a test can fail which relies on it."""
+
+    def prepare(files: MemoryFiles) -> None:
+        files.write_atomic("d/a", b"old")
+        files.write("d/a", b"new")
+
+    contents = {dict(content).get("a") for content in outcomes(prepare)}
+    assert {b"old", b"new", b""} <= contents
+
+
+def test_an_fsync_keeps_the_bytes_but_not_the_name() -> None:
+    def prepare(files: MemoryFiles) -> None:
+        file = files.open("d/a", create=True)
+        file.append([b"bytes"])
+        file.fsync()
+
+    assert outcomes(prepare) == {(), (("a", b"bytes"),)}
+
+
+def test_unsynced_sectors_survive_one_by_one() -> None:
+    def prepare(files: MemoryFiles) -> None:
+        file = files.open("d/a", create=True)
+        files.fsync_dir("d")
+        file.append([b"a" * 512])
+        file.fsync()
+        file.append([b"b" * 512 + b"c" * 512])
+
+    images = {dict(content)["a"] for content in outcomes(prepare, 200)}
+    assert all(image.startswith(b"a" * 512) for image in images)
+    assert b"a" * 512 + bytes(512) + b"c" * 512 in images
+    assert b"a" * 512 in images
+
+
+def test_a_killed_process_loses_nothing_and_its_files_are_dead() -> None:
+    files = MemoryFiles()
+    files.make_dirs("d")
+    file = files.open("d/a", create=True)
+    file.append([b"x"])
+    files.lock("d/.lock")
+    files.crash(lossy=False)
+    assert files.read("d/a") == b"x"
+    with pytest.raises(DiskError):
+        file.append([b"y"])
+    files.lock("d/.lock")

@@ -1,0 +1,337 @@
+"""The data directory: whose it is, who holds it, what it says of its logs (F12, F16, F18, F23, F24, S35, S44)."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from random import Random
+
+import pytest
+from storage_kit import NOW_MS, batch, fill, read_all
+
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.storage.disk import DiskError
+from strandline.storage.files import RealFiles
+from strandline.storage.log import Log, LogConfig
+from strandline.storage.log_dir import LogDir, log_name, parse_log_name
+from strandline.storage.memory_files import MemoryFiles
+
+X, Y = b"x" * 16, b"y" * 16
+CONFIG = LogConfig(segment_bytes=400)
+
+
+def open_dir(files: MemoryFiles, node_id: int = 1, cluster_id: str | None = "c1") -> LogDir:
+    return LogDir.open(files, "data", node_id=node_id, cluster_id=cluster_id, random=Random(1))
+
+
+def open_orders(log_dir: LogDir, topic_id: bytes = X, partition: int = 0) -> Log:
+    return log_dir.open_log("orders", partition, topic_id, CONFIG, NOW_MS)
+
+
+def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool) -> LogDir:
+    if clean:
+        log_dir.close(clean=True, broker_epoch=17)
+    else:
+        files.crash(lossy=False)
+    return open_dir(files)
+
+
+def test_an_orderly_restart_finds_everything_as_it_was() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    assert not log_dir.was_clean
+    log = open_orders(log_dir)
+    held = fill(log, 10, epoch=3)
+    log.update_high_watermark(18)
+    again = restart(files, log_dir, clean=True)
+    assert (again.was_clean, again.previous_broker_epoch) == (True, 17)
+    assert again.directory_id == log_dir.directory_id
+    assert again.existing_logs() == [("orders", 0, X)]
+    log = open_orders(again)
+    assert read_all(log) == held
+    assert (log.high_watermark, log.recovery_point, log.latest_epoch) == (18, 20, 3)
+    assert not files.exists("data/.kafka_cleanshutdown")
+
+
+def test_a_killed_broker_finds_its_checkpoints_and_scans() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    log = open_orders(log_dir)
+    held = fill(log, 10)
+    log.update_high_watermark(12)
+    log_dir.checkpoint_high_watermarks()
+    log.update_high_watermark(20)
+    again = restart(files, log_dir, clean=False)
+    assert (again.was_clean, again.previous_broker_epoch) == (False, -1)
+    log = open_orders(again)
+    assert (read_all(log), log.high_watermark) == (held, 12)
+
+
+@pytest.mark.parametrize(
+    "name", ["replication-offset-checkpoint", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint"]
+)
+@pytest.mark.parametrize("content", [b"", b"0\n3\norders 0 5\n", b"0\n1\norders 0 99999", b"\x00" * 40, b"9\n0\n"])
+def test_damaged_checkpoints_count_as_zero(name: str, content: bytes) -> None:
+    """S44, F18."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    log = open_orders(log_dir)
+    held = fill(log, 10)
+    log.update_high_watermark(20)
+    log_dir.close()
+    files.write(f"data/{name}", content)
+    log = open_orders(open_dir(files))
+    assert read_all(log) == held
+    assert log.high_watermark in (0, 20)
+
+
+def test_a_directory_has_one_holder_and_one_owner() -> None:
+    """F16, F24."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    with pytest.raises(UsageError, match="in use"):
+        open_dir(files)
+    log_dir.close()
+    with pytest.raises(UsageError, match="belongs to node 1; this is node 2"):
+        open_dir(files, node_id=2)
+    with pytest.raises(UsageError, match="belongs to cluster c1"):
+        open_dir(files, cluster_id="other")
+    open_dir(files).close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version=1\n", b"\xff\xfe", b"version=99\nnode.id=1\n", b"node.id=1\ncluster.id=c1\n", b"{}"]
+)
+def test_a_damaged_meta_properties_refuses_to_start(content: bytes) -> None:
+    """F18: primary; starting fresh would give the data of one node to another. And the lock is free again."""
+    files = MemoryFiles()
+    open_dir(files).close()
+    files.write_atomic("data/meta.properties", content)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"meta\.properties"):
+            open_dir(files)
+
+
+def test_logs_without_meta_properties_are_not_adopted() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    open_orders(log_dir)
+    log_dir.close()
+    files.remove("data/meta.properties")
+    with pytest.raises(UsageError, match="not known whose"):
+        open_dir(files)
+
+
+SECOND_PROCESS = """
+import sys
+from strandline.protocol.errors import UsageError
+from strandline.storage.files import RealFiles
+from strandline.storage.log_dir import LogDir
+try:
+    LogDir.open(RealFiles(), sys.argv[1], node_id=1, cluster_id="c1")
+except UsageError as e:
+    print(e)
+    sys.exit(3)
+"""
+
+
+def test_a_second_process_is_refused(tmp_path) -> None:
+    """F24, with real processes; the lock goes with its holder."""
+    command = [sys.executable, "-c", SECOND_PROCESS, str(tmp_path)]
+    log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1")
+    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert second.returncode == 3
+    assert "in use by another process" in second.stdout
+    log_dir.close()
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("topic", ["../../x", ".", "..", "", "a" * 250, "a\0b", "a/b", "ä", "a b", "x-delete", "x-stray"])
+def test_a_topic_name_that_leads_astray_makes_no_path(topic: str) -> None:
+    """F12, again where the path is built."""
+    log_dir = open_dir(MemoryFiles())
+    with pytest.raises(BrokerError) as caught:
+        log_dir.open_log(topic, 0, X, CONFIG, NOW_MS)
+    assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert log_dir.existing_logs() == []
+
+
+def test_log_names_parse_back() -> None:
+    for topic, partition in [("a", 0), ("a-1", 12), ("a.b_c-", 2**31 - 1)]:
+        assert parse_log_name(log_name(topic, partition)) == (topic, partition)
+    for name in ["a", "a-", "a-01", "a-2147483648", "a-1-stray", "-1", "..-1", "a-１"]:
+        assert parse_log_name(name) is None
+
+
+def test_a_log_is_not_opened_under_another_topic_id() -> None:
+    """S35, I22."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    held = fill(open_orders(log_dir), 3)
+    log_dir = restart(files, log_dir, clean=False)
+    with pytest.raises(BrokerError) as caught:
+        open_orders(log_dir, Y)
+    assert caught.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert log_dir.delete_log("orders", 0, Y) is None
+    assert read_all(open_orders(log_dir)) == held
+
+
+def test_a_recreated_topic_starts_from_nothing() -> None:
+    """S35: neither bytes nor checkpoints of the old one; also when the process dies right after."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    log = open_orders(log_dir)
+    fill(log, 10)
+    log.update_high_watermark(20)
+    log_dir.checkpoint_all()
+    target = log_dir.delete_log("orders", 0, X)
+    assert target is not None
+    assert target.endswith("-delete")
+    assert log_dir.existing_logs() == []
+    new = open_orders(log_dir, Y)
+    assert (new.log_end_offset, new.high_watermark) == (0, 0)
+    fill(new, 2)
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.leaving() == [target]
+    assert log_dir.leaving() == []
+    files.remove_tree(target)
+    again = open_orders(log_dir, Y)
+    assert (again.log_end_offset, again.high_watermark) == (4, 0)
+
+
+def test_a_log_without_readable_metadata_is_set_aside_not_deleted() -> None:
+    """F18, F23."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    for partition in (0, 1):
+        fill(open_orders(log_dir, partition=partition), 1)
+    log_dir.close()
+    files.write("data/orders-0/partition.metadata", b"version: 0\ntopic_id: ???\n")
+    log_dir = open_dir(files)
+    assert log_dir.existing_logs() == [("orders", 1, X)]
+    stray = [name for name in files.list("data") if name.endswith("-stray")]
+    assert len(stray) == 1
+    assert files.list(f"data/{stray[0]}")
+    assert open_orders(log_dir).log_end_offset == 0
+    log_dir.set_aside("orders", 1, "not in the metadata")
+    assert log_dir.existing_logs() == [("orders", 0, X)]
+    assert len([name for name in files.list("data") if name.endswith("-stray")]) == 2
+
+
+def test_foreign_files_are_ignored() -> None:
+    """F23: stray files, symlink-like names, other people's directories."""
+    files = MemoryFiles()
+    open_dir(files).close()
+    for name in ("lost+found", "backup", "orders-00", "orders-x", "__cluster_metadata-0"):
+        files.make_dirs(f"data/{name}")
+    for name in ("README", "orders-7", "x.tmp"):
+        files.write(f"data/{name}", b"not a log")
+    names = files.list("data")
+    log_dir = open_dir(files)
+    assert log_dir.existing_logs() == []
+    log_dir.close()
+    assert set(names) <= set(files.list("data"))
+
+
+def test_a_symbolic_link_is_not_a_log(tmp_path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("x")
+    LogDir.open(RealFiles(), str(data), node_id=1, cluster_id="c").close()
+    (data / "orders-0").symlink_to(elsewhere)
+    log_dir = LogDir.open(RealFiles(), str(data), node_id=1, cluster_id="c")
+    assert log_dir.existing_logs() == []
+    log_dir.close()
+    assert (elsewhere / "precious").read_text() == "x"
+
+
+def test_a_disk_error_takes_the_whole_directory_offline() -> None:
+    """KIP-112: no log of it is written to any more, reads go on, and no marker claims an orderly end."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    logs = [open_orders(log_dir, partition=p) for p in range(2)]
+    held = [fill(log, 3) for log in logs]
+    files.fail_next("write", "*orders-0/*.log", errno.EIO)
+    with pytest.raises(DiskError):
+        logs[0].append_as_leader(batch(b"x"), 0, NOW_MS)
+    assert log_dir.offline is not None
+    for call in (
+        lambda: logs[1].append_as_leader(batch(b"x"), 0, NOW_MS),
+        lambda: open_orders(log_dir, partition=2),
+        log_dir.checkpoint_high_watermarks,
+    ):
+        with pytest.raises(BrokerError) as caught:
+            call()
+        assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [read_all(log) for log in logs] == held
+    log_dir.close()
+    assert not open_dir(files).was_clean
+
+
+def test_an_error_while_checkpointing_or_closing_is_no_orderly_end() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    fill(open_orders(log_dir), 3)
+    files.fail_next("fsync", "*", errno.EIO)
+    with pytest.raises(DiskError):
+        log_dir.close()
+    assert log_dir.offline is not None
+    assert not open_dir(files).was_clean
+
+
+def test_the_marker_is_not_left_for_logs_that_were_never_looked_at() -> None:
+    """Killed, started, stopped before its logs were opened: the next start must still scan them."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    fill(open_orders(log_dir), 3)
+    log_dir = restart(files, log_dir, clean=False)
+    log_dir.close()
+    assert not open_dir(files).was_clean
+
+
+def test_an_unwritable_place_is_one_clear_sentence(tmp_path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match="cannot be used"):
+        LogDir.open(RealFiles(), str(tmp_path / "file" / "data"), node_id=1, cluster_id="c")
+
+
+def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
+    """Create, write, flush, checkpoint, delete, recreate; then the power goes. What was flushed is there, and no
+    high watermark is above its log."""
+    for seed in range(150):
+        random = Random(seed)
+        files = MemoryFiles(random)
+        files.make_dirs("data")
+        files.fsync_dir("")
+        log_dir = open_dir(files)
+        held: dict[int, list[bytes]] = {}
+        for _ in range(random.randint(1, 12)):
+            partition = random.randint(0, 2)
+            action = random.choice(("append", "append", "flush", "checkpoint", "delete", "truncate"))
+            log = open_orders(log_dir, partition=partition)
+            if action == "append":
+                fill(log, random.randint(1, 6))
+                log.update_high_watermark(random.randint(0, log.log_end_offset))
+            elif action == "flush":
+                log.flush()
+                held[partition] = read_all(log)
+            elif action == "checkpoint":
+                log_dir.checkpoint_all()
+            elif action == "truncate":
+                log.truncate_to(random.randint(0, log.log_end_offset))
+                held[partition] = held.get(partition, [])[: log.log_end_offset // 2]
+            else:
+                target = log_dir.delete_log("orders", partition, X)
+                files.remove_tree(target or "")
+                held.pop(partition, None)
+        files.crash()
+        log_dir = open_dir(files)
+        for topic, partition, topic_id in log_dir.existing_logs():
+            log = log_dir.open_log(topic, partition, topic_id, CONFIG, NOW_MS)
+            flushed = held.pop(partition, [])
+            readable = read_all(log, end=log.log_end_offset if log.corrupt_at is None else log.corrupt_at)
+            assert readable[: len(flushed)] == flushed, "a hole can only be where nothing was flushed"
+            assert 0 <= log.high_watermark <= log.log_end_offset
+        assert not any(held.values())
+        log_dir.close()
