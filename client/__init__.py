@@ -6,6 +6,18 @@ producer.py       the calls of a producer               sender.py       its shel
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
 """
 
+from strandline.client.admin import Admin
+from strandline.client.admin_types import (
+    BrokerDescription,
+    ClusterDescription,
+    ConfigEntry,
+    ElectionResult,
+    NewTopic,
+    PartitionDescription,
+    QuorumDescription,
+    QuorumReplica,
+    TopicDescription,
+)
 from strandline.client.consumer import Consumer
 from strandline.client.errors import (
     BufferFull,
@@ -28,26 +40,36 @@ from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordM
 from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 
 __all__ = [
+    "Admin",
     "BatchMetadata",
+    "BrokerDescription",
     "BufferFull",
     "ClientClosed",
     "ClientError",
+    "ClusterDescription",
+    "ConfigEntry",
     "Consumer",
     "ConsumerRecord",
     "CorruptRecords",
     "DeliveryFailed",
     "DeliveryTimeout",
+    "ElectionResult",
     "LogTruncated",
+    "NewTopic",
     "NoBrokersAvailable",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "PartitionDescription",
     "Producer",
+    "QuorumDescription",
+    "QuorumReplica",
     "Receipt",
     "Receipts",
     "RecordMetadata",
     "RecordTooLarge",
     "RequestFailed",
     "RequestTimeout",
+    "TopicDescription",
     "TopicPartition",
     "UnknownTopic",
     "UsageError",

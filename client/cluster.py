@@ -95,6 +95,7 @@ class Cluster:
         self._wanted = True
         if not self.closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
+            self._task.add_done_callback(self._on_task_done)
 
     async def refresh(self, timeout_ms: float) -> None:
         """Wait for a refresh that begins now or later; retried until `timeout_ms` is over, then the last error."""
@@ -158,6 +159,11 @@ class Cluster:
                 self._finish(waiters, None)
             self._notify()
         self._arm_age_timer()
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Cancelled by somebody who cancels every task it finds, or broken: those who wait must not wait for ever."""
+        if task.cancelled() and not self.closed and (self._waiters or self._wanted):
+            self.request_refresh()
 
     def _gap(self, now: float) -> float:
         """How long to wait before the next refresh: not at all, unless the last one was a moment ago."""
@@ -253,11 +259,19 @@ class Cluster:
         connection = await link.connect()
         return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
 
+    async def ask_one(self, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """Ask the best candidate, and it alone: for what changes something, which two brokers would do twice."""
+        link = self._candidates()[0]
+        try:
+            return await self._request(link, api_key, body, timeout_ms)
+        except BrokerError as e:
+            raise to_client_error(e, api=api_name(api_key), broker_id=link.node_id) from e
+
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
         """Ask one broker after the other, the next one when the one before fails or is slow; the first answer counts."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        candidates = self._candidates(loop.time())
+        candidates = self._candidates()
         tried = [link.address for link in candidates]
         attempts: set[asyncio.Task[Message]] = set()
         try:
@@ -277,7 +291,7 @@ class Cluster:
                 attempt.cancel()
         raise NoBrokersAvailable(self._describe(tried), api=api_name(api_key))
 
-    def _candidates(self, now: float) -> list[Link]:
+    def _candidates(self) -> list[Link]:
         """Whom to ask, best first: connected brokers in turn, other known brokers, then the bootstrap addresses."""
         known = [link for broker_id in sorted(self.cache.brokers) if (link := self.link(broker_id)) is not None]
         known += [self.links[address] for address in self.bootstrap]

@@ -115,7 +115,14 @@ class Producer:
     ) -> Receipt:
         """Hand over one record and return at once. BufferFull when `buffer_memory` is used up."""
         batch = self._bare_open.get(topic)
-        if batch is not None and key is partition is headers is timestamp_ms is None and value.__class__ is bytes:
+        if (
+            batch is not None
+            and value.__class__ is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+        ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
                 batch.room = room
@@ -138,7 +145,14 @@ class Producer:
         It returns the receipt; `await` that for the delivery. Gives way to the sender whenever a batch is full.
         """
         batch = self._bare_open.get(topic)
-        if batch is not None and key is partition is headers is timestamp_ms is None and value.__class__ is bytes:
+        if (
+            batch is not None
+            and value.__class__ is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+        ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
                 batch.room = room
@@ -322,7 +336,7 @@ class Producer:
 
 def _to_bytes(what: str, data: Any) -> bytes | None:
     if data is None or data.__class__ is bytes:
-        return data  # type: ignore[no-any-return]
+        return data
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")

@@ -64,12 +64,12 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 class BatchMetadata(NamedTuple):
-    """A run of records of one `send_many` that went into one batch: offsets `offset` .. `offset + count - 1`."""
+    """A run of records of one `send_many` that went into one batch: offsets `offset` .. `offset + records - 1`."""
 
     topic: str
     partition: int
     offset: int
-    count: int
+    records: int
     timestamp_ms: int
 
 

@@ -403,11 +403,7 @@ class Sender:
             return
         now = self._loop.time()
         for batch in self._accumulator.expired(now):
-            reason = "delivery_timeout_ms is over"
-            if batch.last_code is not None:
-                reason += f"; last error: {describe(batch.last_code)}"
-            elif self._cluster.last_error is not None:
-                reason += f"; {self._cluster.last_error}"
+            reason = f"delivery_timeout_ms is over; {self._why_undelivered(batch)}"
             self._fail(batch, DeliveryTimeout(reason, **self._facts(batch, now), code=batch.last_code))
             self.on_ready(batch.queue)
         self._sweep_parked(now)
@@ -416,6 +412,17 @@ class Sender:
             self._cluster.request_refresh()
         if self._accumulator.incomplete or self._accumulator.parked:
             self._sweep_timer = self._loop.call_later(self._sweep_s, self._sweep)
+
+    def _why_undelivered(self, batch: Batch) -> str:
+        """What stood against it, as far as we know."""
+        if batch.last_code is not None:
+            return f"last error: {describe(batch.last_code)}"
+        leader_id = self._cluster.cache.leader(batch.queue.topic, batch.queue.partition)
+        link = self._cluster.link(leader_id)
+        for error in (link.last_error if link is not None else None, self._cluster.last_error, self.identity.last_error):
+            if error is not None:
+                return str(error)
+        return "the partition has no leader" if leader_id < 0 else f"broker {leader_id} has not answered"
 
     def _sweep_parked(self, now: float) -> None:
         for name, lot in list(self._accumulator.parked.items()):

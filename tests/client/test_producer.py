@@ -160,7 +160,7 @@ async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> 
             receipts = producer.send_many("orders", values)
             assert len(receipts) == 1000
             runs = await receipts
-            assert sum(run.count for run in runs) == 1000
+            assert sum(run.records for run in runs) == 1000
             for i in (0, 1, 499, 998, 999):
                 place = await receipts[i]
                 assert cluster.partition("orders", place.partition).log.values[place.offset] == values[i]

@@ -1,0 +1,412 @@
+"""The admin client: topics, configs, the cluster, the quorum, elections.
+
+    async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
+        await admin.create_topics([NewTopic("orders", partitions=3, replication_factor=3)])
+
+Any broker takes any of these requests. What fails for a moment (no controller yet, a broken connection) is tried again
+until `timeout_ms`; what is refused raises RequestFailed with the code, the broker's sentence, and the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from strandline.client.admin_types import (
+    BrokerDescription,
+    ClusterDescription,
+    ConfigEntry,
+    ElectionResult,
+    NewTopic,
+    PartitionDescription,
+    QuorumDescription,
+    QuorumReplica,
+    TopicDescription,
+)
+from strandline.client.cluster import Cluster
+from strandline.client.errors import (
+    ClientClosed,
+    NoBrokersAvailable,
+    RequestFailed,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+    describe,
+)
+from strandline.client.options import AdminOptions, ClientKeywords, parse_options
+from strandline.client.records import TopicPartition
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.errors import ErrorCode, StrandlineError, to_code
+from strandline.protocol.messages import admin as messages
+from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplicaState
+from strandline.protocol.messages.common import Message
+
+RETRY_S = 0.05
+RETRY_MAX_S = 0.5
+
+_RESOURCE_TYPES = {"topic": messages.RESOURCE_TOPIC, "broker": messages.RESOURCE_BROKER}
+_SOURCES = {
+    messages.CONFIG_SOURCE_DYNAMIC_TOPIC: "topic",
+    messages.CONFIG_SOURCE_DYNAMIC_BROKER: "broker",
+    messages.CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER: "cluster",
+    messages.CONFIG_SOURCE_STATIC_BROKER: "static",
+    messages.CONFIG_SOURCE_DEFAULT: "default",
+}
+_ELECTIONS = {"preferred": messages.PREFERRED_ELECTION, "unclean": messages.UNCLEAN_ELECTION}
+
+_READS = frozenset({apis.METADATA, apis.DESCRIBE_CONFIGS, apis.DESCRIBE_CLUSTER, apis.DESCRIBE_QUORUM})
+
+R = TypeVar("R", bound=Message)
+
+
+class Admin:
+    """See `ClientOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+
+    def __init__(self, *, doors: Doors | None = None, **options: Unpack[ClientKeywords]) -> None:
+        self.options = parse_options(AdminOptions, options)
+        self._doors = doors or real_doors()
+        self._cluster: Cluster | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers."""
+        if self._cluster is not None or self._stopped:
+            raise UsageError("an admin client is started once")
+        self._cluster = Cluster(self.options, self._doors.random)
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            if self._cluster is not None:
+                await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop()
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30_000
+    ) -> list[TopicDescription]:
+        """Create topics, and wait until the brokers know them and each partition has a leader."""
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        request = messages.CreateTopicsRequest([_creatable(topic) for topic in wanted], round(timeout_ms), validate_only)
+
+        def check(response: messages.CreateTopicsResponse, is_retry: bool) -> None:
+            for result in response.topics:
+                # After a lost answer "exists already" is our own success.
+                if not is_retry or result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    _check(result.error_code, result.error_message, "CreateTopics", topic=result.name)
+
+        deadline = self._deadline(timeout_ms)
+        await self._ask(apis.CREATE_TOPICS, request, messages.CreateTopicsResponse, check, deadline)
+        if validate_only:
+            return []
+        return await self._wait_for_topics([topic.name for topic in wanted], deadline)
+
+    async def _wait_for_topics(self, names: Sequence[str], deadline: float) -> list[TopicDescription]:
+        while True:
+            found = await self._describe(names, deadline, missing_ok=True)
+            if len(found) == len(names) and all(p.leader_id >= 0 for topic in found for p in topic.partitions):
+                return found
+            if self._loop_time() >= deadline:
+                raise RequestTimeout("the topics were created, but not every partition has a leader yet", topic=", ".join(names))
+            await asyncio.sleep(RETRY_S)
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: float = 30_000) -> None:
+        request = messages.DeleteTopicsRequest([messages.DeleteTopicState(name) for name in names], round(timeout_ms))
+
+        def check(response: messages.DeleteTopicsResponse, is_retry: bool) -> None:
+            for result in response.topics:
+                if not is_retry or result.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    _check(result.error_code, result.error_message, "DeleteTopics", topic=result.name)
+
+        await self._ask(apis.DELETE_TOPICS, request, messages.DeleteTopicsResponse, check, self._deadline(timeout_ms))
+
+    async def create_partitions(
+        self,
+        topic: str,
+        total_count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: float = 30_000,
+    ) -> None:
+        """Grow a topic to `total_count` partitions; `assignments` lists the replicas of each added one."""
+        added = None if assignments is None else [list(replicas) for replicas in assignments]
+        item = messages.CreatePartitionsTopic(topic, total_count, added)
+        request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)
+
+        def check(response: messages.CreatePartitionsResponse, is_retry: bool) -> None:
+            for result in response.results:
+                _check(result.error_code, result.error_message, "CreatePartitions", topic=result.name)
+
+        deadline = self._deadline(timeout_ms)
+        await self._ask(apis.CREATE_PARTITIONS, request, messages.CreatePartitionsResponse, check, deadline)
+        while not validate_only:
+            (found,) = await self._describe([topic], deadline)
+            if len(found.partitions) >= total_count and all(p.leader_id >= 0 for p in found.partitions):
+                return
+            if self._loop_time() >= deadline:
+                raise RequestTimeout("the partitions were added, but not every one has a leader yet", topic=topic)
+            await asyncio.sleep(RETRY_S)
+
+    async def list_topics(self, *, timeout_ms: float = 30_000) -> list[str]:
+        return sorted(topic.name for topic in await self.describe_topics(timeout_ms=timeout_ms))
+
+    async def describe_topics(self, names: Iterable[str] | None = None, *, timeout_ms: float = 30_000) -> list[TopicDescription]:
+        """These topics, or all. UnknownTopic when one of those named does not exist."""
+        return await self._describe(None if names is None else list(names), self._deadline(timeout_ms))
+
+    async def _describe(
+        self, names: Sequence[str] | None, deadline: float, *, missing_ok: bool = False
+    ) -> list[TopicDescription]:
+        asked = None if names is None else [messages.MetadataTopicRequest(name) for name in names]
+        response = await self._ask(apis.METADATA, messages.MetadataRequest(asked), messages.MetadataResponse, None, deadline)
+        found = []
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if missing_ok:
+                    continue
+                raise UnknownTopic("the topic does not exist", topic=topic.name)
+            if topic.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                _check(topic.error_code, None, "Metadata", topic=topic.name)
+            found.append(_topic_description(topic))
+        return sorted(found, key=lambda topic: topic.name)
+
+    # -- configs ------------------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
+    ) -> list[ConfigEntry]:
+        """The configs of a "topic", or of a "broker" (by id; "" for the default of all brokers)."""
+        resource = messages.DescribeConfigsResource(_resource(resource_type), str(name), None if keys is None else list(keys))
+        request = messages.DescribeConfigsRequest([resource], include_documentation=True)
+
+        def check(response: messages.DescribeConfigsResponse, is_retry: bool) -> None:
+            for result in response.results:
+                _check(result.error_code, result.error_message, "DescribeConfigs", topic=result.resource_name)
+
+        deadline = self._deadline(timeout_ms)
+        response = await self._ask(apis.DESCRIBE_CONFIGS, request, messages.DescribeConfigsResponse, check, deadline)
+        return [_config_entry(config) for result in response.results for config in result.configs]
+
+    async def alter_configs(
+        self,
+        resource_type: str,
+        name: str | int,
+        configs: Mapping[str, str | int | float | bool | None],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float = 30_000,
+    ) -> None:
+        """Set these keys and leave the others as they are; None removes a key, so that its default counts again."""
+        changes = [
+            messages.AlterableConfig(key, messages.CONFIG_DELETE if value is None else messages.CONFIG_SET, _config_text(value))
+            for key, value in configs.items()
+        ]
+        resource = messages.AlterConfigsResource(_resource(resource_type), str(name), changes)
+        request = messages.IncrementalAlterConfigsRequest([resource], validate_only)
+
+        def check(response: messages.IncrementalAlterConfigsResponse, is_retry: bool) -> None:
+            for result in response.responses:
+                _check(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=result.resource_name)
+
+        deadline = self._deadline(timeout_ms)
+        await self._ask(apis.INCREMENTAL_ALTER_CONFIGS, request, messages.IncrementalAlterConfigsResponse, check, deadline)
+
+    # -- cluster ------------------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self, *, timeout_ms: float = 30_000) -> ClusterDescription:
+        def check(response: messages.DescribeClusterResponse, is_retry: bool) -> None:
+            _check(response.error_code, response.error_message, "DescribeCluster")
+
+        deadline = self._deadline(timeout_ms)
+        request = messages.DescribeClusterRequest()
+        response = await self._ask(apis.DESCRIBE_CLUSTER, request, messages.DescribeClusterResponse, check, deadline)
+        brokers = [
+            BrokerDescription(b.broker_id, b.host, b.port, b.rack, b.is_fenced, b.broker_epoch, b.in_controlled_shutdown)
+            for b in sorted(response.brokers, key=lambda b: b.broker_id)
+        ]
+        return ClusterDescription(response.cluster_id, response.controller_id, brokers)
+
+    async def describe_quorum(self, *, timeout_ms: float = 30_000) -> QuorumDescription:
+        def check(response: DescribeQuorumResponse, is_retry: bool) -> None:
+            _check(response.error_code, response.error_message, "DescribeQuorum")
+
+        deadline = self._deadline(timeout_ms)
+        r = await self._ask(apis.DESCRIBE_QUORUM, DescribeQuorumRequest(), DescribeQuorumResponse, check, deadline)
+        return QuorumDescription(
+            leader_id=r.leader_id,
+            leader_epoch=r.leader_epoch,
+            high_watermark=r.high_watermark,
+            log_start_offset=r.log_start_offset,
+            voters=_replicas(r, r.current_voters),
+            observers=_replicas(r, r.observers),
+        )
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        election: str = "preferred",
+        timeout_ms: float = 30_000,
+    ) -> list[ElectionResult]:
+        """Elect the preferred leaders of these partitions, or of all. One result each; see its `code` and `message`."""
+        if election not in _ELECTIONS:
+            raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
+        asked = None if partitions is None else [messages.ElectLeadersPartition(*place) for place in partitions]
+        request = messages.ElectLeadersRequest(_ELECTIONS[election], asked, round(timeout_ms))
+
+        def check(response: messages.ElectLeadersResponse, is_retry: bool) -> None:
+            _check(response.error_code, None, "ElectLeaders")
+
+        deadline = self._deadline(timeout_ms)
+        response = await self._ask(apis.ELECT_LEADERS, request, messages.ElectLeadersResponse, check, deadline)
+        return [
+            ElectionResult(TopicPartition(r.topic, r.partition), to_code(r.error_code), r.error_message) for r in response.results
+        ]
+
+    def health(self) -> dict[str, Any]:
+        if self._stopped or self._cluster is None:
+            return {"state": "stopped" if self._stopped else "not started"}
+        error = self._cluster.last_error
+        return {
+            "state": "ok" if error is None else "degraded",
+            "brokers_connected": self._cluster.brokers_connected,
+            "last_error": None if error is None else str(error),
+        }
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def _loop_time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _deadline(self, timeout_ms: float) -> float:
+        return self._loop_time() + timeout_ms / 1000
+
+    async def _ask(
+        self, api_key: int, body: Message, kind: type[R], check: Callable[[R, bool], None] | None, deadline: float
+    ) -> R:
+        """Ask any broker until an answer passes `check`, an error is not retriable, or the deadline is reached."""
+        if self._stopped or self._cluster is None:
+            raise ClientClosed("the admin client was stopped" if self._stopped else "the admin client was not started")
+        ask = self._cluster.ask_any if api_key in _READS else self._cluster.ask_one
+        started = self._loop_time()
+        attempts, delay_s = 0, RETRY_S
+        while True:
+            timeout_ms = max(1.0, min((deadline - self._loop_time()) * 1000, self.options.request_timeout_ms))
+            attempts += 1
+            try:
+                answer = await ask(api_key, body, timeout_ms)
+                assert isinstance(answer, kind)
+                if check is not None:
+                    check(answer, attempts > 1)
+                return answer
+            except StrandlineError as e:
+                if not e.retriable or self._loop_time() + delay_s >= deadline:
+                    raise self._finally(e, api_key, attempts, (self._loop_time() - started) * 1000) from e
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    @staticmethod
+    def _finally(error: StrandlineError, api_key: int, attempts: int, elapsed_ms: float) -> StrandlineError:
+        if isinstance(error, NoBrokersAvailable) or not error.retriable or attempts == 1:
+            return error
+        return RequestTimeout(f"it kept failing: {error}", api=apis.api_name(api_key), attempts=attempts, elapsed_ms=elapsed_ms)
+
+
+def _check(error_code: int, message: str | None, api: str, topic: str | None = None) -> None:
+    if error_code:
+        code = to_code(error_code)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # Retriable for producers, who wait for metadata; here the controller itself has answered.
+            raise _NotFound(describe(code, message) if message else "the topic does not exist", topic=topic, api=api, code=code)
+        raise RequestFailed(describe(code, message), api=api, topic=topic, code=code)
+
+
+class _NotFound(UnknownTopic):
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.retriable = False
+
+
+def _resource(resource_type: str) -> int:
+    if resource_type not in _RESOURCE_TYPES:
+        raise UsageError(f'a config resource is a "topic" or a "broker", not {resource_type!r}')
+    return _RESOURCE_TYPES[resource_type]
+
+
+def _config_text(value: str | int | float | bool | None) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def _creatable(topic: NewTopic) -> messages.CreatableTopic:
+    assignments = [
+        messages.CreatableReplicaAssignment(index, list(replicas))
+        for index, replicas in sorted((topic.replica_assignments or {}).items())
+    ]
+    return messages.CreatableTopic(
+        topic.name,
+        -1 if assignments else topic.partitions,
+        -1 if assignments else topic.replication_factor,
+        assignments,
+        [messages.TopicConfig(key, _config_text(value)) for key, value in (topic.configs or {}).items()],
+    )
+
+
+def _topic_description(topic: messages.MetadataTopic) -> TopicDescription:
+    partitions = [
+        PartitionDescription(
+            partition=p.partition,
+            leader_id=p.leader_id,
+            leader_epoch=p.leader_epoch,
+            partition_epoch=p.partition_epoch,
+            replicas=tuple(p.replica_nodes),
+            isr=tuple(p.isr_nodes),
+            offline_replicas=tuple(p.offline_replicas),
+            eligible_leader_replicas=tuple(p.eligible_leader_replicas),
+        )
+        for p in sorted(topic.partitions, key=lambda p: p.partition)
+    ]
+    return TopicDescription(topic.name or "", topic.topic_id, partitions, topic.is_internal)
+
+
+def _config_entry(config: messages.DescribedConfig) -> ConfigEntry:
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=_SOURCES.get(config.config_source, "unknown"),
+        read_only=config.read_only,
+        is_sensitive=config.is_sensitive,
+        type=config.config_type,
+        documentation=config.documentation,
+    )
+
+
+def _replicas(response: DescribeQuorumResponse, states: Sequence[QuorumReplicaState]) -> list[QuorumReplica]:
+    addresses = {node.node_id: (node.host, node.port) for node in response.nodes}
+    return [
+        QuorumReplica(
+            s.replica_id,
+            *addresses.get(s.replica_id, ("", -1)),
+            s.log_end_offset,
+            s.last_fetch_age_ms,
+            s.last_caught_up_age_ms,
+        )
+        for s in sorted(states, key=lambda s: s.replica_id)
+    ]

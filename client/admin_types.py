@@ -1,0 +1,108 @@
+"""What the admin client takes and gives: plain dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.client.records import TopicPartition
+from strandline.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1: the cluster's default. With `replica_assignments` (partition -> brokers) both are implied."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | int | float | bool] | None = None
+    replica_assignments: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    partition: int
+    leader_id: int
+    """-1: none."""
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    """In order of preference: the first is the preferred leader."""
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    eligible_leader_replicas: tuple[int, ...]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: bytes
+    partitions: list[PartitionDescription]
+    is_internal: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: str
+    """ "topic", "broker", "cluster" (the default of all brokers), "static" (a broker's file), "default"."""
+    read_only: bool = False
+    is_sensitive: bool = False
+    type: str = "string"
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None = None
+    is_fenced: bool = False
+    broker_epoch: int = -1
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller_id: int
+    """The active controller; -1: none known."""
+    brokers: list[BrokerDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    replica_id: int
+    host: str
+    port: int
+    log_end_offset: int
+    last_fetch_age_ms: int = -1
+    last_caught_up_age_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    log_start_offset: int
+    voters: list[QuorumReplica]
+    observers: list[QuorumReplica]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionResult:
+    partition: TopicPartition
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None

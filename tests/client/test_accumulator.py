@@ -1,0 +1,172 @@
+"""The accumulator's rules: partitions, memory, and the fast path."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.client.accumulator import Accumulator, record_size_max
+from strandline.client.errors import BufferFull, ClientError, UnknownTopic
+from strandline.client.options import ProducerOptions
+from strandline.client.partition_queue import PartitionQueue
+from strandline.client.partitioner import murmur2, next_sticky, partition_for_key
+from strandline.protocol.records.reader import iter_records
+
+GOLDEN = {
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+"""From Kafka's own tests of `Utils.murmur2`."""
+
+
+@pytest.mark.parametrize(("key", "hashed"), GOLDEN.items())
+def test_murmur2_is_javas(key: str, hashed: int) -> None:
+    """Another hash would send a key to another partition than the Java clients do."""
+    assert murmur2(key.encode()) == hashed
+    assert partition_for_key(key.encode(), 7) == (hashed & 0x7FFFFFFF) % 7
+
+
+def test_the_sticky_partition_goes_round_those_with_a_leader() -> None:
+    assert [next_sticky(current, [0, 2, 5]) for current in (0, 2, 5, 1)] == [2, 5, 0, 2]
+
+
+class Rig:
+    def __init__(self, **options: object) -> None:
+        self.ready: list[PartitionQueue] = []
+        self.now = 0.0
+        self.accumulator = Accumulator(
+            ProducerOptions(**options),
+            now=lambda: self.now,
+            wall_clock_ms=lambda: 1_700_000_000_000,
+            on_ready=self.ready.append,
+            first_sticky=lambda n: 0,
+        )
+
+    def take_all(self) -> dict[int, list[bytes | None]]:
+        """What would be sent, by partition."""
+        sent: dict[int, list[bytes | None]] = {}
+        for topic in self.accumulator.topics.values():
+            for partition, queue in sorted(topic.queues.items()):
+                if queue.needs_producer_id:
+                    queue.set_producer_id(1, 0)
+                while (batch := queue.take(self.now, partial=True)) is not None:
+                    if not batch.closed:
+                        self.accumulator.on_closed(batch)
+                    assert batch.data is not None
+                    assert len(batch.data) <= max(self.accumulator._options.batch_size, 61 + 100 + 30)
+                    sent.setdefault(partition, []).extend(record.value for record in iter_records(batch.data))
+                    queue.on_acked(batch)
+                    batch.complete(0)
+                    self.accumulator.release(batch)
+        return sent
+
+
+def test_keyless_records_stick_until_the_batch_is_full() -> None:
+    rig = Rig(batch_size=400)
+    rig.accumulator.update_topic("t", 3, [0, 1, 2])
+    partitions = [rig.accumulator.append("t", None, None, bytes(50), None, None).batch.queue.partition for _ in range(30)]
+    runs = [partitions[0]] + [b for a, b in pairwise(partitions) if a != b]
+    assert runs[:4] == [0, 1, 2, 0]
+    assert len(runs) < 12
+
+
+def test_bytes_are_counted_and_given_back() -> None:
+    rig = Rig(batch_size=1000, buffer_memory=3000)
+    rig.accumulator.update_topic("t", 1, [0])
+    with pytest.raises(BufferFull, match="buffer_memory"):
+        _ = [rig.accumulator.append("t", None, None, bytes(500), None, None) for _ in range(100)]
+    assert 0 < rig.accumulator.buffered_bytes <= 3000
+    rig.take_all()
+    assert rig.accumulator.buffered_bytes == 0
+    assert not rig.accumulator.incomplete
+
+
+def test_a_batch_expires_wherever_it_stands() -> None:
+    """Open, ready, or in flight: delivery_timeout_ms counts from the enqueue."""
+    rig = Rig(batch_size=200, delivery_timeout_ms=1000)
+    rig.accumulator.update_topic("t", 1, [0])
+    for _ in range(6):
+        rig.accumulator.append("t", None, None, bytes(100), None, None)
+    queue = rig.accumulator.topics["t"].queues[0]
+    queue.set_producer_id(1, 0)
+    in_flight = queue.take(0.0, partial=False)
+    assert in_flight is not None
+    rig.now = 1.1
+    late = rig.accumulator.expired(rig.now)
+    for batch in late:
+        batch.fail(ClientError("late"))
+        rig.accumulator.release(batch)
+    assert late[0] is in_flight
+    assert len(late) == 6
+    assert queue.idle
+    assert rig.accumulator.buffered_bytes == 0
+    assert not rig.accumulator.bare_open
+
+
+def test_parked_records_come_before_later_ones_and_a_wrong_partition_fails_alone() -> None:
+    rig = Rig()
+    good = rig.accumulator.append("t", None, None, b"1", None, None)
+    wrong = rig.accumulator.append("t", 9, None, b"2", None, None)
+    rig.accumulator.update_topic("t", 1, [0])
+    rig.accumulator.append("t", None, None, b"3", None, None)
+    assert wrong.done
+    with pytest.raises(UnknownTopic):
+        wrong.result()
+    assert rig.take_all() == {0: [b"1", b"3"]}
+    assert good.result().offset == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["one", "many", "key", "partition", "rich"]),
+            st.integers(0, 100),
+            st.integers(1, 30),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_the_way_in_each_partition_keeps_the_order(steps: list[tuple[str, int, int]]) -> None:
+    """Bare, keyed, with headers, in bulk: all of a partition's records leave in the order of their calls."""
+    rig = Rig(batch_size=300)
+    rig.accumulator.update_topic("t", 3, [0, 1, 2])
+    number, expected = 0, {}
+
+    def value(size: int) -> bytes:
+        nonlocal number
+        number += 1
+        return b"%06d" % number + bytes(size % 95)
+
+    for what, size, count in steps:
+        if what == "many":
+            values = [value(size + i) for i in range(count)]
+            receipts = rig.accumulator.append_values("t", values)
+            pairs = list(zip(receipts, values, strict=True))
+        else:
+            one = value(size)
+            key = b"%d" % (size % 5) if what in ("key", "rich") else None
+            headers = [("h", b"x")] if what == "rich" else None
+            partition = size % 3 if what == "partition" else None
+            pairs = [(rig.accumulator.append("t", partition, key, one, headers, None), one)]
+        for receipt, one in pairs:
+            expected.setdefault(receipt.batch.queue.partition, []).append(one)
+    assert rig.take_all() == expected
+    assert rig.accumulator.buffered_bytes == 0
+
+
+@given(st.binary(max_size=20) | st.none(), st.binary(max_size=300) | st.none(), st.integers(0, 3), st.integers(0, 2**40))
+def test_a_records_size_is_never_underestimated(key: bytes | None, value: bytes | None, headers: int, timestamp_ms: int) -> None:
+    """A batch that outgrew its estimate could be refused by the broker as too large."""
+    from strandline.protocol.records.builder import encode_batch
+
+    rich = [("nämé", b"value")] * headers
+    encoded = encode_batch([(None, b"", [], 0), (key, value, rich, timestamp_ms)])
+    assert len(encoded) - 61 - 7 <= record_size_max(key, value, rich)

@@ -1,0 +1,196 @@
+"""Finding the cluster, believing metadata, and errors that say what is wrong with an address."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from random import Random
+
+import pytest
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.client.cluster import Cluster
+from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
+from strandline.client.links import parse_bootstrap
+from strandline.client.metadata import MetadataCache
+from strandline.client.options import ClientOptions
+from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
+
+from .scripted import ScriptedCluster
+
+ID_1, ID_2 = bytes(15) + b"\1", bytes(15) + b"\2"
+
+
+def answer(leader_id: int, leader_epoch: int, topic_id: bytes = ID_1, partitions: int = 1, error: int = 0) -> MetadataResponse:
+    listed = [MetadataPartition(0, i, leader_id, leader_epoch, 0, [1, 2], [1, 2], []) for i in range(partitions)]
+    brokers = [MetadataBroker(1, "a", 1), MetadataBroker(2, "b", 2)]
+    return MetadataResponse(brokers, "c", 101, [MetadataTopic(error, "orders", topic_id, [] if error else listed)])
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lower_leader_epoch_never_replaces_a_higher_one() -> None:
+    """Answers of brokers that lag behind arrive late; believing them would send everything to a deposed leader."""
+    cache = MetadataCache()
+    cache.update(answer(1, 5))
+    assert cache.update(answer(2, 4)) == []
+    assert cache.leader("orders", 0) == 1
+    assert cache.update(answer(2, 6)) == ["orders"]
+    assert cache.leader("orders", 0) == 2
+
+
+def test_a_new_topic_id_is_a_new_topic_whatever_its_epochs() -> None:
+    cache = MetadataCache()
+    cache.update(answer(1, 5, partitions=3))
+    cache.update(answer(2, 0, ID_2))
+    assert cache.leader("orders", 0) == 2
+    assert list(cache.topics["orders"].partitions) == [0]
+    assert cache.names == {ID_2: "orders"}
+
+
+def test_a_deleted_topic_is_forgotten_and_a_leader_hint_is_taken_only_when_it_is_news() -> None:
+    cache = MetadataCache()
+    cache.update(answer(1, 5))
+    assert not cache.update_leader("orders", 0, 2, 5)
+    assert not cache.update_leader("orders", 0, 9, 6), "an unknown broker cannot be asked"
+    assert cache.update_leader("orders", 0, 2, 6)
+    cache.forget_leader("orders", 0, 1)
+    assert cache.leader("orders", 0) == 2
+    cache.forget_leader("orders", 0, 2)
+    assert cache.leader("orders", 0) == -1
+    assert cache.update(answer(-1, -1, error=3)) == ["orders"]
+    assert not cache.topics
+    assert not cache.names
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_bootstrap_addresses() -> None:
+    assert parse_bootstrap("a:1, b:2,,a:1") == [("a", 1), ("b", 2)]
+    assert parse_bootstrap(["[::1]:9092"]) == [("::1", 9092)]
+    for wrong in ("", "host", "host:", ":9", "host:x", "host:70000"):
+        with pytest.raises(UsageError):
+            parse_bootstrap(wrong)
+
+
+async def test_a_cluster_that_is_down_is_one_clear_sentence_soon() -> None:
+    producer = Producer(bootstrap_servers="127.0.0.1:1,127.0.0.1:2", connect_timeout_ms=100)
+    with pytest.raises(NoBrokersAvailable, match=r"127.0.0.1:1, 127.0.0.1:2: .*127.0.0.1:1: Connection refused") as down:
+        async with asyncio.timeout(2):
+            await producer.start()
+    assert "\n" not in str(down.value)
+    assert down.value.retriable
+
+
+async def test_one_live_bootstrap_address_is_enough() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        servers = f"127.0.0.1:1,127.0.0.1:{cluster.brokers[2].port}"
+        async with Producer(bootstrap_servers=servers) as producer:
+            assert (await producer.send_and_wait("orders", b"v")).offset == 0
+
+
+async def test_wrong_advertised_addresses_are_named() -> None:
+    """The classic: the bootstrap answers, and what it advertises cannot be reached from here."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        cluster.advertised[1] = ("127.0.0.1", 1)
+        async with Producer(bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=300, connect_timeout_ms=200) as producer:
+            with pytest.raises(Exception, match=r"127.0.0.1:1\b") as lost:
+                await producer.send_and_wait("orders", b"v")
+            assert "Connection refused" in str(lost.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "spoken"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (b"\x15\x03\x01\x00\x02\x02\x46", "TLS")]
+)
+async def test_a_port_that_speaks_something_else_is_recognised(reply: bytes, spoken: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4)
+        writer.write(reply)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NoBrokersAvailable, match=f"this port speaks {spoken}"):
+            await Producer(bootstrap_servers=f"127.0.0.1:{port}", connect_timeout_ms=200).start()
+    assert ssl.PROTOCOL_TLS_CLIENT
+
+
+async def test_a_controller_is_not_a_broker() -> None:
+    async with ScriptedCluster(1) as cluster:
+        assert cluster.brokers[1].server is not None
+        cluster.brokers[1].server.role = "controller"
+        with pytest.raises(NoBrokersAvailable, match="is a controller"):
+            await Producer(bootstrap_servers=cluster.bootstrap, connect_timeout_ms=200).start()
+
+
+async def test_a_thousand_askers_make_one_request() -> None:
+    async with ScriptedCluster(1) as cluster:
+        client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
+        await client.start()
+        before = cluster.metadata_requests
+        await asyncio.gather(*(client.refresh(1000) for _ in range(1000)))
+        assert cluster.metadata_requests - before == 1
+        await client.close()
+
+
+async def test_a_broker_that_hangs_delays_metadata_by_a_moment_only() -> None:
+    async with ScriptedCluster() as cluster:
+        client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
+        await client.start()
+        cluster.brokers[1].hanging = cluster.brokers[2].hanging = True
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for _ in range(3):
+            await client.refresh(5000)
+        assert loop.time() - started < 3 * 0.6
+        await client.close()
+
+
+async def test_a_cancelled_background_task_is_started_again() -> None:
+    """Test frameworks cancel every task they see; the next asker brings the refresh back."""
+    async with ScriptedCluster(1) as cluster:
+        client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
+        await client.start()
+        client.request_refresh()
+        await asyncio.sleep(0)
+        assert client._task is not None
+        client._task.cancel()
+        await client.refresh(1000)
+        await client.close()
+
+
+# -- admin ------------------------------------------------------------------------------------------------------------
+
+
+async def test_topics_are_created_described_and_deleted() -> None:
+    async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        (orders,) = await admin.create_topics([NewTopic("orders", partitions=3)])
+        assert [p.leader_id for p in orders.partitions] == [1, 2, 3]
+        assert await admin.list_topics() == ["orders"]
+        with pytest.raises(RequestFailed, match=r"orders.*TOPIC_ALREADY_EXISTS") as exists:
+            await admin.create_topics(["orders"])
+        assert not exists.value.retriable
+        await admin.delete_topics(["orders"])
+        with pytest.raises(UnknownTopic):
+            await admin.delete_topics(["orders"])
+        with pytest.raises(UnknownTopic, match="orders"):
+            await admin.describe_topics(["orders"])
+        assert [broker.broker_id for broker in (await admin.describe_cluster()).brokers] == [1, 2, 3]
+
+
+async def test_an_admin_call_ends_at_its_timeout() -> None:
+    async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for broker in cluster.brokers.values():
+            broker.hanging = True
+        async with asyncio.timeout(2):
+            with pytest.raises(RequestTimeout):
+                await admin.create_topics(["orders"], timeout_ms=200)
+            with pytest.raises(RequestTimeout):
+                await admin.describe_cluster(timeout_ms=200)
+            with pytest.raises(UsageError):
+                await admin.describe_configs("planet", "x")
