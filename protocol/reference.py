@@ -70,7 +70,7 @@ def _describe_api(api: Api) -> Iterator[str]:
             yield from _describe_fields(part)
 
 
-def _describe_fields(cls: type[Message]) -> Iterator[str]:
+def _describe_fields(cls: type[msgspec.Struct]) -> Iterator[str]:
     text = _doc(cls)
     if text:
         yield text + "\n\n"
@@ -83,20 +83,20 @@ def _describe_fields(cls: type[Message]) -> Iterator[str]:
         yield f"| {field.name} | {_type_name(field.type)} | {_default(field)} |\n"
 
 
-def _struct(cls: type[Message]) -> schema.StructType:
+def _struct(cls: type[msgspec.Struct]) -> schema.StructType:
     kind = schema.type_info(cls)
     assert isinstance(kind, schema.StructType)
     return kind
 
 
-def _doc(cls: type[Message]) -> str:
+def _doc(cls: type[msgspec.Struct]) -> str:
     """A class's own docstring as one paragraph."""
     return " ".join(inspect.cleandoc(cls.__doc__).split()) if cls.__doc__ and "__doc__" in vars(cls) else ""
 
 
-def _parts(cls: type[Message]) -> list[type[Message]]:
+def _parts(cls: type[Message]) -> list[type[msgspec.Struct]]:
     """The structures within a message, each once, in the order of their first use."""
-    found: list[type[Message]] = []
+    found: list[type[msgspec.Struct]] = []
 
     def walk(kind: Any) -> None:
         match kind:

@@ -10,11 +10,9 @@ since it was sent means that the peer is gone without a word (a half-open connec
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable
-from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from strandline.protocol import frames
@@ -23,7 +21,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import tune_socket
+from strandline.protocol.rpc.sockets import describe_os_error, tune_socket
 
 log = structlog.get_logger()
 
@@ -33,7 +31,7 @@ _API_VERSION = 0
 _CORRELATION_MASK = 2**31 - 1
 
 
-class _Pending(NamedTuple):
+class _Pending(msgspec.Struct, eq=False):
     api_key: int
     on_response: OnResponse
     sent_at: float
@@ -115,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             reason = f"no answer within {connect_timeout_ms} ms"
         except (OSError, UnicodeError) as e:
-            reason = _reason(e)
+            reason = describe_os_error(e)
         else:
             return connection
         raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: {reason}")
@@ -275,10 +273,3 @@ class Connection(asyncio.BufferedProtocol):
             self._tell(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
         if not self.closed and any(self._last_received_at < request.sent_at for _, request in expired):
             self._give_up(self._network_error("nothing was received, the peer is taken for gone"))
-
-
-def _reason(e: Exception) -> str:
-    """What the system says; the event loops word it differently."""
-    if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:
-        return os.strerror(e.errno)
-    return getattr(e, "strerror", None) or str(e)

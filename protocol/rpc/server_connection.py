@@ -49,7 +49,7 @@ class Limits:
     """Unsent response bytes at which reading pauses."""
     write_buffer_bytes_max: int = 256 * MIB
     """Unsent response bytes at which the connection is closed. Larger than any single response."""
-    write_stall_ms_max: int = 60_000
+    write_stall_ms_max: int = 30_000
     """How long a peer may read nothing of what waits for it."""
     frame_ms_max: int = 30_000
     """From a frame's first byte to its last (time in which we paused reading is not counted)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 from typing import Any
@@ -15,7 +16,8 @@ _KEEPALIVE_IDLE_S = 10
 _KEEPALIVE_INTERVAL_S = 5
 _KEEPALIVE_PROBES = 3
 _UNACKNOWLEDGED_MS_MAX = 30_000
-"""Sent bytes that the peer's kernel does not acknowledge for this long end the connection (a pulled cable)."""
+"""Bytes that the peer's kernel does not acknowledge, or has no room for, end the connection after this (a pulled cable,
+a stopped process). On Linux this also takes the place of the number of keepalive probes."""
 
 
 def tune_socket(transport: asyncio.BaseTransport) -> None:
@@ -39,6 +41,13 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
 def describe_peer(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else str(name or "?")
+
+
+def describe_os_error(e: Exception) -> str:
+    """What the system says; the event loops word it differently."""
+    if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:
+        return os.strerror(e.errno)
+    return getattr(e, "strerror", None) or str(e)
 
 
 def open_files_max() -> int:

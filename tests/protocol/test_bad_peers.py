@@ -12,7 +12,6 @@ import resource
 import socket
 
 import pytest
-import uvloop
 from rpc_world import TOPIC_ID, Parking, produce, produce_frame, raw_peer, request_frame, serving, until
 from structlog.testing import capture_logs
 
@@ -21,19 +20,6 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProduceResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import Limits
-
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(params=LOOPS)
-def on_loop(request):
-    """Runs a coroutine function on each kind of event loop."""
-
-    def run(scenario):
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(asyncio.wait_for(scenario(), 20))
-
-    return run
 
 
 async def still_serves(peer, correlation_id=77):

@@ -6,7 +6,6 @@ import asyncio
 import socket
 
 import pytest
-import uvloop
 from rpc_world import Parking, on_produce, produce, produce_frame, raw_peer, serving, until
 from structlog.testing import capture_logs
 
@@ -16,19 +15,6 @@ from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataReque
 from strandline.protocol.messages.data import ProduceResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import Limits, Server
-
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(params=LOOPS)
-def on_loop(request):
-    """Runs a coroutine function on each kind of event loop."""
-
-    def run(scenario):
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(asyncio.wait_for(scenario(), 20))
-
-    return run
 
 
 def base_offset(response):
@@ -270,6 +256,17 @@ def test_a_refused_connect_says_where_and_why(on_loop):
         with pytest.raises(BrokerError, match=f"could not connect to 127.0.0.1:{port}: Connection refused") as e:
             await Connection.connect("127.0.0.1", port, client_id="me")
         assert e.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    on_loop(scenario)
+
+
+def test_an_address_in_use_is_told_as_such(on_loop):
+    async def scenario():
+        async with serving() as (_, port):
+            second = Server({}, role="broker", node_id=2, cluster_id=None, incarnation_id=bytes(16))
+            with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+                await second.start("127.0.0.1", port)
+            await second.stop()
 
     on_loop(scenario)
 
