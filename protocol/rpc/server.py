@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from strandline.protocol.apis import API_VERSIONS, APIS
-from strandline.protocol.errors import ErrorCode, UsageError
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
-from strandline.protocol.rpc.sockets import BadPeerLog, describe_os_error, open_files_max
+from strandline.protocol.rpc.sockets import BadPeerLog, open_files_max
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
@@ -61,15 +61,12 @@ class Server:
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the bound port (of interest when `port` is 0)."""
+        """Listen; returns the bound port (of interest when `port` is 0). Raises OSError when the address is taken."""
         self._loop = asyncio.get_running_loop()
         self._connections_max = min(self.limits.max_connections, open_files_max() - self.limits.reserved_files)
-        try:
-            self._listener = await self._loop.create_server(
-                self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True
-            )
-        except OSError as e:
-            raise UsageError(f"cannot listen on {host}:{port}: {describe_os_error(e)}") from e
+        self._listener = await self._loop.create_server(
+            self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True
+        )
         self._schedule_sweep()
         return int(self._listener.sockets[0].getsockname()[1])
 
