@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
@@ -58,15 +59,37 @@ class ExistingLog(NamedTuple):
     topic_id: bytes
 
 
+class CheckpointOrder:
+    """What was written last, by path. One write at a time: the loop and a thread may both have one to make."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.taken = 0
+        """Counts the moments at which checkpoints were taken."""
+        self.written: dict[str, tuple[int, bytes]] = {}
+
+
 class CheckpointFiles(NamedTuple):
-    """Checkpoints as they were at one moment; `write` may take place on a thread."""
+    """Checkpoints as they were at one moment; `write` may take place on a thread.
+
+    An older one never replaces a newer one: offsets may have been lowered in between, and a checkpoint that still
+    vouches for what was truncated would be a lie. What has not changed is not written again.
+    """
 
     files: Files
     contents: list[tuple[str, bytes]]
+    moment: int
+    order: CheckpointOrder
 
     def write(self) -> None:
-        for path, data in self.contents:
-            self.files.write_atomic(path, data)
+        with self.order.lock:
+            for path, data in self.contents:
+                moment, last = self.order.written.get(path, (-1, None))
+                if moment > self.moment:
+                    continue
+                if data != last:
+                    self.files.write_atomic(path, data)
+                self.order.written[path] = self.moment, data
 
 
 def log_name(topic: str, partition: int) -> str:
@@ -113,6 +136,7 @@ class LogDir:
         self._departed: set[TopicPartition] = set()
         """Deleted logs that a checkpoint file on the disk may still speak of."""
         self._leaving: list[str] = []
+        self._order = CheckpointOrder()
 
     @classmethod
     def open(
@@ -341,7 +365,7 @@ class LogDir:
             self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save),
             self.high_watermark_checkpoint(),
         ]
-        return CheckpointFiles(self.files, [content for part in parts for content in part.contents])
+        return self._taken([content for part in parts for content in part.contents])
 
     def high_watermark_checkpoint(self) -> CheckpointFiles:
         return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
@@ -354,7 +378,11 @@ class LogDir:
             offset = offset_of(log)
             if offset is not None:
                 offsets[key] = offset
-        return CheckpointFiles(self.files, [(join(self.path, name), OffsetCheckpoint.encode(offsets))])
+        return self._taken([(join(self.path, name), OffsetCheckpoint.encode(offsets))])
+
+    def _taken(self, contents: list[tuple[str, bytes]]) -> CheckpointFiles:
+        self._order.taken += 1
+        return CheckpointFiles(self.files, contents, self._order.taken, self._order)
 
     def _write(self, checkpoint: CheckpointFiles) -> None:
         self._check_online()

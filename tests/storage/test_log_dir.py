@@ -335,3 +335,20 @@ def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
             assert 0 <= log.high_watermark <= log.log_end_offset
         assert not any(held.values())
         log_dir.close()
+
+
+def test_an_older_checkpoint_never_replaces_a_newer_one_and_what_did_not_change_is_not_written_again() -> None:
+    """A thread may write what was taken before a truncation after the loop wrote what it is now."""
+    files = MemoryFiles()
+    log_dir = LogDir.open(files, "/data", node_id=1, cluster_id="c")
+    log = log_dir.open_log("orders", 0, b"t" * 16, LogConfig(), 0)
+    log.high_watermark = 20
+    older = log_dir.high_watermark_checkpoint()
+    log.high_watermark = 10
+    log_dir.checkpoint_high_watermarks()
+    older.write()
+    assert files.read("/data/replication-offset-checkpoint").split()[-1] == b"10"
+    files.fail_next("write_atomic", "*", 5)
+    files.fail_next("write", "*checkpoint*", 5)
+    log_dir.checkpoint_high_watermarks()
+    assert log_dir.offline is None
