@@ -91,7 +91,8 @@ class OffsetIndex(_Index):
         return cls(files, path, data, saved=True)
 
     def append(self, relative_offset: int, position: int) -> None:
-        self._add(relative_offset, position)
+        self.entries += _OFFSET_ENTRY.pack(relative_offset, position)
+        self._saved = False
 
     def lookup(self, relative_offset: int) -> tuple[int, int]:
         """The last entry at or below the offset; (0, 0), the segment's start, when there is none."""

@@ -59,6 +59,7 @@ def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
 
 class Segment:
     __slots__ = (
+        "_indexed_timestamp",
         "_offset_index",
         "_time_index",
         "_unindexed",
@@ -86,6 +87,8 @@ class Segment:
         """The last offset of the first batch that has it."""
         self._unindexed = 0
         """Bytes appended since the last index entry."""
+        self._indexed_timestamp = NO_TIMESTAMP
+        """Not above the time index's last entry: saves a look at it per append."""
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
 
@@ -130,8 +133,9 @@ class Segment:
                 self.first_timestamp = timestamp
         if self._unindexed > index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
-            if timestamp >= self.max_timestamp:
-                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            if self.max_timestamp > self._indexed_timestamp and timestamp == self.max_timestamp:
+                self.time_index.maybe_append(timestamp, self.max_timestamp_offset - self.base_offset)
+                self._indexed_timestamp = timestamp
             self._unindexed = 0
         self._unindexed += size
 
@@ -196,7 +200,7 @@ class Segment:
         self._offset_index = OffsetIndex(self.files, self.path(INDEX_SUFFIX))
         self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX))
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
-        self.first_timestamp = NO_TIMESTAMP
+        self.first_timestamp = self._indexed_timestamp = NO_TIMESTAMP
         self._unindexed = 0
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
@@ -301,6 +305,7 @@ class Segment:
         self.file.truncate(position)
         index.truncate_to_position(position)
         times.truncate_from(offset - self.base_offset)
+        self._indexed_timestamp = NO_TIMESTAMP
         self.max_timestamp, relative = times.last()
         self.max_timestamp_offset = self.base_offset + relative
         _, last = index.last()

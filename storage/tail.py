@@ -21,22 +21,20 @@ _COMPACT_AT = 256
 class TailBudget:
     """About how many bytes the tails of all logs may hold together."""
 
-    __slots__ = ("_queue", "batches_max", "bytes", "bytes_max")
+    __slots__ = ("batches_max", "bytes", "bytes_max", "queue")
 
     def __init__(self, bytes_max: int = 4 << 20, batches_max: int = 16_384) -> None:
         self.bytes_max = bytes_max
         self.batches_max = batches_max
         self.bytes = 0
         """The sum over all tails."""
-        self._queue: deque[RecentTail] = deque()
+        self.queue: deque[RecentTail] = deque()
         """One entry per batch that was added, oldest first. A truncation leaves entries behind that then evict
         another batch of the same tail, or nothing; `batches_max` bounds them."""
 
-    def add(self, tail: RecentTail, size: int) -> None:
-        self._queue.append(tail)
-        self.bytes += size
-        while self.bytes > self.bytes_max or len(self._queue) > self.batches_max:
-            self.bytes -= self._queue.popleft().drop_oldest()
+    def make_room(self) -> None:
+        while self.bytes > self.bytes_max or len(self.queue) > self.batches_max:
+            self.bytes -= self.queue.popleft().drop_oldest()
 
 
 class RecentTail:
@@ -56,7 +54,11 @@ class RecentTail:
         self._starts.append(base_offset)
         self._next_offsets.append(next_offset)
         self._buffers.append(buffer)
-        self.budget.add(self, len(buffer))
+        budget = self.budget
+        budget.queue.append(self)
+        budget.bytes += len(buffer)
+        if budget.bytes > budget.bytes_max or len(budget.queue) > budget.batches_max:
+            budget.make_room()
 
     def drop_oldest(self) -> int:
         """Returns the bytes given back."""

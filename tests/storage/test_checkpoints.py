@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.protocol.errors import UsageError
@@ -26,6 +26,7 @@ def test_offset_checkpoint_is_kafka_s_text() -> None:
     assert PartitionMetadata.encode(bytes(16)) == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n"
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.tuples(st.from_regex(r"\A[a-zA-Z0-9._-]{1,20}\Z"), st.integers(0, 999)), st.integers(0, 2**63 - 1)))
 def test_offset_checkpoint_round_trip(offsets: dict[tuple[str, int], int]) -> None:
     assert OffsetCheckpoint.decode(OffsetCheckpoint.encode(offsets)) == offsets
@@ -64,6 +65,7 @@ def test_a_damaged_offset_checkpoint_is_told(data: bytes) -> None:
     assert OffsetCheckpoint.decode(data) is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_parsers_survive_any_bytes(data: bytes) -> None:
     OffsetCheckpoint.decode(data)
@@ -81,6 +83,7 @@ def test_epochs_that_no_log_can_have_written_are_refused() -> None:
     assert LeaderEpochCheckpoint.decode(b"0\n2\n2 10\n3 5\n") is None
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=16, max_size=16))
 def test_uuid_text_is_unpadded_base64url(raw: bytes) -> None:
     assert uuid_from_text(uuid_to_text(raw)) == raw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from storage_kit import NOW_MS, batch, fill, open_log
 
@@ -19,6 +19,7 @@ def model_of(record_epochs: list[int]) -> LeaderEpochCache:
     return cache
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), max_size=20).map(sorted), st.integers(-1, 8))
 def test_end_of_an_epoch_is_where_the_next_newer_record_begins(record_epochs: list[int], asked: int) -> None:
     """The definition of KIP-101, read off the records themselves."""
@@ -35,6 +36,7 @@ def test_end_of_an_epoch_is_where_the_next_newer_record_begins(record_epochs: li
         assert answer == (asked, 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.integers(0, 25))
 def test_truncation_leaves_what_the_remaining_records_would_have_built(record_epochs: list[int], end: int) -> None:
     cache = model_of(record_epochs)
@@ -42,6 +44,7 @@ def test_truncation_leaves_what_the_remaining_records_would_have_built(record_ep
     assert cache.entries == model_of(record_epochs[:end]).entries
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20).map(sorted), st.data())
 def test_raising_the_log_start_keeps_every_remaining_record_s_epoch(record_epochs: list[int], data: st.DataObject) -> None:
     cache = model_of(record_epochs)
@@ -51,6 +54,7 @@ def test_raising_the_log_start_keeps_every_remaining_record_s_epoch(record_epoch
     assert cache.entries[0][1] >= start or start == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), max_size=30))
 def test_epochs_increase_and_offsets_never_decrease_whatever_is_assigned(assignments: list[tuple[int, int]]) -> None:
     """I11, also for contradicting leaders: the newest assignment wins."""
