@@ -63,7 +63,7 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the bound port (of interest when `port` is 0). Raises OSError when the address is taken."""
         self._loop = asyncio.get_running_loop()
-        self._connections_max = min(self.limits.max_connections, open_files_max() - self.limits.reserved_files)
+        self._connections_max = self.limits.connections_max(open_files_max())
         self._listener = await self._loop.create_server(
             self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True
         )

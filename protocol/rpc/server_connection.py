@@ -56,7 +56,7 @@ class Limits:
     idle_ms_max: int = 600_000
     """Without a request and with none in flight."""
     max_connections: int = 10_000
-    """Also bounded by the process's limit of open files, less `reserved_files` for the log."""
+    """Also bounded by the process's limit of open files, of which `reserved_files` (at most half) are left to the log."""
     reserved_files: int = 256
     accept_backlog: int = 1024
 
@@ -65,6 +65,9 @@ class Limits:
             raise UsageError("limits of a connection must be at least 1")
         if self.write_buffer_bytes_high > self.write_buffer_bytes_max:
             raise UsageError("write_buffer_bytes_high must not be larger than write_buffer_bytes_max")
+
+    def connections_max(self, open_files_max: int) -> int:
+        return min(self.max_connections, max(open_files_max - self.reserved_files, open_files_max // 2))
 
 
 class ServerRequest(msgspec.Struct, eq=False):
