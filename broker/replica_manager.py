@@ -215,7 +215,9 @@ class ReplicaManager:
         if partition is None:
             name = self.image.topics_by_id[key[0]].name
             settings = self._topic_config(name)
-            partition = Partition(key, name, self._open(name, key, settings), self._context, settings["min.insync.replicas"])
+            opened = self._open(name, key, settings)
+            opened.config = log_config(settings)  # it may have been opened before the settings were known
+            partition = Partition(key, name, opened, self._context, settings["min.insync.replicas"])
             self.partitions[key] = partition
         return partition
 

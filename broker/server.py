@@ -1,7 +1,7 @@
 """A broker process: everything wired together, started in order, stopped in order.
 
-Start: lock the data directory, bind the listeners, find the quorum, register, catch up with the metadata log, open and
-recover the logs that it names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
+Start: lock the data directory, recover its logs, bind the listeners, find the quorum, register, catch up with the
+metadata log, take the roles that it names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
 when it is unfenced.
 
 Stop: hand leadership over (controlled shutdown), answer who waits, write the checkpoints, flush, close, and leave the
@@ -131,6 +131,7 @@ class BrokerServer:
         self.failure = asyncio.get_running_loop().create_future()
         try:
             self._open_log_dir()
+            await self._recover_logs()
             listeners = await self._bind()
             self.lifecycle.core.identity = self._identity(listeners)
             self.metadata.start()
@@ -150,7 +151,12 @@ class BrokerServer:
         self.log_dir = LogDir.open(
             self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
         )
-        self.upkeep = LogUpkeep(self.log_dir, self._files, wall_clock_ms=self._doors.wall_clock_ms)
+        self.upkeep = LogUpkeep(
+            self.log_dir,
+            self._files,
+            wall_clock_ms=self._doors.wall_clock_ms,
+            on_disk_error=lambda error: self.replicas.on_disk_error(error),
+        )
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
             log_dir=self.log_dir,
@@ -169,6 +175,12 @@ class BrokerServer:
             run_blocking=_run_blocking,
             on_log_dir_failed=self._on_log_dir_failed,
         )
+
+    async def _recover_logs(self) -> None:
+        try:
+            await self.upkeep.recover()
+        except DiskError as e:
+            raise UsageError(f"data directory {self.config.data_dir} cannot be used: {e}") from None
 
     async def _bind(self) -> tuple[Listener, ...]:
         """Listen everywhere; returns the addresses to advertise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import structlog
@@ -10,7 +11,7 @@ import structlog
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
 from strandline.storage.files import DiskError, Files
-from strandline.storage.log import Log
+from strandline.storage.log import FlushWork, Log, LogConfig
 from strandline.storage.log_dir import LogDir
 
 log = structlog.get_logger()
@@ -20,15 +21,59 @@ LOGS_PER_TURN = 50
 
 
 class LogUpkeep:
-    def __init__(self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
+    ) -> None:
         self._log_dir = log_dir
         self._files = files
         self._wall_clock_ms = wall_clock_ms
+        self._on_disk_error = on_disk_error
+
+    async def recover(self) -> None:
+        """Open every log that is here, before the broker registers: after a crash each one scans its tail, and that may
+        take long. On a thread, so that an impatient SIGTERM is heard; then no further log is begun."""
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+        work = loop.run_in_executor(None, self._open_all, cancelled)
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait({work})
+            raise
+
+    def _open_all(self, cancelled: threading.Event) -> None:
+        now_ms = self._wall_clock_ms()
+        existing = self._log_dir.existing_logs()
+        for topic, partition, topic_id in existing:
+            if cancelled.is_set():
+                return
+            self._log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
+        if existing:
+            log.info("logs.recovered", logs=len(existing), clean=self._log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """Recovery points and log starts."""
-        self._log_dir.checkpoint_recovery_points()
-        self._log_dir.checkpoint_log_starts()
+        """Make closed segments durable, then write down that they are. The disk's part is on a thread."""
+        work = self._log_dir.flush_work()
+        self._aside(lambda: [item.run() for _, item in work], lambda: self._on_flushed(work))
+
+    def _on_flushed(self, work: list[tuple[Log, FlushWork]]) -> None:
+        for log_, item in work:
+            log_.on_flushed(item)
+        self._aside(self._log_dir.checkpoints().write)
+
+    def _aside(self, work: Callable[[], object], then: Callable[[], None] | None = None) -> None:
+        """On a thread, then on the loop; a disk error is told instead."""
+
+        def on_done(done: asyncio.Future[object]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, DiskError):
+                self._on_disk_error(error)
+            elif error is not None:
+                log.error("upkeep.failed", exc_info=error)
+            elif then is not None and not done.cancelled():
+                then()
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
 
     def flush_due(self, replicas: ReplicaManager) -> None:
         now_ms = self._wall_clock_ms()

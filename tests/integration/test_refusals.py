@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from strandline.protocol.messages.cluster import (
 )
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
-from strandline.storage.files import MemoryFiles
+from strandline.storage.files import File, MemoryFiles
 
 
 async def refused_start(cluster: Cluster, node: int, files: MemoryFiles | None = None, **changes: Any) -> str:
@@ -164,3 +165,44 @@ async def test_the_handshake_says_who_answers() -> None:
         answer = await cluster.ask(1, apis.API_VERSIONS, ApiVersionsRequest())
         assert (answer.role, answer.node_id, answer.cluster_id) == ("broker", 1, CLUSTER_ID)
         assert answer.incarnation_id == cluster.brokers[1].incarnation_id
+
+
+class GatedFiles(MemoryFiles):
+    """A slow disk: opening a log's file waits until the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waited = threading.Event()
+
+    def open(self, path: str, *, create: bool) -> File:
+        if path.endswith(".log") and not self.gate.is_set():
+            self.waited.set()
+            assert self.gate.wait(10)
+        return super().open(path, create=create)
+
+
+async def test_a_stop_during_recovery_ends_it_after_the_log_at_hand_and_the_next_start_recovers() -> None:
+    """F22. Nothing is registered, listened to or locked afterwards, and the directory still counts as not clean."""
+    async with Cluster(files=GatedFiles) as cluster:
+        topic = await cluster.create_topic("orders", partitions=3)
+        for partition in range(3):
+            await cluster.produce(topic, "a", partition=partition)
+        await cluster.kill(1)
+        files = cluster.files[1]
+        assert isinstance(files, GatedFiles)
+        files.gate.clear()
+        start = asyncio.ensure_future(cluster.start(1))
+        await wait_until(files.waited.is_set, what="it recovers")
+        start.cancel()
+        await asyncio.sleep(0)
+        assert not start.done(), "a log that is being opened is not left behind half open"
+        files.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not files.exists("/data/broker-1/.kafka_cleanshutdown")
+        await cluster.start(1)
+        await cluster.ready()
+        for partition in range(3):
+            assert (await cluster.fetch(1, topic.topic_id, partition=partition))[1] == ["a"]
