@@ -21,7 +21,8 @@ from strandline.client.partitioner import next_sticky, partition_for_key
 from strandline.client.receipts import Receipt, Receipts
 from strandline.protocol.records.batch import HEADER_SIZE
 
-MAX_TIMESTAMP_BYTES = 10
+RICH_OVERHEAD = BARE_OVERHEAD + 15
+"""The most that any record needs beside key, value and headers: its own timestamp, the key's length."""
 
 
 class TopicQueues:
@@ -99,44 +100,61 @@ class Accumulator:
         timestamp_ms: int | None,
     ) -> Receipt:
         """Take one record. BufferFull, RecordTooLarge or UnknownTopic change nothing."""
-        size = record_size_max(key, value, headers)
+        topic = self.topics.get(name)
+        size = RICH_OVERHEAD
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers is not None:
+            size += headers_size_max(headers)
         if size > self._record_bytes_max:
             raise RecordTooLarge(f"a record of {size} bytes for {name} is larger than max_request_size allows")
-        topic = self.topics.get(name)
         if topic is None:
             return self._park(name, partition, key, value, headers, timestamp_ms, size)
-        return self._append(topic, partition, key, value, headers, timestamp_ms, size, force=False)
+        queue = topic.queues.get(self._choose(topic, partition, key))
+        batch = None if queue is None else queue.open
+        if batch is None or batch.room < size:
+            batch = self._batch_for(topic, partition, key, size)
+        return self._put(topic, batch, key, value, headers, timestamp_ms, size)
 
-    def _append(
+    def _put(
         self,
         topic: TopicQueues,
-        partition: int | None,
+        batch: Batch,
         key: bytes | None,
         value: bytes | None,
         headers: Headers | None,
         timestamp_ms: int | None,
         size: int,
-        force: bool,
     ) -> Receipt:
-        chosen = self._choose(topic, partition, key)
-        batch = self.queue(topic, chosen).open
-        if batch is None or batch.room < size:
-            if not force:
-                self._check_room(max(self._options.batch_size, HEADER_SIZE + size))
-            if batch is not None:
-                self.close(batch)
-                chosen = self._choose(topic, partition, key)
-                batch = self.queue(topic, chosen).open
-                if batch is not None and batch.room < size:
-                    self.close(batch)
-                    batch = None
-            if batch is None:
-                batch = self._open(topic, self.queue(topic, chosen), size)
+        """Into a batch that has room."""
         batch.room -= size
+        was_bare = batch.records is None
         index = batch.append(key, value, headers, timestamp_ms)
-        if batch.records is not None and self.bare_open.get(topic.name) is batch:
+        if was_bare and batch.records is not None and self.bare_open.get(topic.name) is batch:
             del self.bare_open[topic.name]
         return Receipt(batch, index)
+
+    def _batch_for(
+        self, topic: TopicQueues, partition: int | None, key: bytes | None, size: int, *, force: bool = False
+    ) -> Batch:
+        """An open batch with room, opened if need be; a full one is closed. `force`: the bytes were counted before."""
+        chosen = self._choose(topic, partition, key)
+        batch = self.queue(topic, chosen).open
+        if batch is not None and batch.room >= size:
+            return batch
+        if not force:
+            self._check_room(max(self._options.batch_size, HEADER_SIZE + size))
+        if batch is not None:
+            self.close(batch)
+            chosen = self._choose(topic, partition, key)  # The sticky partition moved on.
+            batch = self.queue(topic, chosen).open
+            if batch is not None and batch.room >= size:
+                return batch
+            if batch is not None:
+                self.close(batch)
+        return self._open(topic, self.queue(topic, chosen), size)
 
     def append_values(self, name: str, values: Sequence[bytes]) -> Receipts:
         """Take many keyless records at once: all of them, or none (BufferFull)."""
@@ -146,7 +164,7 @@ class Accumulator:
         largest = max(map(len, values)) + BARE_OVERHEAD
         if largest > self._record_bytes_max:
             raise RecordTooLarge(f"a record of {largest} bytes for {name} is larger than max_request_size allows")
-        ends = [end + i * BARE_OVERHEAD for i, end in enumerate(accumulate(map(len, values)), 1)]
+        ends = list(accumulate(map(BARE_OVERHEAD.__add__, map(len, values))))
         self._check_room(ends[-1] + 2 * max(self._options.batch_size, largest))
         topic = self.topics.get(name)
         if topic is None:
@@ -276,12 +294,13 @@ class Accumulator:
             receipt, partition, key, value, headers, timestamp_ms, size, deadline = record
             self.buffered_bytes -= size
             try:
-                real = self._append(topic, partition, key, value, headers, timestamp_ms, size, force=True)
+                batch = self._batch_for(topic, partition, key, size, force=True)
             except UnknownTopic as e:
                 receipt.batch = Failure(e)
             else:
-                receipt.batch, receipt.index = real.batch, real.index
-                real.batch.deadline = min(real.batch.deadline, deadline)  # type: ignore[attr-defined]
+                real = self._put(topic, batch, key, value, headers, timestamp_ms, size)
+                receipt.batch, receipt.index = batch, real.index
+                batch.deadline = min(batch.deadline, deadline)
         lot.wake()
 
     def fail_parked(self, name: str, error: BaseException) -> int:
@@ -297,14 +316,9 @@ class Accumulator:
         return len(lot.records)
 
 
-def record_size_max(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
-    """An upper bound of one record's bytes in a batch."""
-    size = BARE_OVERHEAD + MAX_TIMESTAMP_BYTES + (0 if value is None else len(value))
-    if key is not None:
-        size += len(key) + 5
-    for name, content in headers or ():
-        size += 4 * len(name) + 10 + (0 if content is None else len(content))
-    return size
+def headers_size_max(headers: Headers) -> int:
+    """An upper bound of the bytes of a record's headers."""
+    return sum(4 * len(name) + 10 + (0 if value is None else len(value)) for name, value in headers)
 
 
 def _last_that_fits(ends: Sequence[int], start: int, limit: int) -> int:

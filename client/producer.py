@@ -117,7 +117,7 @@ class Producer:
         batch = self._bare_open.get(topic)
         if (
             batch is not None
-            and value.__class__ is bytes
+            and type(value) is bytes
             and key is None
             and partition is None
             and headers is None
@@ -147,7 +147,7 @@ class Producer:
         batch = self._bare_open.get(topic)
         if (
             batch is not None
-            and value.__class__ is bytes
+            and type(value) is bytes
             and key is None
             and partition is None
             and headers is None
@@ -159,7 +159,17 @@ class Producer:
                 values = batch.values
                 values.append(value)
                 return Receipt(batch, len(values) - 1)
-        return await self._send_with_patience(topic, value, key, partition, headers, timestamp_ms)
+        accumulator = self._running()
+        if topic not in accumulator.topics:
+            await self.partitions_for(topic)
+        try:
+            receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+        except BufferFull:
+            receipt = await self._send_when_room(topic, value, key, partition, headers, timestamp_ms)
+        if accumulator.batches_closed != self._batches_seen:
+            self._batches_seen = accumulator.batches_closed
+            await asyncio.sleep(0)
+        return receipt
 
     async def send_and_wait(
         self,
@@ -177,7 +187,7 @@ class Producer:
         """Hand over many records at once, all or none (BufferFull). Await the result for where they are."""
         if key is None and partition is None and self._value_serializer is None:
             accumulator = self._running()
-            if any(value.__class__ is not bytes for value in values):
+            if not set(map(type, values)) <= {bytes}:
                 values = [_to_bytes("value", value) for value in values]
                 if None in values:
                     return self._send_each(topic, values, key, partition)
@@ -210,39 +220,35 @@ class Producer:
             value = self._value_serializer(value)
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(key)
-        if topic.__class__ is not str or not topic:
+        if type(value) is not bytes:
+            value = _to_bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _to_bytes("key", key)
+        if headers is not None:
+            headers = _check_headers(headers)
+        if type(topic) is not str or not topic:
             raise UsageError(f"a topic is named by a non-empty str, not {topic!r}")
-        receipt = accumulator.append(
-            topic, partition, _to_bytes("key", key), _to_bytes("value", value), _check_headers(headers), timestamp_ms
-        )
-        self._note_parked(topic)
+        receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
+        if accumulator.parked:
+            self._note_parked(topic)
         return receipt
 
     def _note_parked(self, topic: str) -> None:
         if topic in self._accumulator.parked and self._sender is not None:
             self._sender.on_parked(topic)
 
-    async def _send_with_patience(
+    async def _send_when_room(
         self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
     ) -> Receipt:
-        accumulator = self._running()
-        if topic not in accumulator.topics:
-            await self.partitions_for(topic)
-        deadline = None
+        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
         while True:
+            await self._wait_for_release(deadline)
             try:
                 receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
-                break
             except BufferFull:
-                if deadline is None:
-                    deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
-                await self._wait_for_release(deadline)
-        if deadline is not None:
+                continue
             self._wake_next()
-        if accumulator.batches_closed != self._batches_seen:
-            self._batches_seen = accumulator.batches_closed
-            await asyncio.sleep(0)
-        return receipt
+            return receipt
 
     async def _wait_for_release(self, deadline: float) -> None:
         """Until some batch is done. BufferFull at the deadline."""
@@ -335,7 +341,7 @@ class Producer:
 
 
 def _to_bytes(what: str, data: Any) -> bytes | None:
-    if data is None or data.__class__ is bytes:
+    if data is None or type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
