@@ -1,0 +1,64 @@
+"""`strandline cluster describe`: the brokers and the active controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Bootstrap, Json, new_app, print_json, print_table, run
+
+if TYPE_CHECKING:
+    from strandline.client import BrokerDescription, ClusterDescription
+
+app = new_app("Describe the brokers and the active controller.")
+
+
+@app.callback()
+def _group() -> None:
+    """Describe the brokers and the active controller."""
+
+
+@app.command()
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Describe the cluster. Exit code 3 when no controller is active or a broker is fenced."""
+    cluster = run(_ask(bootstrap))
+    if json:
+        print_json(_to_json(cluster))
+    else:
+        columns = ("broker", "address", "rack", "epoch", "state")
+        print_table(columns, [(b.broker_id, f"{b.host}:{b.port}", b.rack, b.broker_epoch, _state(b)) for b in cluster.brokers])
+        controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
+        print(f"cluster {cluster.cluster_id}, active controller {controller}")
+    if cluster.controller_id < 0 or any(b.is_fenced for b in cluster.brokers):
+        raise typer.Exit(UNHEALTHY)
+
+
+async def _ask(bootstrap: str) -> ClusterDescription:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        return await admin.describe_cluster()
+
+
+def _state(broker: BrokerDescription) -> str:
+    return "fenced" if broker.is_fenced else "shutting down" if broker.in_controlled_shutdown else "ok"
+
+
+def _to_json(cluster: ClusterDescription) -> dict[str, object]:
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller_id,
+        "brokers": [
+            {
+                "broker_id": b.broker_id,
+                "host": b.host,
+                "port": b.port,
+                "rack": b.rack,
+                "is_fenced": b.is_fenced,
+                "broker_epoch": b.broker_epoch,
+                "in_controlled_shutdown": b.in_controlled_shutdown,
+            }
+            for b in cluster.brokers
+        ],
+    }

@@ -1,0 +1,234 @@
+"""The commands of everyday use against a cluster that runs: topics, records, brokers, quorum, elections, a benchmark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from cli_world import Outcome, Up, run, wait_until
+
+pytestmark = pytest.mark.processes
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def call(up: Up) -> Call:
+    """`strandline ...` against the cluster; it has to succeed."""
+
+    def call(*arguments: str, stdin: str = "") -> Outcome:
+        outcome = run(*arguments, stdin=stdin, env={"STRANDLINE_BOOTSTRAP": up.bootstrap})
+        assert outcome.code == 0, outcome.err
+        return outcome
+
+    return call
+
+
+@pytest.fixture
+def topic(call: Call, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, with three partitions."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name)
+    call("topic", "create", name, "--partitions", "3", "--replication-factor", "3")
+    return name
+
+
+def consumed(call: Call, topic: str, *arguments: str) -> list[str]:
+    return call("consume", topic, "--exit-at-end", *arguments).out.splitlines()
+
+
+# -- topics
+
+
+def test_a_topic_is_created_listed_described_and_deleted(call: Call, topic: str) -> None:
+    listed = {t["topic"]: t for t in call("topic", "list", "--json").json()["topics"]}
+    assert (listed[topic]["partitions"], listed[topic]["replication_factor"], listed[topic]["unavailable"]) == (3, 3, 0)
+    assert topic in call("topic", "list").out
+    (described,) = call("topic", "describe", topic, "--json").json()["topics"]
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    assert all(p["leader"] in (1, 2, 3) and sorted(p["replicas"]) == [1, 2, 3] for p in described["partitions"])
+    assert described["configs"]["min.insync.replicas"] == "2"
+    call("topic", "delete", topic)
+    wait_until(lambda: topic not in call("topic", "list").out, "the topic is gone")
+
+
+def test_a_topic_can_be_created_twice_only_on_request(call: Call, topic: str, up: Up) -> None:
+    again = run("topic", "create", topic, "--bootstrap", up.bootstrap)
+    assert again.code == 1
+    assert topic in again.err
+    call("topic", "create", topic, "--if-not-exists")
+
+
+def test_replicas_can_be_assigned_by_hand(call: Call) -> None:
+    call("topic", "create", "by-hand", "--replica-assignment", "3:1,1:2")
+    (described,) = call("topic", "describe", "by-hand", "--json").json()["topics"]
+    assert [p["replicas"] for p in described["partitions"]] == [[3, 1], [1, 2]]
+    assert [p["leader"] for p in described["partitions"]] == [3, 1]
+
+
+def test_partitions_are_added_and_configs_changed(call: Call, topic: str) -> None:
+    call("topic", "alter", topic, "--partitions", "5", "--set", "retention.ms=60000")
+    (described,) = call("topic", "describe", topic, "--json").json()["topics"]
+    assert len(described["partitions"]) == 5
+    assert described["configs"]["retention.ms"] == "60000"
+    call("topic", "alter", topic, "--unset", "retention.ms")
+    (described,) = call("topic", "describe", topic, "--json").json()["topics"]
+    assert described["configs"]["retention.ms"] == "604800000"
+
+
+def test_the_filters_find_nothing_in_a_healthy_cluster(call: Call, topic: str) -> None:
+    for flag in ("--under-replicated", "--unavailable", "--under-min-isr"):
+        assert call("topic", "describe", topic, flag, "--json").json() == {"topics": []}
+
+
+def test_the_filters_find_what_a_stopped_broker_leaves_behind(call: Call, topic: str, up: Up) -> None:
+    """Exit code 3 says it to a script."""
+    assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
+    try:
+        found = run("topic", "describe", topic, "--under-replicated", "--json", "--bootstrap", up.bootstrap)
+        assert found.code == 3
+        (described,) = found.json()["topics"]
+        assert all(3 not in p["isr"] for p in described["partitions"])
+        assert run("cluster", "describe", "--bootstrap", up.bootstrap).code == 3
+    finally:
+        assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
+
+    def healthy() -> bool:
+        return run("topic", "describe", topic, "--under-replicated", "--bootstrap", up.bootstrap).code == 0
+
+    wait_until(healthy, "broker 3 is back in every ISR")
+    wait_until(lambda: run("cluster", "describe", "--bootstrap", up.bootstrap).code == 0, "broker 3 is unfenced")
+
+
+# -- records
+
+
+def test_lines_go_in_and_records_come_out(call: Call, topic: str) -> None:
+    call("produce", topic, "--key-separator", ":", stdin="alice:1 tea\nbob:2 coffee\nno key\n")
+    lines = consumed(call, topic, "--from", "beginning", "--format", r"%k=%v\n")
+    assert sorted(lines) == ["=no key", "alice=1 tea", "bob=2 coffee"]
+    assert sorted(r["value"] for r in call("consume", topic, "--from", "beginning", "--exit-at-end", "--json").lines()) == [
+        "1 tea",
+        "2 coffee",
+        "no key",
+    ]
+
+
+def test_every_field_of_the_format(call: Call, topic: str) -> None:
+    call("produce", topic, "--partition", "1", "--key-separator", ":", stdin="k:v\n")
+    (line,) = consumed(call, topic, "--from", "beginning", "--format", r"%t|%p|%o|%e|%k|%v|%h|%%|\t|\n")
+    assert line == f"{topic}|1|0|0|k|v||%|\t|"
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("beginning", ["a", "b", "c", "d"]), ("2", ["c", "d"]), ("-1", ["d"]), ("-3", ["b", "c", "d"]), ("end", []), ("99", [])],
+)
+def test_reading_starts_where_it_is_told(call: Call, up: Up, start: str, expected: list[str]) -> None:
+    call("topic", "create", "starts", "--partitions", "1", "--replication-factor", "3", "--if-not-exists")
+    if not consumed(call, "starts", "--from", "beginning"):
+        call("produce", "starts", stdin="a\nb\nc\nd\n")
+    assert consumed(call, "starts", "--from", start) == expected
+
+
+def test_a_number_of_records_ends_the_reading(call: Call, topic: str) -> None:
+    call("produce", topic, "--partition", "0", stdin="a\nb\nc\n")
+    assert call("consume", topic, "--from", "beginning", "-n", "2").out.splitlines() == ["a", "b"]
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_every_level_of_acks_delivers(call: Call, acks: str) -> None:
+    call("topic", "create", f"acks-{acks}", "--partitions", "1", "--replication-factor", "3")
+    call("produce", f"acks-{acks}", "--acks", acks, stdin="a\n")
+    # With acks=0 nobody says when it is there.
+    wait_until(lambda: consumed(call, f"acks-{acks}", "--from", "beginning") == ["a"], "the record can be read")
+
+
+def test_a_line_that_is_not_text_arrives_as_it_is(up: Up, call: Call, topic: str) -> None:
+    import subprocess
+
+    from cli_world import COMMAND, ENVIRONMENT
+
+    raw = bytes(b for b in range(256) if b != 10)
+    subprocess.run([*COMMAND, "produce", topic, "--bootstrap", up.bootstrap], input=raw, check=True, env=ENVIRONMENT)
+    arguments = ["consume", topic, "--from", "beginning", "--exit-at-end", "--format", "%v", "--bootstrap", up.bootstrap]
+    assert subprocess.run([*COMMAND, *arguments], capture_output=True, check=True, env=ENVIRONMENT).stdout == raw
+
+
+def test_a_reader_that_had_enough_is_no_error(up: Up, call: Call, topic: str) -> None:
+    """`strandline consume ... | head -1`."""
+    import subprocess
+
+    from cli_world import COMMAND, ENVIRONMENT
+
+    call("produce", topic, stdin="".join(f"{i} {'x' * 100}\n" for i in range(20_000)))
+    command = f"{COMMAND[0]} consume {topic} --from beginning --exit-at-end --bootstrap {up.bootstrap} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, check=True, timeout=30)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+# -- cluster
+
+
+def test_the_cluster_is_described(call: Call) -> None:
+    cluster = call("cluster", "describe", "--json").json()
+    assert cluster["controller_id"] == 101
+    assert [b["broker_id"] for b in cluster["brokers"]] == [1, 2, 3]
+    assert not any(b["is_fenced"] for b in cluster["brokers"])
+    assert "active controller 101" in call("cluster", "describe").out
+
+
+def test_the_quorum_is_described(call: Call) -> None:
+    quorum = call("quorum", "describe", "--json").json()
+    assert quorum["leader_id"] == 101
+    assert [v["replica_id"] for v in quorum["voters"]] == [101]
+    assert sorted(o["replica_id"] for o in quorum["observers"]) == [1, 2, 3]
+    assert "leader 101" in call("quorum", "describe").out
+
+
+def test_the_preferred_leader_is_elected_again(call: Call, up: Up) -> None:
+    """After a restart the partitions stay where they went, until somebody asks."""
+    call("topic", "create", "preferred", "--replica-assignment", "2:1:3")
+    assert call("elect", "preferred", "0", "--preferred", "--json").json()["elected"] is False
+    assert run("node", "stop", "broker-2", "--data", str(up.folder)).code == 0
+    assert run("node", "start", "broker-2", "--data", str(up.folder)).code == 0
+
+    def in_sync() -> bool:
+        (described,) = call("topic", "describe", "preferred", "--json").json()["topics"]
+        return 2 in described["partitions"][0]["isr"]
+
+    wait_until(in_sync, "broker 2 is in sync again")
+    elected = call("elect", "preferred", "0", "--preferred", "--json").json()
+    assert elected == {"topic": "preferred", "partition": 0, "leader": 2, "elected": True}
+    (described,) = call("topic", "describe", "preferred", "--json").json()["topics"]
+    assert described["partitions"][0]["leader"] == 2
+
+
+# -- log and bench
+
+
+def test_the_segments_of_a_running_broker_can_be_dumped(call: Call, topic: str, up: Up) -> None:
+    call("produce", topic, "--partition", "0", stdin="a\nb\n")
+    (described,) = call("topic", "describe", topic, "--json").json()["topics"]
+    leader = described["partitions"][0]["leader"]
+    segment = up.folder / f"broker-{leader}" / "data" / f"{topic}-0" / f"{0:020}.log"
+    batches = call("log", "dump", str(segment), "--records", "--json").lines()
+    assert [r["value"] for batch in batches for r in batch["records"]] == ["a", "b"]
+    assert all(batch["crc_ok"] for batch in batches)
+
+
+def test_the_metadata_log_can_be_dumped(call: Call, up: Up) -> None:
+    segment = up.folder / "controller-101" / "data" / "__cluster_metadata-0" / f"{0:020}.log"
+    batches = call("log", "dump", str(segment), "--records", "--json").lines()
+    assert batches[0]["is_control"]
+    assert "LeaderChange" in batches[0]["records"][0]["control"]
+
+
+@pytest.mark.parametrize("load", ["produce", "consume", "latency"])
+def test_a_benchmark_reports_its_figures(call: Call, load: str) -> None:
+    figures = call("bench", load, "--topic", "bench-small", "--records", "2000", "--record-size", "50", "--json").json()
+    assert {"records_per_s", "mb_per_s", "p50_ms", "p99_ms", "max_gap_ms"} <= figures.keys()
+    assert figures["records"] >= 2000
+    assert figures["records_per_s"] > 0
+    assert figures["p50_ms"] <= figures["p99_ms"]
