@@ -18,6 +18,7 @@ import errno as errno_codes
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from strandline.protocol.errors import StrandlineError
 
@@ -151,6 +152,10 @@ class Files(ABC):
     @abstractmethod
     def warm(self, path: str, size: int, position: int) -> None:
         """Bring bytes into the page cache; may run on a thread."""
+
+    @abstractmethod
+    def exclusive(self) -> AbstractContextManager[object]:
+        """One at a time, where a thread and the loop may both have something to replace."""
 
     @abstractmethod
     def lock(self, path: str) -> Lock:

@@ -16,9 +16,10 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from strandline.protocol.errors import UsageError
 from strandline.storage.disk import Buffer, ColdRead, DiskError, File, Files, Lock, join, parent
@@ -184,6 +185,7 @@ class RealFiles(Files):
     def __init__(self, *, descriptors_max: int = 512) -> None:
         self.descriptors_max = descriptors_max
         self.open_descriptors = 0
+        self._exclusive = threading.Lock()
         self._open: deque[RealFile] = deque()
         """Files in the order of their opening; parked and closed ones are dropped when they come to the front."""
 
@@ -324,6 +326,9 @@ class RealFiles(Files):
                 os.close(fd)
         except OSError as e:
             raise DiskError("read", path, e.errno or errno.EIO) from e
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        return self._exclusive
 
     def lock(self, path: str) -> RealLock:
         try:

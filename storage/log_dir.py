@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
@@ -63,7 +62,6 @@ class CheckpointOrder:
     """What was written last, by path. One write at a time: the loop and a thread may both have one to make."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.taken = 0
         """Counts the moments at which checkpoints were taken."""
         self.written: dict[str, tuple[int, bytes]] = {}
@@ -82,7 +80,7 @@ class CheckpointFiles(NamedTuple):
     order: CheckpointOrder
 
     def write(self) -> None:
-        with self.order.lock:
+        with self.files.exclusive():
             for path, data in self.contents:
                 moment, last = self.order.written.get(path, (-1, None))
                 if moment > self.moment:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from random import Random
@@ -317,6 +318,9 @@ class MemoryFiles(Files):
 
     def warm(self, path: str, size: int, position: int) -> None:
         self.maybe_fail("read", path)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:
