@@ -187,7 +187,8 @@ class RealFiles(Files):
         self.open_descriptors = 0
         self._exclusive = threading.Lock()
         self._open: deque[RealFile] = deque()
-        """Files in the order of their opening; parked and closed ones are dropped when they come to the front."""
+        """Files in the order of their opening; parked and closed ones are dropped when they come to the front
+        or have become too many."""
 
     def open(self, path: str, *, create: bool) -> RealFile:
         fd = self.open_descriptor(path, create=create)
@@ -206,6 +207,8 @@ class RealFiles(Files):
         return fd
 
     def register(self, file: RealFile) -> None:
+        if len(self._open) >= 2 * self.descriptors_max:
+            self._open = deque(file for file in self._open if file.has_descriptor)
         self._open.append(file)
 
     def _park_one(self) -> None:

@@ -108,6 +108,16 @@ def test_many_files_share_few_descriptors(tmp_path) -> None:
     assert files.open_descriptors == 0
 
 
+def test_closed_files_are_forgotten(tmp_path) -> None:
+    files = RealFiles(descriptors_max=8)
+    kept = files.open(f"{tmp_path}/kept", create=True)
+    for _ in range(100):
+        files.open(f"{tmp_path}/a", create=True).close()
+    assert files.open_descriptors == 1
+    assert len(files._open) <= 17
+    kept.append([b"x"])
+
+
 def test_a_short_write_is_finished_or_undone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may write less than asked, most of all when the disk fills up."""
     files = RealFiles()
