@@ -66,6 +66,7 @@ class MetadataLog:
                 message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata
             ),
             log_start_offset=first,
+            high_watermark=committed_offset,
             clean_shutdown=False,
             now_ms=now_ms,
         )
@@ -114,7 +115,7 @@ class MetadataLog:
         if epoch >= self.last_epoch:
             return EpochEnd(self.last_epoch, self.end_offset)
         known, end_offset = self._log.end_offset_for_epoch(epoch)
-        if known < self._base_epoch:
+        if known < self._base_epoch or end_offset <= self.start_offset:
             return EpochEnd(self._base_epoch, self.start_offset)
         return EpochEnd(known, end_offset)
 

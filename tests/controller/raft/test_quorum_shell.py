@@ -1,0 +1,312 @@
+"""Three voters with real sockets on loopback, their disks in memory: elections, fail-over, snapshots, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from random import Random
+
+import pytest
+
+from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.raft.metadata_log import DIRECTORY
+from strandline.controller.raft.quorum import Quorum
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse
+from strandline.protocol.messages.common import SnapshotId
+from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.server import Server
+from strandline.storage.files import DiskError, MemoryFiles
+
+
+class Recorder:
+    """A listener that remembers; its state is the list of all committed records."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.next_offset = 0
+        self.leading: int | None = None
+        self.snapshots: list[SnapshotId] = []
+
+    def on_committed(self, base_offset: int, last_offset: int, epoch: int, records: Sequence[bytes]) -> None:
+        assert base_offset == self.next_offset, "in order and once"
+        self.next_offset = last_offset + 1
+        self.records.extend(records)
+
+    def on_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> None:
+        self.records = list(records)
+        self.next_offset = snapshot_id.end_offset
+        self.snapshots.append(snapshot_id)
+
+    def on_leader(self, epoch: int) -> None:
+        assert self.leading is None
+        self.leading = epoch
+
+    def on_resign(self, epoch: int) -> None:
+        assert self.leading == epoch
+        self.leading = None
+
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None: ...
+
+    def snapshot_records(self) -> Iterable[bytes]:
+        return list(self.records)
+
+
+class Member:
+    """One voter's process: a quorum and the server that carries it."""
+
+    def __init__(self, cluster: Cluster, voter: Voter) -> None:
+        self.voter = voter
+        self.listener = Recorder()
+        self.fatal: list[BaseException] = []
+        self.quorum = Quorum(
+            node_id=voter.id,
+            cluster_id="c",
+            voters=cluster.voters,
+            data_dir="d",
+            files=cluster.disks[voter.id],
+            doors=Doors(lambda: 0, Random(voter.id)),
+            config=cluster.config,
+            listener=self.listener,
+            on_fatal=self.fatal.append,
+        )
+        self.server = Server(self.quorum.handlers, role="controller", node_id=voter.id, cluster_id="c", incarnation_id=bytes(16))
+
+    async def start(self) -> None:
+        await self.server.start(self.voter.host, self.voter.port)
+        await self.quorum.start()
+
+    async def stop(self) -> None:
+        await self.quorum.stop()
+        await self.server.stop()
+
+    async def kill(self) -> None:
+        """As SIGKILL: nothing is said or flushed, the connections just break."""
+        self.quorum._running = False
+        await self.quorum._close_connections()
+        await self.server.stop()
+
+
+class Cluster:
+    def __init__(self, count: int, config: RaftConfig) -> None:
+        self.config = config
+        self.voters = [Voter(i, "127.0.0.1", port) for i, port in enumerate(free_ports(count), start=1)]
+        self.disks = {voter.id: MemoryFiles(Random(voter.id)) for voter in self.voters}
+        self.members: dict[int, Member] = {}
+
+    async def start(self, *ids: int) -> None:
+        for voter in self.voters:
+            if voter.id in ids or not ids:
+                self.members[voter.id] = Member(self, voter)
+                await self.members[voter.id].start()
+
+    async def kill(self, node_id: int, *, lossy: bool = True) -> None:
+        await self.members.pop(node_id).kill()
+        self.disks[node_id].crash(lossy=lossy)
+
+    def leader(self) -> Member | None:
+        return next((member for member in self.members.values() if member.listener.leading is not None), None)
+
+    async def elected(self, timeout_s: float = 5.0) -> Member:
+        await until(lambda: self.leader() is not None, timeout_s)
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    async def agreed(self, records: int) -> None:
+        await until(lambda: all(len(member.listener.records) == records for member in self.members.values()))
+        states = [member.listener.records for member in self.members.values()]
+        assert all(state == states[0] for state in states)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+async def until(met: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not met():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def clusters() -> AsyncIterator[Callable[..., Cluster]]:
+    made: list[Cluster] = []
+
+    def make(count: int = 3, **config: int) -> Cluster:
+        made.append(Cluster(count, RaftConfig(**config)))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        for member in cluster.members.values():
+            await member.kill()
+
+
+Make = Callable[..., Cluster]
+
+
+async def test_a_single_voter_leads_when_start_returns(clusters: Make) -> None:
+    cluster = clusters(1)
+    await cluster.start()
+    assert (await cluster.elected(0.5)).quorum.epoch == 1
+
+
+async def test_three_voters_elect_commit_and_tell_everybody(clusters: Make) -> None:
+    cluster = clusters()
+    await cluster.start()
+    leader = await cluster.elected()
+    last = leader.quorum.append([b"a", b"b"], leader.quorum.epoch)
+    await cluster.agreed(2)
+    await until(lambda: leader.quorum.high_watermark == last + 1)
+    follower = next(member for member in cluster.members.values() if member is not leader)
+    with pytest.raises(BrokerError) as refused:
+        follower.quorum.append([b"c"], leader.quorum.epoch)
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+
+
+async def test_a_killed_leader_is_replaced_and_comes_back_as_follower(clusters: Make) -> None:
+    cluster = clusters()
+    await cluster.start()
+    first = await cluster.elected()
+    first.quorum.append([b"a"], first.quorum.epoch)
+    await cluster.agreed(1)
+    await cluster.kill(first.voter.id)
+    second = await cluster.elected()
+    assert second.quorum.epoch > first.quorum.epoch
+    second.quorum.append([b"b"], second.quorum.epoch)
+    await cluster.start(first.voter.id)
+    await cluster.agreed(2)
+    assert cluster.leader() is second
+
+
+async def test_a_leader_that_stops_hands_over_before_stop_returns(clusters: Make) -> None:
+    cluster = clusters()
+    await cluster.start()
+    first = await cluster.elected()
+    await first.stop()
+    del cluster.members[first.voter.id]
+    assert first.quorum.leader_id in cluster.members
+    assert first.listener.leading is None
+    await cluster.elected()
+
+
+async def test_a_voter_far_behind_installs_a_snapshot(clusters: Make) -> None:
+    """Also over a restart of all: state after install is state after replay."""
+    cluster = clusters(segment_bytes=2000, snapshot_chunk_bytes_max=100)
+    await cluster.start()
+    leader = await cluster.elected()
+    behind = next(id for id, member in cluster.members.items() if member is not leader)
+    await cluster.kill(behind)
+    total = 0
+    for _ in range(3):
+        for i in range(30):
+            leader.quorum.append([b"%d" % (total + i)], leader.quorum.epoch)
+        total += 30
+        end = leader.quorum.log_end_offset
+        await until(lambda end=end: leader.listener.next_offset == end)  # type: ignore[misc]
+        assert await leader.quorum.take_snapshot() == SnapshotId(end, leader.quorum.epoch)
+    assert leader.quorum.log.start_offset > 30
+    await cluster.start(behind)
+    await cluster.agreed(total)
+    assert cluster.members[behind].listener.snapshots
+    leader.quorum.append([b"one more"], leader.quorum.epoch)
+    await cluster.agreed(total + 1)
+    for node_id in list(cluster.members):
+        await cluster.kill(node_id)
+    await cluster.start()
+    await cluster.elected()
+    await cluster.agreed(total + 1)
+
+
+async def test_a_snapshot_is_taken_when_enough_was_committed(clusters: Make) -> None:
+    cluster = clusters(1, snapshot_after_records=10)
+    await cluster.start()
+    leader = await cluster.elected()
+    for _ in range(25):
+        leader.quorum.append([b"x"], leader.quorum.epoch)
+    await until(lambda: leader.quorum.log.latest_snapshot_id is not None)
+
+
+async def test_appends_of_one_turn_share_one_flush(clusters: Make) -> None:
+    """Group commit: the metadata log costs fsyncs per turn of the loop, not per record."""
+    cluster = clusters(1)
+    await cluster.start()
+    leader = await cluster.elected()
+    before = cluster.disks[1].fsyncs
+    for _ in range(100):
+        leader.quorum.append([b"x"], leader.quorum.epoch)
+    await cluster.agreed(100)
+    assert cluster.disks[1].fsyncs - before == 1
+
+
+async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(clusters: Make) -> None:
+    """S46: after a failed fsync nothing that this node promises can be believed, so it promises nothing more."""
+    cluster = clusters()
+    await cluster.start()
+    first = await cluster.elected()
+    cluster.disks[first.voter.id].fail_next("fsync", "*.log", errno.EIO)
+    first.quorum.append([b"a"], first.quorum.epoch)
+    await until(lambda: bool(first.fatal))
+    assert isinstance(first.fatal[0], DiskError)
+    assert not first.quorum.is_leader
+    with pytest.raises(BrokerError):
+        first.quorum.append([b"b"], first.quorum.epoch)
+    del cluster.members[first.voter.id]
+    await cluster.elected()
+    await first.kill()
+
+
+async def test_a_quorum_state_that_is_garbage_refuses_to_start(clusters: Make) -> None:
+    """F18, through the shell: the error is for a person."""
+    cluster = clusters(1)
+    disk = cluster.disks[1]
+    disk.make_dirs(f"d/{DIRECTORY}")
+    disk.write_atomic(f"d/{DIRECTORY}/quorum-state", b"\0\0\0")
+    member = Member(cluster, cluster.voters[0])
+    with pytest.raises(UsageError, match="quorum-state is damaged"):
+        await member.quorum.start()
+
+
+async def test_describe_quorum_over_the_wire_names_the_voters_addresses(clusters: Make) -> None:
+    cluster = clusters()
+    await cluster.start()
+    leader = await cluster.elected()
+    connection = await Connection.connect(leader.voter.host, leader.voter.port, client_id="test")
+    answer = await connection.request(apis.DESCRIBE_QUORUM, DescribeQuorumRequest())
+    connection.close()
+    assert isinstance(answer, DescribeQuorumResponse)
+    assert [(node.node_id, node.host, node.port) for node in answer.nodes] == cluster.voters
+    assert (answer.leader_id, len(answer.current_voters)) == (leader.voter.id, 3)
+
+
+def test_a_voter_set_that_cannot_work_is_refused() -> None:
+    voters = [Voter(1, "h", 1), Voter(2, "h", 2)]
+    with pytest.raises(UsageError, match="must name 1, 3 or 5"):
+        make(1, voters)
+    with pytest.raises(UsageError, match="is not one of"):
+        make(9, [Voter(1, "h", 1)])
+
+
+def make(node_id: int, voters: list[Voter]) -> Quorum:
+    doors = Doors(lambda: 0, Random(0))
+    return Quorum(
+        node_id=node_id,
+        cluster_id="c",
+        voters=voters,
+        data_dir="d",
+        files=MemoryFiles(),
+        doors=doors,
+        config=RaftConfig(),
+        listener=Recorder(),
+    )

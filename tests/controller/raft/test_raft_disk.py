@@ -1,0 +1,271 @@
+"""What a voter has on its disk: `quorum-state` (F18), the metadata log beside its twin in memory, crashes in between (S49)."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raft_bench import batch
+from raft_memory_log import MemoryRaftLog, Platter
+
+from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.election import ElectionState, QuorumFile, decode_quorum_state, encode_quorum_state
+from strandline.controller.raft.metadata_log import DIRECTORY, MetadataLog
+from strandline.controller.raft.snapshots import SnapshotWriter, parse_snapshot_name, snapshot_name
+from strandline.controller.raft.state_store import QuorumStateStore
+from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import SnapshotId
+from strandline.storage.files import MemoryFiles
+
+VOTERS = (1, 2, 3)
+STATE = encode_quorum_state("c", VOTERS, ElectionState(5, 2, 2), 7)
+
+
+def decode(data: bytes) -> QuorumFile:
+    return decode_quorum_state(data, "d/quorum-state", "c", VOTERS)
+
+
+# -- quorum-state -------------------------------------------------------------------------------------------------------
+
+
+def test_quorum_state_has_kafkas_keys() -> None:
+    state = json.loads(STATE)
+    assert state["data_version"] == 0
+    assert state["currentVoters"] == [{"voterId": 1}, {"voterId": 2}, {"voterId": 3}]
+    assert (state["clusterId"], state["leaderId"], state["leaderEpoch"], state["votedId"], state["appliedOffset"]) == (
+        "c",
+        2,
+        5,
+        2,
+        7,
+    )
+
+
+@given(st.integers(0, 2**31 - 1), st.sampled_from((-1, *VOTERS)), st.sampled_from((-1, *VOTERS)), st.integers(0, 2**40))
+def test_an_election_survives_the_file(epoch: int, leader: int, voted: int, applied: int) -> None:
+    election = ElectionState(epoch, leader, voted)
+    assert decode(encode_quorum_state("c", VOTERS, election, applied)) == (election, applied)
+
+
+@pytest.mark.parametrize("length", range(len(STATE)))
+def test_a_torn_quorum_state_refuses_to_start(length: int) -> None:
+    with pytest.raises(UsageError, match="quorum-state is damaged"):
+        decode(STATE[:length])
+
+
+@given(st.integers(0, len(STATE) * 8 - 1))
+def test_a_flipped_bit_is_refused_or_harmless(bit: int) -> None:
+    """JSON has no checksum: a digit may become another one. Everything else is a clear refusal, never a traceback."""
+    flipped = bytearray(STATE)
+    flipped[bit // 8] ^= 1 << bit % 8
+    try:
+        election = decode(bytes(flipped)).election
+    except UsageError:
+        return
+    assert election.voted_id in (-1, *VOTERS)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data_version": 2}, "written by another version"),
+        ({"data_version": None}, "written by another version"),
+        ({"clusterId": "other"}, "belongs to cluster 'other'"),
+        ({"currentVoters": [{"voterId": 1}]}, r"was written with the voters \[1\]"),
+        ({"currentVoters": 3}, "currentVoters is not a list"),
+        ({"leaderEpoch": "5"}, "leaderEpoch is '5'"),
+        ({"leaderEpoch": -1}, "leaderEpoch is -1"),
+        ({"votedId": 9}, "votedId 9 is not one of the voters"),
+        ({"appliedOffset": True}, "appliedOffset is True"),
+    ],
+)
+def test_a_quorum_state_that_is_not_ours_refuses_to_start(change: dict[str, object], sentence: str) -> None:
+    """F18, KAFKA-15412: never start fresh."""
+    with pytest.raises(UsageError, match=sentence):
+        decode(json.dumps({**json.loads(STATE), **change}).encode())
+
+
+def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
+    store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
+    assert store.check(None, 0) == ElectionState()
+    with pytest.raises(UsageError, match="this voter's vote is lost"):
+        store.check(None, 1)
+
+
+def test_a_log_that_lost_committed_records_refuses_to_start() -> None:
+    """It would vote for a candidate that lacks them as well."""
+    store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
+    with pytest.raises(UsageError, match="ends at offset 6, and 7 were committed"):
+        store.check(QuorumFile(ElectionState(5), 7), 6)
+
+
+# -- the log ------------------------------------------------------------------------------------------------------------
+
+
+def open_log(files: MemoryFiles, committed_offset: int = 0) -> MetadataLog:
+    """In a data directory that is there for good; making it is not the quorum's affair."""
+    files.make_dirs("d")
+    files.fsync_dir("")
+    return MetadataLog.open(files, "d", RaftConfig(segment_bytes=300), committed_offset=committed_offset, now_ms=0)
+
+
+def write_snapshot(log: MetadataLog | MemoryRaftLog, snapshot_id: SnapshotId) -> None:
+    writer = SnapshotWriter(log.create_snapshot(snapshot_id), snapshot_id.epoch, 0)
+    writer.write([b"state at %d" % snapshot_id.end_offset])
+    writer.finish()
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["lead", "follow", "truncate", "snapshot", "install", "flush", "reopen"]), st.integers(0, 5)),
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(ACTIONS)
+def test_the_log_on_the_disk_is_the_log_in_memory(actions: list[tuple[str, int]]) -> None:
+    """The simulation trusts the twin in memory; here both do the same things and must look the same."""
+    files, platter = MemoryFiles(), Platter()
+    disk, memory = open_log(files), MemoryRaftLog(platter)
+    epoch, committed = 1, 0
+    for action, number in actions:
+        end = memory.end_offset
+        if action == "lead":
+            epoch += number % 2
+            for log in (disk, memory):
+                log.append_as_leader(memoryview(bytearray(batch(0, 0, number + 1).data)), epoch)
+        elif action == "follow":
+            for log in (disk, memory):
+                assert (
+                    log.append_as_follower(memoryview(bytearray(batch(end, epoch, number + 1).data)), epoch) == end + number + 1
+                )
+        elif action == "truncate" and memory.batches:
+            kept = memory.batches[-min(number + 1, len(memory.batches))].base
+            if kept >= committed:
+                disk.truncate_to(kept)
+                memory.truncate_to(kept)
+        elif action == "snapshot" and memory.batches:
+            last = memory.batches[min(number, len(memory.batches) - 1)]
+            snapshot_id = SnapshotId(last.end, last.epoch)
+            if snapshot_id not in platter.snapshots and last.end > committed:
+                committed = last.end
+                for log in (disk, memory):
+                    log.update_high_watermark(committed)
+                    write_snapshot(log, snapshot_id)
+                disk.clean(0)
+                memory.clean()
+        elif action == "install":
+            epoch += 1
+            snapshot_id = SnapshotId(end + number + 1, epoch)
+            committed = snapshot_id.end_offset
+            for log in (disk, memory):
+                write_snapshot(log, snapshot_id)
+                log.install_snapshot(snapshot_id)
+        elif action == "flush":
+            disk.flush()
+            memory.flush()
+        elif action == "reopen":
+            memory.flush()
+            files.crash(lossy=False)
+            disk, memory = open_log(files, committed), MemoryRaftLog(platter)
+        assert_same(disk, memory, epoch)
+
+
+def assert_same(disk: MetadataLog, memory: MemoryRaftLog, epoch: int) -> None:
+    assert (disk.start_offset, disk.end_offset, disk.last_epoch) == (memory.start_offset, memory.end_offset, memory.last_epoch)
+    assert (disk.first_snapshot_id, disk.latest_snapshot_id) == (memory.first_snapshot_id, memory.latest_snapshot_id)
+    assert [disk.end_offset_for_epoch(e) for e in range(memory._base_epoch, epoch + 2)] == [
+        memory.end_offset_for_epoch(e) for e in range(memory._base_epoch, epoch + 2)
+    ]
+    assert disk.flushed_offset >= memory.flushed_offset or memory.flushed_offset == memory.end_offset
+    for b in memory.batches:
+        assert b"".join(bytes(part) for part in disk.read(b.base, 1)[0]) == b.data
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_crash_between_snapshot_and_log_finds_the_complete_snapshot(seed: int, installed: bool) -> None:
+    """S49: "renamed" and "log restarted" are two steps; the power may go between them, or in the middle of the second."""
+    files = MemoryFiles(Random(seed))
+    log = open_log(files)
+    log.append_as_follower(memoryview(bytearray(batch(0, 1, 3).data)), 1)
+    log.flush()
+    write_snapshot(log, SnapshotId(9, 4))
+    if installed:
+        log.install_snapshot(SnapshotId(9, 4))
+    files.crash()
+    again = open_log(files)
+    assert (again.start_offset, again.end_offset, again.last_epoch) == (9, 9, 4)
+    again.append_as_follower(memoryview(bytearray(batch(9, 4).data)), 4)
+    assert again.end_offset == 10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_crash_before_the_snapshot_has_its_name_finds_the_old_log(seed: int) -> None:
+    files = MemoryFiles(Random(seed))
+    log = open_log(files)
+    log.append_as_follower(memoryview(bytearray(batch(0, 1, 3).data)), 1)
+    log.flush()
+    sink = log.create_snapshot(SnapshotId(9, 4))
+    SnapshotWriter(sink, 4, 0).write([b"half of it"])
+    files.crash()
+    again = open_log(files)
+    assert (again.start_offset, again.end_offset, again.latest_snapshot_id) == (0, 3, None)
+    assert not [name for name in files.list(f"d/{DIRECTORY}") if "part" in name]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_flushed_survives_a_lossy_crash(seed: int) -> None:
+    """I18 on the real log: a fetch or vote that left can rely on it."""
+    files = MemoryFiles(Random(seed))
+    log = open_log(files)
+    for offset in range(0, 30, 3):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1 + offset // 10, 3).data)), 9)
+        if offset < 20:
+            log.flush()
+    files.crash()
+    again = open_log(files)
+    assert again.end_offset >= 21
+    assert again.end_offset_for_epoch(2).end_offset == 21
+
+
+def test_damage_below_what_was_committed_refuses_to_start() -> None:
+    """Cutting it off would forget committed records, and what follows it."""
+    files = MemoryFiles()
+    log = open_log(files)
+    for offset in range(4):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
+    log.close()
+    files.flip_bit(f"d/{DIRECTORY}/{0:020}.log", 8 * 65)
+    with pytest.raises(UsageError, match="damaged at offset 0"):
+        open_log(files, committed_offset=4)
+
+
+def test_the_log_begins_at_the_older_of_two_snapshots() -> None:
+    """So that who is behind by less than that need not fetch a snapshot; older files are gone."""
+    files = MemoryFiles()
+    log = open_log(files)
+    for offset in range(40):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
+        log.flush()
+        log.update_high_watermark(offset + 1)
+        if offset % 10 == 9:
+            write_snapshot(log, SnapshotId(offset + 1, 1))
+            log.clean(0)
+    names = files.list(f"d/{DIRECTORY}")
+    assert [name for name in names if name.endswith(".checkpoint")] == [snapshot_name(SnapshotId(n, 1)) for n in (30, 40)]
+    assert log.start_offset == 30
+    assert all(int(name[:20]) > 20 for name in names if name.endswith(".log"))
+    files.crash(lossy=False)
+    assert open_log(files).start_offset == 30
+
+
+@given(st.integers(0, 10**19), st.integers(0, 2**31 - 1))
+def test_a_snapshots_name_is_its_id(end_offset: int, epoch: int) -> None:
+    snapshot_id = SnapshotId(end_offset, epoch)
+    assert parse_snapshot_name(snapshot_name(snapshot_id)) == snapshot_id
+    assert len(snapshot_name(snapshot_id)) == 42
+    assert parse_snapshot_name(snapshot_name(snapshot_id) + ".part") is None
