@@ -6,13 +6,16 @@ CRC before they are handed out: a damaged batch is never served and never replic
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from crc32c import crc32c
+
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc
+from strandline.protocol.records.batch import ATTRIBUTES_POS, HEADER_SIZE, LENGTH_PREFIX, MAGIC, check_crc
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer, ColdRead
-from strandline.storage.segment import DamagedBatch, Segment, parse_header
+from strandline.storage.segment import DamagedBatch, Segment
 
 if TYPE_CHECKING:
     from typing import Never
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 _CURSORS_MAX = 16
 _READ_MIN = 4096
+_READ_HEAD = Struct(">qiibIhi")
+"""A batch header up to the last offset delta: all that a read has to know of a batch that has the right CRC."""
 
 
 class LogRead(NamedTuple):
@@ -97,24 +102,24 @@ def _read_segment(
     may_block: bool,
 ) -> LogRead:
     data = segment.file.pread(max(max_bytes, _READ_MIN), position, may_block=may_block)
+    if min_one and len(data) >= HEADER_SIZE and (first_size := _size_at(data, 0)) > len(data):
+        data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than asked for
     size, next_offset, first_offset = 0, offset, offset
     while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
-        header = _plausible_header(segment, data, size, position, next_offset)
-        if header is not None:
-            if size + header.size > max_bytes and (size or not min_one):
-                break
-            if not size and header.size > len(data):
-                data = segment.file.pread(header.size, position, may_block=may_block)  # one batch, larger than asked for
-        if header is None or not check_crc(data, size, header.size):
+        base_offset, length, _, magic, crc, _, last_delta = _READ_HEAD.unpack_from(data, size)
+        end = size + LENGTH_PREFIX + length
+        if end > max_bytes and (size or not min_one):
+            break
+        fits = base_offset == next_offset if size else base_offset <= offset <= base_offset + last_delta
+        if not fits or magic != MAGIC or length < 0 or crc32c(data[size + ATTRIBUTES_POS : end]) != crc:
             if not size:
-                _refuse(log, offset if header is None else header.base_offset)
+                _refuse(log, base_offset if fits else offset)
             log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served
             break
-        if header.next_offset > end_offset:
+        if base_offset + last_delta >= end_offset:
             break
-        first_offset = first_offset if size else header.base_offset
-        size += header.size
-        next_offset = header.next_offset
+        first_offset = first_offset if size else base_offset
+        size, next_offset = end, base_offset + last_delta + 1
     if not size:
         return LogRead([], 0, offset)
     if position + size < segment.size:
@@ -122,14 +127,9 @@ def _read_segment(
     return LogRead([data[:size]], size, first_offset)
 
 
-def _plausible_header(segment: Segment, data: memoryview, at: int, position: int, offset: int) -> BatchHeader | None:
-    """The next header in `data`: of the batch that contains `offset` (the first), or that starts at it. None: damaged."""
-    try:
-        header = parse_header(data, at, segment.size - position - at)
-    except BrokerError:
-        return None
-    fits = header.base_offset == offset if at else header.base_offset <= offset < header.next_offset
-    return header if fits else None
+def _size_at(data: memoryview, at: int) -> int:
+    """What the batch claims; checked by its CRC later on."""
+    return LENGTH_PREFIX + int(_READ_HEAD.unpack_from(data, at)[1])
 
 
 def _refuse(log: Log, offset: int) -> Never:
