@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from abc import ABC, abstractmethod
+from time import perf_counter
 from typing import NamedTuple
 
 from strandline.protocol.apis import METADATA, PRODUCE
@@ -141,11 +142,11 @@ async def produce_raw(lanes: list[tuple[str, int, _Lane]], shared: _Shared) -> f
     loop = asyncio.get_running_loop()
     for host, port, lane in lanes:
         await loop.create_connection(lambda lane=lane: lane, host, port)  # type: ignore[misc]
-    started = loop.time()
+    started = perf_counter()
     for _, _, lane in lanes:
         lane.begin()
     await shared.finished
-    seconds = loop.time() - started
+    seconds = perf_counter() - started
     for _, _, lane in lanes:
         lane.transport.close()
     return seconds

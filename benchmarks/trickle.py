@@ -9,6 +9,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from time import perf_counter
 
 from systems import System
 
@@ -26,32 +27,31 @@ async def measure(system: System, topic: str, fault: str, send: Send) -> dict[st
     leaders = await system.leaders(topic)
     victim = await system.active_controller() if role == "controller" else f"broker-{leaders[0]}"
     acked: dict[int, list[float]] = {partition: [] for partition in leaders}
-    loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     going = True
 
     async def one(partition: int) -> None:
         await send(partition, b"x" * 100)
-        acked[partition].append(loop.time())
+        acked[partition].append(perf_counter())
 
     async def run() -> None:
-        due = loop.time()
+        due = perf_counter()
         while going:
             for partition in acked:
                 task = asyncio.create_task(one(partition))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             due += INTERVAL_S
-            await asyncio.sleep(max(0.0, due - loop.time()))
+            await asyncio.sleep(max(0.0, due - perf_counter()))
         await asyncio.gather(*tasks)
 
     running = asyncio.create_task(run())
     await asyncio.sleep(BEFORE_S)
     system.signal(victim, number)
-    moment = loop.time()
+    moment = perf_counter()
     await asyncio.sleep(AFTER_S)
     while any(not times or times[-1] < moment + AFTER_S / 2 for times in acked.values()):
-        if loop.time() > moment + RECOVERY_S:
+        if perf_counter() > moment + RECOVERY_S:
             raise RuntimeError(f"not every partition was acknowledged again {RECOVERY_S} s after the {fault}")
         await asyncio.sleep(0.05)
     going = False

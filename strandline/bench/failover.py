@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from time import perf_counter
 from typing import Literal
 
 from strandline.bench.figures import Figures, longest_gap, payloads, percentile
@@ -37,26 +38,24 @@ class _Trickle:
         self._going = True
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        due = perf_counter()
         while self._going:
             for partition in range(len(self.acked_at)):
                 task = asyncio.create_task(self._send(partition))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             due += INTERVAL_S
-            await asyncio.sleep(max(0.0, due - loop.time()))
+            await asyncio.sleep(max(0.0, due - perf_counter()))
         await asyncio.gather(*self._tasks)
 
     async def _send(self, partition: int) -> None:
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
+        sent_at = perf_counter()
         try:
             await self._producer.send_and_wait(TOPIC, self._value, partition=partition)
         except StrandlineError as e:
             self.errors.append(str(e))
             return
-        now = loop.time()
+        now = perf_counter()
         self.acked_at[partition].append(now)
         self.latencies_ms.append((now - sent_at) * 1000)
 
@@ -64,9 +63,8 @@ class _Trickle:
         self._going = False
 
     async def until_all_acked_after(self, moment: float) -> None:
-        loop = asyncio.get_running_loop()
         while any(not times or times[-1] <= moment for times in self.acked_at):
-            if loop.time() > moment + RECOVERY_MS / 1000:
+            if perf_counter() > moment + RECOVERY_MS / 1000:
                 raise ClusterError(f"not every partition was acknowledged again within {RECOVERY_MS} ms")
             await asyncio.sleep(0.01)
 
@@ -78,16 +76,15 @@ async def failover(*, fault: Fault = "kill-leader", partitions: int = 6, record_
 
 
 async def _measure(cluster: LocalCluster, fault: Fault, partitions: int, record_size: int) -> Figures:
-    loop = asyncio.get_running_loop()
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         await admin.create_topics([NewTopic(TOPIC, partitions=partitions, replication_factor=min(3, len(cluster.brokers)))])
         async with Producer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=0) as producer:
             trickle = _Trickle(producer, partitions, record_size)
             running = asyncio.create_task(trickle.run())
-            started = loop.time()
+            started = perf_counter()
             await asyncio.sleep(BEFORE_S)
             victim = await _victim(cluster, admin, fault)
-            moment = loop.time()
+            moment = perf_counter()
             if fault == "stop-leader":
                 cluster.terminate(victim)
             else:
@@ -96,7 +93,7 @@ async def _measure(cluster: LocalCluster, fault: Fault, partitions: int, record_
             await trickle.until_all_acked_after(moment + AFTER_S / 2)
             trickle.stop()
             await running
-            seconds = loop.time() - started
+            seconds = perf_counter() - started
     if trickle.errors:
         raise ClusterError(f"{len(trickle.errors)} records were not delivered, the first: {trickle.errors[0]}")
     records = sum(map(len, trickle.acked_at))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
 from strandline.bench.figures import Figures, Progress, longest_gap, payloads, percentile
@@ -65,13 +66,13 @@ class _Watch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def follow(self, receipt: Receipt) -> None:
-        task = asyncio.create_task(self._follow(receipt, asyncio.get_running_loop().time()))
+        task = asyncio.create_task(self._follow(receipt, perf_counter()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, receipt: Receipt, sent_at: float) -> None:
         await receipt
-        now = asyncio.get_running_loop().time()
+        now = perf_counter()
         self.latencies_ms.append((now - sent_at) * 1000)
         self.acked_at.append(now)
 
@@ -84,16 +85,15 @@ async def produce(load: Load) -> Figures:
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     values = payloads(load.record_size)
     watch, progress = _Watch(), Progress("produce", load.records)
-    loop = asyncio.get_running_loop()
     async with _producer(load) as producer:
         await producer.send_and_wait(load.topic, values[0])  # connections and metadata are not what is measured
-        started = loop.time()
+        started = perf_counter()
         if load.mode == "nowait":
             await _send_nowait(producer, load, values, watch, progress)
         else:
             await _await_send(producer, load, values, watch, progress)
         await producer.flush()
-        seconds = loop.time() - started
+        seconds = perf_counter() - started
         await watch.end()
     progress.end()
     return _figures(load, seconds, watch)
@@ -164,19 +164,18 @@ async def latency(load: Load) -> Figures:
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     values = payloads(load.record_size)
     watch, progress = _Watch(), Progress("latency", load.records)
-    loop = asyncio.get_running_loop()
     async with Producer(bootstrap_servers=load.bootstrap, acks=load.acks, linger_ms=0) as producer:
         for p in range(min(50, load.records)):
             await producer.send_and_wait(load.topic, values[p % len(values)])
-        started = loop.time()
+        started = perf_counter()
         for i in range(load.records):
-            before = loop.time()
+            before = perf_counter()
             await producer.send_and_wait(load.topic, values[i % len(values)])
-            after = loop.time()
+            after = perf_counter()
             watch.latencies_ms.append((after - before) * 1000)
             watch.acked_at.append(after)
             progress.at(i)
-        seconds = loop.time() - started
+        seconds = perf_counter() - started
     progress.end()
     return _figures(load, seconds, watch)
 
@@ -203,15 +202,14 @@ def _with_records(load: Load, records: int) -> Load:
 
 
 async def _read(consumer: Consumer, load: Load) -> Figures:
-    loop = asyncio.get_running_loop()
     progress = Progress("consume", load.records)
     polls_ms: list[float] = []
     brought_at: list[float] = []
     read = size = 0
-    started = before = loop.time()
+    started = before = perf_counter()
     while read < load.records:
         polled = await consumer.getmany(timeout_ms=NO_RECORDS_MS)
-        now = loop.time()
+        now = perf_counter()
         if not polled:
             raise ClusterError(f"no records came for {NO_RECORDS_MS} ms, after {read} of {load.records}")
         for records in polled.values():
@@ -219,8 +217,8 @@ async def _read(consumer: Consumer, load: Load) -> Figures:
             size += sum(len(record.value or b"") for record in records)
         polls_ms.append((now - before) * 1000)
         brought_at.append(now)
-        before = loop.time()
+        before = perf_counter()
         progress.at(read)
-    seconds = loop.time() - started
+    seconds = perf_counter() - started
     progress.end()
     return Figures(read, seconds, size, percentile(polls_ms, 0.5), percentile(polls_ms, 0.99), longest_gap(brought_at) * 1000)

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Bootstrap, Json, new_app, print_json, print_table, run
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    UNHEALTHY,
+    Bootstrap,
+    Json,
+    new_app,
+    print_json,
+    print_table,
+    run,
+)
 
 if TYPE_CHECKING:
     from strandline.client import BrokerDescription, ClusterDescription
@@ -37,7 +47,7 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> No
 async def _ask(bootstrap: str) -> ClusterDescription:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.describe_cluster()
 
 

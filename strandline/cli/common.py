@@ -20,6 +20,8 @@ Bootstrap = Annotated[
     typer.Option("--bootstrap", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to ask first."),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONNECT_TIMEOUT_MS = 2000
+"""A person waits for the answer, also when it is that nobody is there."""
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ async def _consume(
 ) -> None:
     from strandline.client import Consumer, TopicPartition
 
-    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    async with Consumer(
+        bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, auto_offset_reset="earliest"
+    ) as consumer:
         numbers = await consumer.partitions_for_topic(topic)
         if partition is not None and partition not in numbers:
             raise UsageError(f"topic {topic} has no partition {partition}; it has {len(numbers)}")

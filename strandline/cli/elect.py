@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, new_app, print_json, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, new_app, print_json, run
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def elect(
 async def _elect(bootstrap: str, topic: str, partition: int) -> tuple[ElectionResult, int]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         places = {p.partition: p for p in described.partitions}
         if partition not in places:

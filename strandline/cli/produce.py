@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, new_app, note, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, note, run
 
 if TYPE_CHECKING:
     from strandline.client import Producer
@@ -52,7 +52,9 @@ async def _produce(bootstrap: str, topic: str, separator: bytes | None, acks: Li
 
     count = 0
     waiting: deque[Receipt] = deque()
-    async with Producer(bootstrap_servers=bootstrap, acks=acks, linger_ms=2, batch_size=65_536) as producer:
+    async with Producer(
+        bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, acks=acks, linger_ms=2, batch_size=65_536
+    ) as producer:
         async for lines in _lines():
             for line in lines:
                 waiting.append(await _send(producer, topic, line, separator, partition))

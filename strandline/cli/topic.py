@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     UNHEALTHY,
     Bootstrap,
@@ -58,7 +59,7 @@ def create(
     )
 
     async def work() -> TopicDescription:
-        async with Admin(bootstrap_servers=bootstrap) as admin:
+        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             if if_not_exists and topic in await admin.list_topics():
                 return (await admin.describe_topics([topic]))[0]
             return (await admin.create_topics([new]))[0]
@@ -167,7 +168,7 @@ def alter(
         raise UsageError("nothing to alter: give --partitions, --set or --unset")
 
     async def work() -> None:
-        async with Admin(bootstrap_servers=bootstrap) as admin:
+        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             await admin.describe_topics([topic])  # an unknown topic is named before anything is changed
             if changes:
                 await admin.alter_configs("topic", topic, changes)
@@ -188,7 +189,7 @@ def delete(
     from strandline.client import Admin
 
     async def work() -> None:
-        async with Admin(bootstrap_servers=bootstrap) as admin:
+        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             if not if_exists or topic in await admin.list_topics():
                 await admin.delete_topics([topic])
 
@@ -202,7 +203,7 @@ def delete(
 async def _describe(bootstrap: str, names: list[str] | None) -> list[TopicDescription]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.describe_topics(names)
 
 
@@ -211,7 +212,7 @@ async def _describe_with_configs(
 ) -> tuple[list[TopicDescription], dict[str, dict[str, str | None]]]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         topics = await admin.describe_topics(names or None)
         configs = {t.name: {c.name: c.value for c in await admin.describe_configs("topic", t.name)} for t in topics}
         return topics, configs
