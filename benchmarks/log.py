@@ -2,8 +2,7 @@
 
     python benchmarks/log.py [--seconds 0.5]
 
-Every figure is the median of several rounds; `write` is the same number of bytes through a bare `os.pwrite`, so that the
-difference is ours.
+Every figure is a median; `write` is the same number of bytes through a bare `os.pwrite`, so that the difference is ours.
 """
 
 from __future__ import annotations
@@ -61,28 +60,26 @@ def microseconds(call: Callable[[], object], seconds: float, most: int) -> float
     return statistics.median(rounds) * 1e6
 
 
-def bench_append(path: str, size: int, seconds: float) -> None:
-    batch = bytearray(batch_of(size))
-    most = MAX_BYTES_WRITTEN // size
+def bench_append(path: str, size: int, calls: int) -> None:
+    """Bare write and append take turns, so that both meet the same state of the page cache."""
+    batch = memoryview(bytearray(batch_of(size)))
     descriptor = os.open(os.path.join(path, f"bare-{size}"), os.O_RDWR | os.O_CREAT)
-    position = 0
-
-    def bare() -> None:
-        nonlocal position
-        position += os.pwrite(descriptor, batch, position)
-
-    write = microseconds(bare, seconds, most)
+    leader, follower = open_log(path, f"leader-{size}"), open_log(path, f"follower-{size}")
+    bare, append, replicate = [], [], []
+    for i in range(min(calls, MAX_BYTES_WRITTEN // size)):
+        start = time.perf_counter()
+        os.pwrite(descriptor, batch, i * size)
+        written = time.perf_counter()
+        leader.append_as_leader(batch, 1, NOW_MS)
+        appended = time.perf_counter()
+        found = leader.read(follower.log_end_offset, 1, leader.log_end_offset)
+        follower.append_as_follower(found.buffers[0], 1)
+        bare.append(written - start)
+        append.append(appended - written)
+        replicate.append(time.perf_counter() - appended)
+    write, append_us, hop = (statistics.median(times) * 1e6 for times in (bare, append, replicate))
+    print(f"{size:>9,} B   write {write:8.2f}   append {append_us:8.2f}   tail read + follower append {hop:8.2f}   us")
     os.close(descriptor)
-    leader = open_log(path, f"leader-{size}")
-    append = microseconds(lambda: leader.append_as_leader(memoryview(batch), 1, NOW_MS), seconds, most)
-    follower = open_log(path, f"follower-{size}")
-
-    def replicate() -> None:
-        copy = leader.read(follower.log_end_offset, 1, leader.log_end_offset)
-        follower.append_as_follower(copy.buffers[0], 1)
-
-    hop = microseconds(replicate, seconds, most // 2)
-    print(f"{size:>9,} B   write {write:8.2f}   append {append:8.2f}   cold read + follower append {hop:8.2f}   us")
     leader.delete()
     follower.delete()
 
@@ -153,11 +150,11 @@ def bench_open(path: str, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.5, help="per figure")
+    parser.add_argument("--seconds", type=float, default=0.5, help="per figure of the reads")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as path:
         for size in (512, 4096, 16384, 65536, 1 << 20):
-            bench_append(path, size, arguments.seconds)
+            bench_append(path, size, 2000)
         for size in (512, 16384, 65536):
             bench_read(path, size, arguments.seconds)
         bench_open(path, 1000)
