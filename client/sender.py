@@ -189,7 +189,8 @@ class Sender:
             assert batch.data is not None, "a batch that is sent is encoded"
             room -= len(batch.data)
             batches.append(batch)
-            lane.waiting[queue] = None
+            if queue.ready or queue.open is not None or len(queue.unresolved) > 1:
+                lane.waiting[queue] = None
         return batches
 
     def _partial_may_go(self, queue: PartitionQueue, lane: Lane, now: float) -> bool:
