@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 
 import structlog
@@ -28,24 +27,25 @@ class LogUpkeep:
         self._files = files
         self._wall_clock_ms = wall_clock_ms
         self._on_disk_error = on_disk_error
+        self._interrupted = False
+        """Set on the loop, read by the recovering thread between two logs."""
 
     async def recover(self) -> None:
         """Open every log that is here, before the broker registers: after a crash each one scans its tail, and that may
         take long. On a thread, so that an impatient SIGTERM is heard; then no further log is begun."""
-        loop, cancelled = asyncio.get_running_loop(), threading.Event()
-        work = loop.run_in_executor(None, self._open_all, cancelled)
+        work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            cancelled.set()
+            self._interrupted = True
             await asyncio.wait({work})
             raise
 
-    def _open_all(self, cancelled: threading.Event) -> None:
+    def _open_all(self) -> None:
         now_ms = self._wall_clock_ms()
         existing = self._log_dir.existing_logs()
         for topic, partition, topic_id in existing:
-            if cancelled.is_set():
+            if self._interrupted:
                 return
             self._log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
         if existing:
