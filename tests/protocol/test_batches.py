@@ -257,6 +257,53 @@ def test_damaged_records_are_refused_or_read_but_never_escape():
     assert 1000 < refused < 4000
 
 
+def lying(change, general):
+    """A batch of three records, of which the second is changed: by the predicted way or the general one."""
+    records = [(b"k" if general else None, b"first", (), TIME), (None, b"second", (), TIME), (None, b"third.", (), TIME)]
+    raw = bytearray(encode_batch(records))
+    at = raw.index(b"second") - 6
+    assert raw[at] == (6 + 6) << 1, "here the second record starts, with its length"
+    change(raw, at)
+    return raw
+
+
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw, at: raw.__setitem__(at, raw[at] + 2),
+        lambda raw, at: raw.__setitem__(at, raw[at] - 2),
+        lambda raw, at: raw.__setitem__(at, raw[at] - 1),
+        lambda raw, at: raw.__setitem__(at + 5, raw[at + 5] + 2),
+        lambda raw, at: raw.__setitem__(at + 5, raw[at + 5] - 2),
+        lambda raw, at: raw.__setitem__(at + 4, 3),
+        lambda raw, at: raw.__setitem__(at + 12, 2),
+        lambda raw, at: raw.__setitem__(at + 12, 1),
+        lambda raw, at: raw.__setitem__(60, 2),
+        lambda raw, at: raw.extend(b"\0") or raw.__setitem__(11, raw[11] + 1),
+    ],
+    ids=[
+        "longer than its fields",
+        "shorter than its fields",
+        "a negative length",
+        "a value that is longer",
+        "a value that is shorter",
+        "a key length of -2",
+        "a header count without headers",
+        "a negative header count",
+        "fewer records counted than there are",
+        "a byte behind the last record",
+    ],
+)
+def test_a_record_that_lies_about_its_shape_is_refused(change, general):
+    assert is_refused(lying(change, general))
+
+
+def test_the_batch_that_the_lying_ones_are_made_of_is_good():
+    assert not is_refused(lying(lambda raw, at: None, False))
+    assert not is_refused(lying(lambda raw, at: None, True))
+
+
 def test_random_bytes_are_refused_as_records():
     rnd = random.Random(8)
     for _ in range(2000):

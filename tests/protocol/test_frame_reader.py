@@ -71,6 +71,7 @@ def test_one_scratch_serves_many_connections_and_held_bytes_are_kept(frame_sizes
                 feed(other, wire([b"other" * 700]), [], lambda: drain(other))
             frame = reader.next_frame()
             if frame is None:
+                feed(other, wire([b"other" * 200_000]), [], lambda: drain(other))
                 break
             got.append(frame)
 
@@ -80,6 +81,15 @@ def test_one_scratch_serves_many_connections_and_held_bytes_are_kept(frame_sizes
 
     feed(reader, wire(bodies), pieces, take)
     assert got == bodies
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_a_head_that_is_cut_is_put_together(cut):
+    reader = FrameReader(LIMIT)
+    got = []
+    raw = wire([body(5), body(70_000)])
+    feed(reader, raw, [4 + 5 + cut], lambda: got.extend(iter(reader.next_frame, None)))
+    assert got == [body(5), body(70_000)]
 
 
 @pytest.mark.parametrize("length", [0, LIMIT + 1, 2**31 - 1, 2**31, 2**32 - 1], ids=str)
