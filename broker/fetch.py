@@ -15,7 +15,6 @@ afterwards, with every check. Meanwhile nothing is promised and no other request
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -35,8 +34,6 @@ Key = tuple[bytes, int]
 RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
 
-_NO_DIVERGENCE = EpochEndOffset()
-
 
 class PartitionDirectory(Protocol):
     """Where the handlers find partitions (`ReplicaManager`)."""
@@ -50,35 +47,30 @@ class PartitionDirectory(Protocol):
     def on_disk_error(self, error: DiskError) -> None: ...
 
 
-class _Found:
-    """What one visit of a partition has found."""
-
-    __slots__ = ("buffers", "cached", "is_done", "response", "size")
-
-    def __init__(
-        self, cached: SessionPartition, response: FetchPartitionResponse, buffers: list[Buffer], size: int, is_done: bool
-    ) -> None:
-        self.cached = cached
-        self.response = response
-        self.buffers = buffers
-        self.size = size
-        self.is_done = is_done
-        """Nothing is left to look at here until something moves."""
-
-
-@dataclass(slots=True)
 class _Answer:
     """A response in the making. It changes nothing in the session before it is sent."""
 
-    found: list[_Found] = field(default_factory=list)
-    quiet: list[SessionPartition] = field(default_factory=list)
-    """Visited, and neither news nor a reason to look again."""
-    size: int = 0
-    is_urgent: bool = False
-    """An error or a divergence that the asker does not know yet."""
-    cold: ColdRead | None = None
-    """The first read that would have blocked."""
-    cold_key: Key | None = None
+    __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size")
+
+    def __init__(self) -> None:
+        self.responses: list[FetchPartitionResponse] = []
+        self.records: list[list[Buffer]] = []
+        """One entry per response."""
+        self.seen: list[tuple[SessionPartition, int, bool]] = []
+        """Per response: whose it is, how many bytes it holds, and whether to look again without anything new."""
+        self.quiet: list[SessionPartition] = []
+        """Visited, and neither news nor a reason to look again."""
+        self.size = 0
+        self.is_urgent = False
+        """An error or a divergence that the asker does not know yet."""
+        self.cold: ColdRead | None = None
+        """The first read that would have blocked."""
+        self.cold_key: Key | None = None
+
+    @property
+    def is_only_cold(self) -> bool:
+        """There is something to read, all of it on the disk."""
+        return self.cold is not None and self.size == 0 and not self.is_urgent
 
 
 class Fetch(DelayedOperation):
@@ -105,7 +97,7 @@ class Fetch(DelayedOperation):
     def begin(self, max_wait_ms: int) -> None:
         """Answer at once, or wait."""
         answer = self._collect(arrival=True)
-        if answer.cold is not None and answer.size == 0 and not answer.is_urgent:
+        if answer.is_only_cold:
             self._settle(answer)
             self._warm_up(answer)
         elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
@@ -133,7 +125,7 @@ class Fetch(DelayedOperation):
             self._part()
             return
         answer = self._collect(arrival=False)
-        if answer.cold is not None and answer.size == 0 and not answer.is_urgent:
+        if answer.is_only_cold:
             self._leave()
             self._warm_up(answer)
         elif self._is_enough(answer):
@@ -165,90 +157,102 @@ class Fetch(DelayedOperation):
 
     def _collect(self, arrival: bool) -> _Answer:
         """Visit the dirty partitions. With `arrival` the visit is the follower's fetch itself."""
-        session, handler, answer = self.session, self._handler, _Answer()
-        for cached in list(session.dirty.values()):
+        answer = _Answer()
+        is_follower = self.session.is_follower
+        for cached in list(self.session.dirty.values()):
             try:
-                found = self._visit(cached, answer, arrival)
+                partition = cached.partition or self._attach(cached)
+                if is_follower:
+                    self._visit_for_follower(cached, partition, answer, arrival)
+                else:
+                    self._visit_for_consumer(cached, partition, answer)
             except BrokerError as e:
-                found = handler.found_error(cached, e.code)
-                answer.is_urgent |= e.code != cached.sent_error
+                self._add_error(cached, e.code, answer)
             except DiskError as e:
-                handler.directory.on_disk_error(e)
-                found = handler.found_error(cached, ErrorCode.KAFKA_STORAGE_ERROR)
-                answer.is_urgent = True
-            answer.size += found.size
-            if found.size or found.response.error_code or self._is_full or self._is_news(found):
-                answer.found.append(found)
-            elif found.is_done:
-                answer.quiet.append(cached)
+                self._handler.directory.on_disk_error(e)
+                self._add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)
         return answer
 
-    @staticmethod
-    def _is_news(found: _Found) -> bool:
-        response, cached = found.response, found.cached
-        return (
-            response.high_watermark != cached.sent_high_watermark
-            or response.log_start_offset != cached.sent_log_start_offset
-            or response.diverging_epoch is not _NO_DIVERGENCE
-        )
+    def _attach(self, cached: SessionPartition) -> Partition:
+        partition = self._handler.directory.partition(cached.key)
+        cached.attach(partition)
+        return partition
 
-    def _visit(self, cached: SessionPartition, answer: _Answer, arrival: bool) -> _Found:
-        partition = cached.partition
-        if partition is None:
-            partition = self._handler.directory.partition(cached.key)
-            cached.attach(partition)
-        offset, log_ = cached.fetch_offset, partition.log
-        if self.session.is_follower:
-            diverging, is_done = self._visit_as_follower(cached, partition, arrival)
-            end = log_.log_end_offset
-        else:
-            partition.check_leader_epoch(cached.current_leader_epoch)
-            if partition.role is Role.NONE:
-                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            diverging, is_done = partition.divergence(offset, cached.last_fetched_epoch), True
-            end = log_.high_watermark
+    def _visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
+        session, leadership, log_ = self.session, partition.leadership, partition.log
+        epoch, offset = cached.current_leader_epoch, cached.fetch_offset
+        if leadership is None or leadership.epoch != epoch:
+            leadership = partition.leading_follower(epoch)
+        replica = leadership.replicas.get(session.replica_id) or leadership.replica(session.replica_id)
+        diverging = None
+        if cached.last_fetched_epoch != epoch or not log_.log_start_offset <= offset <= log_.log_end_offset:
+            diverging = partition.divergence(offset, cached.last_fetched_epoch)
+        if arrival and diverging is None:
+            known = session if session.id else None
+            leadership.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
+        # Outside the ISR each fetch counts: it may be the one that lets the follower in.
+        look_again = session.replica_id not in leadership.isr.isr
+        self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
+
+    def _visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
+        partition.check_leader_epoch(cached.current_leader_epoch)
+        if partition.role is Role.NONE:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
+        self._add(cached, partition, partition.log.high_watermark, diverging, False, answer)
+
+    def _add(
+        self,
+        cached: SessionPartition,
+        partition: Partition,
+        end: int,
+        diverging: EpochEndOffset | None,
+        look_again: bool,
+        answer: _Answer,
+    ) -> None:
+        """Read up to `end`, and take the partition into the answer if there is any news."""
+        log_ = partition.log
         buffers: list[Buffer] = []
         size = 0
         if diverging is not None:
             answer.is_urgent = True
-        elif offset < end:
-            is_done = False
+        elif cached.fetch_offset < end:
+            look_again = True
             buffers, size = self._read(cached, partition, end, answer)
-        high_watermark = log_.high_watermark
-        response = FetchPartitionResponse(
-            cached.key[0],
-            cached.key[1],
-            0,
-            high_watermark,
-            high_watermark,
-            log_.log_start_offset,
-            _NO_DIVERGENCE if diverging is None else diverging,
-        )
-        return _Found(cached, response, buffers, size, is_done)
+        high_watermark, start = log_.high_watermark, log_.log_start_offset
+        if not (
+            size
+            or self._is_full
+            or high_watermark != cached.sent_high_watermark
+            or start != cached.sent_log_start_offset
+            or diverging is not None
+        ):
+            if not look_again:
+                answer.quiet.append(cached)
+            return
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        if diverging is not None:
+            response.diverging_epoch = diverging
+        answer.responses.append(response)
+        answer.records.append(buffers)
+        answer.seen.append((cached, size, look_again))
+        answer.size += size
 
-    def _visit_as_follower(
-        self, cached: SessionPartition, partition: Partition, arrival: bool
-    ) -> tuple[EpochEndOffset | None, bool]:
-        session = self.session
-        leadership = partition.leading_follower(cached.current_leader_epoch)
-        replica = leadership.replica(session.replica_id)
-        diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
-        if arrival and diverging is None:
-            leadership.on_follower_fetch(
-                replica, cached.fetch_offset, cached.log_start_offset, session.replica_epoch, session if session.id else None
-            )
-        # Outside the ISR each fetch counts: it may be the one that lets the follower in.
-        return diverging, session.replica_id in leadership.isr.isr
+    def _add_error(self, cached: SessionPartition, code: ErrorCode, answer: _Answer) -> None:
+        leader = self._handler.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
+        answer.responses.append(FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader))
+        answer.records.append([])
+        answer.seen.append((cached, 0, True))
+        answer.is_urgent |= code != cached.sent_error
 
     def _read(self, cached: SessionPartition, partition: Partition, end: int, answer: _Answer) -> tuple[list[Buffer], int]:
         room = self._max_bytes - answer.size
         if answer.size and room <= 0:
             return [], 0
         may_block = not self._handler.has_threads or cached.key == self._warmed
+        wanted = cached.max_bytes if cached.max_bytes < room else room
         try:
-            read = partition.log.read(
-                cached.fetch_offset, min(room, cached.max_bytes), end, min_one=not answer.size, may_block=may_block
-            )
+            read = partition.log.read(cached.fetch_offset, wanted, end, min_one=not answer.size, may_block=may_block)
         except ColdRead as e:
             if answer.cold is None:
                 answer.cold, answer.cold_key = e, cached.key
@@ -283,23 +287,19 @@ class Fetch(DelayedOperation):
     def _reply(self, answer: _Answer) -> None:
         session = self.session
         self._settle(answer)
-        for found in answer.found:
-            cached, response = found.cached, found.response
+        for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
             cached.sent_high_watermark = response.high_watermark
             cached.sent_log_start_offset = response.log_start_offset
             cached.sent_error = response.error_code
             # Served partitions go to the end of the queue, so that a full response does not starve the others.
-            if found.is_done or found.size:
+            if size or not look_again:
                 session.dirty.pop(cached.key, None)
-            if not found.is_done and cached.key in session.partitions:
+            if look_again and cached.key in session.partitions:
                 session.dirty[cached.key] = cached
         if answer.cold is not None:
             self._handler.warm_up(answer.cold, None)
         self._part()
-        self._request.reply(
-            FetchResponse(0, 0, session.id, [found.response for found in answer.found], []),
-            [found.buffers for found in answer.found],
-        )
+        self._request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
 
     def _part(self) -> None:
         session = self.session
@@ -344,11 +344,6 @@ class FetchHandler:
             request.reply(FetchResponse(0, e.code, 0, [], []))
             return
         Fetch(self, request, session, is_full).begin(body.max_wait_ms)
-
-    def found_error(self, cached: SessionPartition, code: ErrorCode) -> _Found:
-        leader = self.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
-        response = FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader)
-        return _Found(cached, response, [], 0, is_done=False)
 
     def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
         """Bring a range of a file into the page cache; without `then` only if nobody does it already."""

@@ -66,19 +66,21 @@ class SessionPartition:
         self.session = session
         self.partition: Partition | None = None
         """Attached on the first visit; None again when the partition is gone from this broker."""
+        self.current_leader_epoch = self.fetch_offset = -1
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.sent_error = 0
         """The error he was told and has not reacted to; the same one again is no news."""
 
     def update(self, wanted: FetchPartition) -> None:
+        if wanted.fetch_offset <= self.fetch_offset or wanted.current_leader_epoch != self.current_leader_epoch:
+            # He did not take our last answer (a divergence, a response that came too late): tell the HW again.
+            self.sent_high_watermark = -1
         self.current_leader_epoch = wanted.current_leader_epoch
         self.fetch_offset = wanted.fetch_offset
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
         self.max_bytes = max(0, wanted.partition_max_bytes)
-        # Who names a partition may have dropped what he was told before (a divergence, a response that came too late).
-        self.sent_high_watermark = -1
         self.sent_error = 0
 
     def attach(self, partition: Partition) -> None:

@@ -89,7 +89,7 @@ _WAIT_FOR_METADATA = frozenset(
 class Leadership:
     """The leader's side of one partition, in one leader epoch."""
 
-    __slots__ = ("_repeat", "context", "epoch", "epoch_start_offset", "isr", "partition", "replicas")
+    __slots__ = ("_repeat", "context", "epoch", "epoch_start_offset", "isr", "min_isr", "partition", "replicas")
 
     def __init__(
         self, partition: Partition, context: PartitionContext, registration: PartitionRegistration, epoch_start_offset: int
@@ -102,6 +102,8 @@ class Leadership:
         self.isr: IsrState = CommittedIsr(registration.isr)
         self.replicas: dict[int, Replica] = {}
         """Every assigned replica but ourselves."""
+        self.min_isr = 1
+        """`min.insync.replicas`, capped by the number of replicas."""
         self._repeat = False
         """The proposal under way got an answer that says nothing: propose it again at the next tick."""
         self._assign(registration)
@@ -115,6 +117,10 @@ class Leadership:
                 # A member of the ISR gets the whole lag time for its first fetch in this epoch.
                 caught_up = now if broker_id in in_sync else NEVER
                 self.replicas[broker_id] = known.get(broker_id) or Replica(broker_id, last_caught_up_time=caught_up)
+        self._set_min_isr()
+
+    def _set_min_isr(self) -> None:
+        self.min_isr = min(self.partition.min_insync_replicas, len(self.replicas) + 1)
 
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
         """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
@@ -135,10 +141,11 @@ class Leadership:
 
     def append(self, records: memoryview, now_ms: int) -> AppendInfo:
         """Append a producer's batches. The caller has checked the min ISR where it counts."""
-        log_, replicas = self.partition.log, self.replicas
+        log_ = self.partition.log
         end = log_.log_end_offset
-        for replica in replicas.values():
-            replica.before_leader_appends(end)
+        for replica in self.replicas.values():
+            if replica.log_end_offset == end:
+                replica.before_leader_appends()
         info = log_.append_as_leader(records, self.epoch, now_ms)
         if not info.duplicate:
             self.context.observer.on_log_end_moved(self.partition)
@@ -150,13 +157,8 @@ class Leadership:
     # -- the high watermark -------------------------------------------------------------------------------------------
 
     @property
-    def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, capped by the number of replicas."""
-        return min(self.partition.min_insync_replicas, len(self.replicas) + 1)
-
-    @property
     def is_under_min_isr(self) -> bool:
-        return len(self.isr.isr) < self.effective_min_isr
+        return len(self.isr.isr) < self.min_isr
 
     def maybe_increment_high_watermark(self) -> bool:
         """Commit what the followers' progress allows; True when the HW moved."""
@@ -293,4 +295,5 @@ class Leadership:
         self.maybe_increment_high_watermark()
 
     def on_min_isr_changed(self) -> None:
+        self._set_min_isr()
         self._after_isr_change()

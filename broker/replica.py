@@ -66,14 +66,14 @@ class Replica:
         self.log_end_offset = fetch_offset
         return moved
 
-    def before_leader_appends(self, leader_end_offset: int) -> None:
-        """The leader's log is about to grow: settle what the fetches meant that did not name the partition."""
-        if self.log_end_offset != leader_end_offset or self.session is None:
+    def before_leader_appends(self) -> None:
+        """The leader's log, of which we have everything, is about to grow: settle what the fetches since meant."""
+        if self.session is None:
             return
         last = self.session.last_fetch_time
         if last > self.last_fetch_time:
             self.last_fetch_time = last
-            self.last_fetch_leader_end_offset = leader_end_offset
+            self.last_fetch_leader_end_offset = self.log_end_offset
         if last > self.last_caught_up_time:
             self.last_caught_up_time = last
 

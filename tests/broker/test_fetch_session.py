@@ -264,8 +264,17 @@ def test_data_that_was_not_taken_is_sent_again() -> None:
     leader.produce("a")
     assert values(fetcher.fetch()) == [b"a"]
     assert values(fetcher.fetch()) == [b"a"]
-    assert values(fetcher.fetch(want(1, epoch=1))) == []
+    assert fetched(fetcher.fetch(want(1, epoch=1))) == {}
+
+
+def test_who_names_his_position_again_without_having_moved_is_told_the_high_watermark_again() -> None:
+    """He may have dropped what he was told before, for example because a later request of his had overtaken it."""
+    _, leader = world_of(1, replicas=(1,))
+    leader.produce("a")
+    fetcher = Fetcher(leader)
+    fetcher.fetch(want(1, epoch=1))
     assert fetched(fetcher.fetch()) == {}
+    assert fetched(fetcher.fetch(want(1, epoch=1)))[P].high_watermark == 1
 
 
 def test_to_forget_partitions_are_not_answered_any_more() -> None:
@@ -403,6 +412,18 @@ def test_a_follower_of_idle_partitions_is_in_sync_when_one_wakes_up() -> None:
     leader.manager.maybe_shrink_isrs()
     assert leader.alter.pending == {}
     world.loop.advance(11)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.alter.pending[P].isr == ((1, 11),)
+
+
+def test_fetches_that_do_not_name_the_partition_do_not_count_for_a_follower_that_is_behind() -> None:
+    world, leader = world_of(1)
+    fetcher = follow(leader, 2, 1)
+    leader.produce("a", acks=1)
+    for _ in range(12):
+        world.loop.advance(1)
+        fetcher.fetch()
+        leader.produce("a", acks=1)
     leader.manager.maybe_shrink_isrs()
     assert leader.alter.pending[P].isr == ((1, 11),)
 

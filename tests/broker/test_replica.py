@@ -65,21 +65,13 @@ def test_fetches_of_its_session_that_did_not_name_the_partition_count_when_the_l
     replica = Replica(2)
     replica.on_fetch(5, 0, 5, 7, 1.0)
     replica.session = Session(900.0)
-    replica.before_leader_appends(5)
+    replica.before_leader_appends()
     assert replica.is_caught_up(6, 900.0 + LAG, LAG)
     assert not replica.is_caught_up(6, 901.0 + LAG, LAG)
-
-
-def test_such_fetches_do_not_count_for_a_follower_that_was_behind() -> None:
-    replica = Replica(2)
-    replica.on_fetch(4, 0, 5, 7, 1.0)
-    replica.session = Session(900.0)
-    replica.before_leader_appends(5)
-    assert replica.last_caught_up_time == NEVER
 
 
 def test_without_a_session_only_named_fetches_count() -> None:
     replica = Replica(2)
     replica.on_fetch(5, 0, 5, 7, 1.0)
-    replica.before_leader_appends(5)
+    replica.before_leader_appends()
     assert replica.last_caught_up_time == 1.0
