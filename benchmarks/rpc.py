@@ -109,8 +109,8 @@ def measure(size: int, in_flight: int, total: int, loop: str) -> str:
     requests = total * 21 / 20
     gigabytes = size * requests / 1e9
     return (
-        f"{size:>8} B x {in_flight:<3} {loop:<8} {total / took:>9,.0f} requests/s {size * total / took / 1e6:>7,.0f} MB/s   server"
-        f" {server_cpu / gigabytes:>6.2f} CPU s/GB {server_cpu / requests * 1e6:>6.1f} us/request   client"
+        f"{size:>8} B x {in_flight:<3} {loop:<8} {total / took:>9,.0f} requests/s {size * total / took / 1e6:>7,.0f} MB/s"
+        f"   server {server_cpu / gigabytes:>6.2f} CPU s/GB {server_cpu / requests * 1e6:>6.1f} us/request   client"
         f" {client_cpu / gigabytes:>6.2f} CPU s/GB {client_cpu / requests * 1e6:>6.1f} us/request"
     )
 
