@@ -231,7 +231,8 @@ class NodeBase:
     def maybe_follow(self, leader_id: int, epoch: int, now: float) -> bool:
         """Take in what a response or request says of the quorum; True when that changed our role.
 
-        A higher epoch is always taken over; the leader of our own epoch when we knew none.
+        A higher epoch is always taken over; the leader of our own epoch when we knew none, or have been missing it (then
+        with less patience than before).
         """
         known = leader_id in self.voter_ids and leader_id != self.node_id
         if epoch < self.epoch or (epoch == self.epoch and not known):
@@ -249,7 +250,8 @@ class NodeBase:
             return False
         if self.leader_has_resigned or isinstance(self.role, (Follower, Leader, Resigned)):
             return False
-        self.become_follower(epoch, leader_id, now)
+        missed = self.election.leader_id == leader_id
+        self.become_follower(epoch, leader_id, now, now + self.election_timeout() if missed else None)
         return True
 
     def hear(self, error: int, leader_id: int, epoch: int, now: float) -> bool:

@@ -154,7 +154,11 @@ class Elections(NodeBase):
         return election.leader_id == NO_NODE and self._is_up_to_date(request)
 
     def on_vote_response(self, from_id: int, response: VoteResponse, role: object, now: float) -> None:
-        if self.hear(response.error_code, response.leader_id, response.leader_epoch, now) or role is not self.role:
+        # Who grants a vote may still name the leader that both of us miss: that is no reason to go back to it.
+        granted = response.vote_granted and response.error_code == ErrorCode.NONE and response.leader_epoch == self.epoch
+        if not granted and self.hear(response.error_code, response.leader_id, response.leader_epoch, now):
+            return
+        if role is not self.role:
             return
         if response.error_code != ErrorCode.NONE:
             self.on_vote_failed(from_id, response.error_code, role, now)

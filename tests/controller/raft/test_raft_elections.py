@@ -208,6 +208,15 @@ def test_a_refused_pre_vote_leads_back_to_the_leader_that_is_heard_elsewhere() -
     assert (role_name(bench), bench.node.epoch) == ("Follower", 4)
 
 
+def test_a_granted_pre_vote_counts_even_when_it_names_the_leader_that_both_miss() -> None:
+    """Or two followers of a silent leader would send each other back to it for ever."""
+    bench = Bench()
+    bench.follow(2, 4)
+    asked = sends(bench.advance(1.01), apis.VOTE)
+    bench.respond(asked[1], VoteResponse(0, 2, 4, True))
+    assert (role_name(bench), bench.node.epoch) == ("Candidate", 5)
+
+
 def test_leader_rejects_a_pre_vote() -> None:
     bench = Bench()
     bench.become_leader()
