@@ -404,8 +404,9 @@ def _is_free(port: int) -> bool:
 def free_port_range(count: int) -> int:
     """The first of `count` free ports in a row, below the range from which connections take their own port: a node that
     is down for a while must find its port free again."""
-    start: int = 20_000 + secrets.randbelow(10_000)
-    for base in [*range(start, 31_000, count), *range(20_000, start, count)]:
+    first = 20_000 + secrets.randbelow(10_000)
+    candidates: list[int] = [*range(first, 31_000, count), *range(20_000, first, count)]
+    for base in candidates:
         if all(_is_free(port) for port in range(base, base + count)):
             return base
     raise ClusterError(f"found no {count} free ports in a row")
