@@ -1,0 +1,130 @@
+"""Logs between requests: recovery, strays, retention, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from strandline.broker.upkeep import LogUpkeep
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import AnyRecord, PartitionRecord, TopicRecord
+from strandline.protocol.records.builder import encode_batch
+from strandline.storage.files import DiskError, MemoryFiles
+from strandline.storage.log import Log, LogConfig
+from strandline.storage.log_dir import LogDir
+
+NOW_MS = 1_700_000_000_000
+KNOWN, GONE, MOVED = (bytes([n]) * 16 for n in range(3))
+
+
+class Disk:
+    def __init__(self) -> None:
+        self.files = MemoryFiles()
+        self.errors: list[DiskError] = []
+        self.open()
+
+    def open(self) -> None:
+        self.log_dir = LogDir.open(self.files, "/data", node_id=1, cluster_id="c")
+        self.upkeep = LogUpkeep(self.log_dir, self.files, wall_clock_ms=lambda: NOW_MS, on_disk_error=self.errors.append)
+
+    def log(self, name: str, topic_id: bytes, config: LogConfig | None = None) -> Log:
+        return self.log_dir.open_log(name, 0, topic_id, config or LogConfig(), NOW_MS)
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self.files.list("/data") if "-0" in name)
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def image() -> MetadataImage:
+    records: list[AnyRecord] = [
+        TopicRecord("known", KNOWN),
+        PartitionRecord(KNOWN, 0, (1, 2), (1, 2), 1),
+        TopicRecord("moved", MOVED),
+        PartitionRecord(MOVED, 0, (2, 3), (2, 3), 2),
+    ]
+    return MetadataImage.from_records(records, 50, 1)
+
+
+def append(log: Log, value: bytes = b"v") -> None:
+    log.append_as_leader(memoryview(bytearray(encode_batch([(None, value, [], NOW_MS)]))), 1, NOW_MS)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    made = Disk()
+    for name, topic_id in (("known", KNOWN), ("gone", GONE), ("moved", MOVED)):
+        append(made.log(name, topic_id))
+    return made
+
+
+async def test_strays_are_deleted_when_the_metadata_provably_goes_on(disk: Disk) -> None:
+    disk.log_dir.close(clean=True, broker_epoch=20)
+    disk.open()
+    await disk.upkeep.recover()
+    disk.upkeep.clear_strays(image(), 1, 40)
+    await wait_until(lambda: disk.names() == ["known-0"])
+
+
+@pytest.mark.parametrize(("clean", "broker_epoch"), [(False, 40), (True, 15)])
+async def test_strays_are_only_set_aside_when_the_metadata_may_have_begun_anew(
+    disk: Disk, clean: bool, broker_epoch: int
+) -> None:
+    """A quorum that lost its log knows no topic. Its word must not delete any data."""
+    disk.log_dir.close(clean=clean, broker_epoch=20)
+    disk.open()
+    await disk.upkeep.recover()
+    disk.upkeep.clear_strays(image(), 1, broker_epoch)
+    names = disk.names()
+    assert "known-0" in names
+    assert [name.split("-")[0] for name in names if name.endswith("-stray")] == ["gone", "moved"]
+    stray = next(name for name in names if name.startswith("gone"))
+    assert disk.files.exists(f"/data/{stray}/00000000000000000000.log")
+
+
+async def test_recovery_opens_every_log_and_they_are_the_ones_that_are_used_later(disk: Disk) -> None:
+    disk.log_dir.close(clean=False)
+    disk.open()
+    await disk.upkeep.recover()
+    recovered = dict(disk.log_dir.logs)
+    assert {name for name, _ in recovered} == {"known", "gone", "moved"}
+    assert disk.log("known", KNOWN) is recovered["known", 0]
+
+
+async def test_closed_segments_become_durable_and_the_checkpoint_says_so(disk: Disk) -> None:
+    log = disk.log("rolled", b"r" * 16)
+    append(log)
+    log.roll(NOW_MS)
+    append(log)
+    assert log.recovery_point == 0
+    disk.upkeep.checkpoint()
+    path = "/data/recovery-point-offset-checkpoint"
+    await wait_until(lambda: disk.files.exists(path) and b"rolled 0 1" in disk.files.read(path))
+    assert log.recovery_point == 1
+
+
+async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
+    log = disk.log("rolled", b"r" * 16)
+    append(log)
+    log.roll(NOW_MS)
+    disk.files.fail_next("fsync", "*", errno.EIO)
+    disk.upkeep.checkpoint()
+    await wait_until(lambda: disk.errors)
+    assert disk.errors[0].errno == errno.EIO
+    assert log.recovery_point == 0
+
+
+async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk) -> None:
+    disk.log_dir.delete_log("gone", 0, GONE)
+    disk.log_dir.close(clean=False)
+    disk.open()
+    assert any(name.endswith("-delete") for name in disk.names())
+    disk.upkeep.remove_leavings()
+    await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
