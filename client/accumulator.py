@@ -248,6 +248,13 @@ class Accumulator:
             if following is not None and following.records is None:
                 self.bare_open[name] = following
 
+    def split(self, batch: Batch) -> None:
+        """Too large for its topic: its halves are sent instead."""
+        halves = batch.queue.split(batch)
+        self.buffered_bytes += sum(half.reserved for half in halves) - batch.reserved
+        del self.incomplete[batch]
+        self.incomplete.update(dict.fromkeys(halves))
+
     def release(self, batch: Batch) -> None:
         """The batch is done: its bytes are free."""
         if self.incomplete.pop(batch, 0) is None:

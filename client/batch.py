@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from strandline.client.encoding import encode_records, encode_values, restamp
 from strandline.client.receipts import RecordMetadata
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.records.batch import MAX_SEQUENCE, read_header
 from strandline.protocol.records.builder import RecordTuple
+from strandline.protocol.records.reader import iter_records
 
 if TYPE_CHECKING:
     from strandline.client.partition_queue import PartitionQueue
@@ -30,6 +32,7 @@ BARE_OVERHEAD = 12
 
 class Batch:
     __slots__ = (
+        "_halves",
         "attempts",
         "base_offset",
         "closed",
@@ -39,6 +42,7 @@ class Batch:
         "deadline",
         "done",
         "error",
+        "in_doubt",
         "last_broker_id",
         "last_code",
         "outstanding",
@@ -76,12 +80,16 @@ class Batch:
         """Times sent; identifies an attempt, so that an answer to an abandoned one is ignored."""
         self.outstanding = False
         """Sent, and its answer is still expected."""
+        self.in_doubt = False
+        """Some attempt may have been written although it was not acknowledged."""
         self.last_code: ErrorCode | None = None
         self.last_broker_id: int | None = None
         self.done = False
         self.error: BaseException | None = None
         self.base_offset = -1
         self.waiters: list[Callable[[], None]] = []
+        self._halves: tuple[Batch, Batch] | None = None
+        """What it was split into, when it was too large for its topic."""
 
     def __len__(self) -> int:
         if self.count >= 0:
@@ -116,6 +124,29 @@ class Batch:
         self.data = restamp(self.data, producer_id, producer_epoch, sequence)
         self.sequence = sequence
 
+    def split(self) -> tuple[Batch, Batch]:
+        """Two batches with the same records and sequence numbers; this one is done when both are."""
+        assert self.data is not None, "only a batch that was sent can be too large"
+        records = [(r.key, r.value, r.headers, r.timestamp_ms) for r in iter_records(self.data, check_crc=False)]
+        header = read_header(self.data)
+        middle = len(records) // 2
+        halves = []
+        for start, part in ((0, records[:middle]), (middle, records[middle:])):
+            half = Batch(self.queue, 0, 0, self.created_at, self.deadline, self.timestamp_ms)
+            half.closed, half.records = True, part
+            sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
+            half.encode(header.producer_id, header.producer_epoch, sequence)
+            half.reserved = len(half.data or b"")
+            half.waiters.append(self._on_half_done)
+            halves.append(half)
+        self._halves = (halves[0], halves[1])
+        self.outstanding, self.data = False, None
+        return self._halves
+
+    def _on_half_done(self) -> None:
+        if self._halves is not None and all(half.done for half in self._halves):
+            self._finish()
+
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         self.base_offset = base_offset
         if log_append_time_ms >= 0:
@@ -139,6 +170,9 @@ class Batch:
             wake()
 
     def metadata(self, index: int) -> RecordMetadata:
+        if self._halves is not None:
+            first, second = self._halves
+            return first.metadata(index) if index < first.count else second.metadata(index - first.count)
         if self.error is not None:
             raise self.error.with_traceback(None)
         queue = self.queue

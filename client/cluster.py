@@ -51,7 +51,6 @@ class Cluster:
         """Why the newest refresh failed; None: it did not."""
         self._random = random
         self._topics: dict[str, None] = {}
-        self._all_topics = False
         self._rotation = 0
         self._streak = 0
         self._refreshed_at = -1e9
@@ -173,7 +172,7 @@ class Cluster:
         return max(0.0, gap_ms / 1000 - since)
 
     async def _refresh_once(self) -> None:
-        topics = None if self._all_topics else [MetadataTopicRequest(name) for name in self._topics]
+        topics = [MetadataTopicRequest(name) for name in self._topics]
         response = await self.ask_any(METADATA, MetadataRequest(topics), self.options.request_timeout_ms)
         assert isinstance(response, MetadataResponse)
         self.refreshes += 1

@@ -99,7 +99,7 @@ class Consumer:
 
     def subscribe(self, *topics: str) -> None:
         """Read all partitions of these topics, and no others. Without a group nobody shares the work."""
-        self._subscription.subscribe(_checked_topics(topics))
+        self._drop(self._subscription.subscribe(_checked_topics(topics)))
         self._topic_errors.clear()
         self._missing_since.clear()
         if self._cluster is not None:
@@ -108,7 +108,14 @@ class Consumer:
             self._on_cluster()
 
     def unsubscribe(self) -> None:
-        self._subscription.clear()
+        """Read nothing any more."""
+        self._drop(self._subscription.clear())
+
+    def _drop(self, states: Iterable[PartitionState]) -> None:
+        if self._fetcher is not None:
+            for state in states:
+                self._fetcher.ready.pop(state, None)
+                self._fetcher.look_at(state)
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions. Waits at most `max_block_ms` for their topics' metadata."""
@@ -122,10 +129,9 @@ class Consumer:
                     raise UnknownTopic(text, topic=topic, partition=place.partition)
         kept = {place: state for place, state in self._subscription.states.items() if place in places}
         if self._subscription.topics:
-            self._subscription.clear()
+            self._drop(self._subscription.clear())
             kept = {}
-        for place in [place for place in self._subscription.states if place not in kept]:
-            fetcher.look_at(self._subscription.remove(place))
+        self._drop([self._subscription.remove(place) for place in list(self._subscription.states) if place not in kept])
         for place in places:
             if place not in kept:
                 topic_id = cluster.cache.topics[place.topic].topic_id
@@ -161,8 +167,7 @@ class Consumer:
             self._missing_since.pop(topic, None)
             self._topic_errors.pop(topic, None)
             added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
-            for state in removed:
-                self._fetcher.look_at(state)
+            self._drop(removed)
             for state in added:
                 self._begin(state)
             if added:

@@ -130,11 +130,13 @@ class Fetcher:
 
     def _place(self, state: PartitionState, now: float) -> Lane | None:
         """Put the partition into the session of its leader's lane, or take it out; the lane to be served, if any."""
+        current = self._subscription.by_key.get(state.key)
+        if current is not None and current is not state:
+            return None  # Assigned anew: the newer state has taken this one's place.
         old = self._home.get(state.key)
-        leader_id = self._cluster.cache.leader(*state.place)
         lane = None
-        if self._subscription.states.get(state.place) is state:
-            lane = self._lane(state, leader_id, now)
+        if current is state:
+            lane = self._lane(state, self._cluster.cache.leader(*state.place), now)
         if old is not None and (lane is None or old is not lane):
             old.session.remove(state.key)
             del self._home[state.key]

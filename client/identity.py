@@ -34,12 +34,19 @@ class ProducerIdentity:
         self._options = options
         self._on_known = on_known
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def request(self) -> None:
         """Get an identity, unless that is under way."""
         if self._task is None or self._task.done():
             self.known = False
             self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Cancelled by somebody who cancels every task it finds: begin again."""
+        if task.cancelled() and not self._closed and not task.get_loop().is_closed():
+            self.request()
 
     async def _ask(self) -> None:
         delay_s = RETRY_S
@@ -64,6 +71,7 @@ class ProducerIdentity:
         self._on_known()
 
     async def close(self) -> None:
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -90,6 +90,8 @@ class Link:
     def _on_done(self, task: asyncio.Task[Connection]) -> None:
         self._task = None
         if task.cancelled():
+            if not self._closed:
+                self._on_change(self, False)  # By a stranger: whoever waits may begin again.
             return
         error = task.exception()
         if error is None:

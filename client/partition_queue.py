@@ -37,6 +37,16 @@ _NOT_IN_THE_LOG = frozenset(
 )
 
 
+_IN_DOUBT = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
 class PartitionQueue:
     __slots__ = (
         "established",
@@ -101,10 +111,11 @@ class PartitionQueue:
         """The next batch to send, marked outstanding; None: nothing may go now. `partial`: the open batch may go too."""
         if now < self.retry_at or (self.recovering and not self._recovered()):
             return None
-        for batch in self.unresolved:
+        in_flight_max = self.in_flight_max if self.established else 1
+        for ahead, batch in enumerate(self.unresolved):
             if not batch.outstanding:
-                return self._sent(batch) if self.established or batch is self.unresolved[0] else None
-        if len(self.unresolved) >= (self.in_flight_max if self.established else 1):
+                return self._sent(batch) if ahead < in_flight_max else None
+        if len(self.unresolved) >= in_flight_max:
             return None
         if self.renumber:
             self._bump_epoch()
@@ -166,6 +177,7 @@ class PartitionQueue:
         """One attempt failed. True: the batch stays and is sent again; False: it was refused for good, and is removed."""
         batch.outstanding = False
         batch.last_code = code
+        batch.in_doubt = batch.in_doubt or code in _IN_DOUBT
         if self.idempotent and code in _NOT_IN_THE_LOG:
             if self.unresolved[0] is batch:
                 self.renumber = True
@@ -177,11 +189,24 @@ class PartitionQueue:
         self.recovering = True
         return True
 
+    def may_split(self, batch: Batch) -> bool:
+        """A batch in doubt keeps its shape: a broker knows a duplicate by its first and last sequence number."""
+        return batch.count > 1 and not batch.in_doubt
+
+    def split(self, batch: Batch) -> tuple[Batch, Batch]:
+        """The batch was refused as too large for its topic: its halves take its place, with its sequence numbers."""
+        halves = batch.split()
+        place = self.unresolved.index(batch)
+        self.unresolved[place : place + 1] = halves
+        self.recovering = True
+        return halves
+
     def abandon_attempts(self) -> None:
         """The leader moved: answers of the old one no longer count. Only with idempotence, which makes a resend harmless."""
         for batch in self.unresolved:
             if batch.outstanding:
                 batch.outstanding = False
+                batch.in_doubt = True
                 self.recovering = True
 
     def remove(self, batch: Batch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from strandline.client.cluster import Cluster
-from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
+from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, UnknownTopic, describe
 from strandline.client.options import ConsumerOptions
 from strandline.client.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.subscription import PartitionState, Subscription
@@ -167,8 +167,11 @@ class Positions:
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         last: StrandlineError | None = None
         attempts = 0
-        for topic in dict.fromkeys(place.topic for place in wanted):
-            await self._cluster.topic(topic, self._options.max_block_ms)
+        for place in wanted:
+            topic = await self._cluster.topic(place.topic, self._options.max_block_ms)
+            if place.partition not in topic.partitions:
+                text = f"the topic has {len(topic.partitions)} partitions"
+                raise UnknownTopic(text, topic=place.topic, partition=place.partition)
         while missing := [place for place in wanted if place not in found]:
             if loop.time() >= deadline:
                 text = f"offsets were not answered; {last}" if last else "offsets were not answered"

@@ -319,6 +319,10 @@ class Sender:
         if batch.done or batch.attempts != number or not batch.outstanding:
             return
         now = self._loop.time()
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.queue.may_split(batch):
+            self._accumulator.split(batch)
+            self.counters["retries"] += 1
+            return
         soon = ERRORS[code].refresh_metadata
         retry_at = now if soon else now + self._options.retry_backoff_ms / 1000
         if batch.queue.on_failed(batch, code, retry_at):

@@ -264,15 +264,17 @@ class Subscription:
         self._seen: dict[str, bytes] = {}
         """Subscribed topics whose partitions were assigned before, and their topic ids."""
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        self.clear()
+    def subscribe(self, topics: Iterable[str]) -> list[PartitionState]:
+        """Returns the states that are no longer read; the same topics are looked at anew."""
+        removed = self.clear()
         self.topics = dict.fromkeys(topics)
+        return removed
 
-    def clear(self) -> None:
-        for place in list(self.states):
-            self.remove(place)
+    def clear(self) -> list[PartitionState]:
+        removed = [self.remove(place) for place in list(self.states)]
         self.topics = {}
         self._seen = {}
+        return removed
 
     def add(self, place: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
         state = PartitionState(place, topic_id, self.failed)

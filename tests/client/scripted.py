@@ -75,6 +75,7 @@ class ScriptedCluster:
         self.partitions: dict[Key, Partition] = {}
         self.produce_fate: Callable[[int, Key], str] = lambda broker_id, key: "ok"
         """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", or an error code's name."""
+        self.max_message_bytes = 1 << 30
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
         self.produce_requests: list[list[tuple[Key, bytes]]] = []
@@ -265,6 +266,8 @@ class ScriptedBroker:
         if fate not in ("ok", "response lost", "silence"):
             hint = CurrentLeader(partition.leader, partition.epoch)
             return data.ProducePartitionResponse(*key, C[fate], current_leader=hint)
+        if len(records) > self.cluster.max_message_bytes:
+            return data.ProducePartitionResponse(*key, C.MESSAGE_TOO_LARGE)
         code, base = partition.append(memoryview(bytearray(records)))
         return data.ProducePartitionResponse(*key, code, base)
 

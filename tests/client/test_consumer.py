@@ -378,7 +378,6 @@ async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() ->
             with pytest.raises((RequestTimeout, NoBrokersAvailable)):
                 await consumer.partitions_for_topic("other")
             waiting = asyncio.create_task(consumer.getone())
-            await asyncio.sleep(0.05)
             assert consumer.health()["state"] == "degraded"
             await consumer.stop()
             with pytest.raises(ClientClosed):
@@ -402,3 +401,27 @@ async def test_an_idle_consumer_parks_one_fetch_per_broker_and_lists_only_change
             await consumer.getmany(timeout_ms=100)
             listed = [request for request in cluster.fetch_requests if request.session_epoch > 0 and request.partitions]
             assert [len(request.partitions) for request in listed] == [1]
+
+
+async def test_subscribing_and_assigning_anew_forgets_the_old_partitions() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        cluster.create("other")
+        fill(cluster, "orders", 50)
+        fill(cluster, "other", 5)
+        async with earliest(cluster, "orders", fetch_max_wait_ms=10_000) as consumer:
+            await consumer.getone()
+            consumer.subscribe("other")
+            assert await read(consumer, 5) == [b"%d" % n for n in range(5)]
+            assert consumer.assignment() == {TopicPartition("other", 0)}
+            await consumer.assign([ORDERS])
+            assert await read(consumer, 50) == [b"%d" % n for n in range(50)]
+            await consumer.assign([ORDERS, ("other", 0)])
+            assert await consumer.position(ORDERS) == 50
+            assert await read(consumer, 5) == [b"%d" % n for n in range(5)]
+            consumer.unsubscribe()
+            assert consumer.assignment() == set()
+            with pytest.raises(UsageError):
+                consumer.seek(ORDERS, 1)
+            with pytest.raises(UnknownTopic, match="2 partitions"):
+                await consumer.end_offsets([TopicPartition("orders", 7)])

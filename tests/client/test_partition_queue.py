@@ -59,6 +59,8 @@ class Line:
         if code in (C.NONE, C.DUPLICATE_SEQUENCE_NUMBER):
             self.queue.on_acked(batch)
             batch.complete(base_offset)
+        elif code == C.MESSAGE_TOO_LARGE and self.queue.may_split(batch):
+            self.queue.split(batch)
         elif not self.queue.on_failed(batch, code, 0.0):
             batch.fail(DeliveryTimeout(code.name))
 
@@ -85,11 +87,11 @@ class Line:
         self.queue.abandon_attempts()
 
     def expire_oldest(self) -> None:
-        oldest = next((batch for batch in self.batches if not batch.done), None)
-        if oldest is not None:
+        waiting = [*self.queue.unresolved, *self.queue.ready]
+        if waiting:
             self.late.clear()
-            self.queue.remove(oldest)
-            oldest.fail(DeliveryTimeout("too late"))
+            self.queue.remove(waiting[0])
+            waiting[0].fail(DeliveryTimeout("too late"))
 
     def settle(self) -> None:
         for _ in range(200):
@@ -101,18 +103,22 @@ class Line:
         raise AssertionError("the queue does not come to rest")
 
     def check(self) -> None:
-        acked = [batch for batch in self.batches if batch.error is None]
-        for batch in acked:
-            here = self.log.values[batch.base_offset : batch.base_offset + batch.count]
-            assert here == self.values[batch], f"{batch} was acknowledged with an offset that holds something else"
+        offsets = []
+        for batch in self.batches:
+            for index, value in enumerate(self.values[batch]):
+                try:
+                    offset = batch.metadata(index).offset
+                except DeliveryTimeout:
+                    continue
+                offsets.append(offset)
+                assert self.log.values[offset] == value, f"{batch} was acknowledged with an offset that holds something else"
         assert len(set(self.log.values)) == len(self.log.values), "a record is in the log twice"
         assert self.log.values == sorted(self.log.values, key=int), "the log is out of order"
-        offsets = [batch.base_offset for batch in acked]
         assert offsets == sorted(offsets)
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("produce"), st.integers(1, 3)),
+    st.tuples(st.just("produce"), st.integers(1, 4)),
     st.tuples(st.just("pump"), st.just(0)),
     st.tuples(
         st.sampled_from(
@@ -124,6 +130,7 @@ STEPS = st.one_of(
                 "NOT_LEADER_OR_FOLLOWER",
                 "NOT_ENOUGH_REPLICAS",
                 "INVALID_RECORD",
+                "MESSAGE_TOO_LARGE",
             ]
         ),
         st.just(0),

@@ -141,7 +141,7 @@ async def test_lingering_gathers_and_flush_does_not_wait_for_it() -> None:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50) as producer:
             first = await producer.send("orders", b"1")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
             second = await producer.send("orders", b"2")
             await asyncio.gather(first, second)
             assert len(cluster.produce_requests) == 1
@@ -209,7 +209,7 @@ async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_wait_for_send() -
             with pytest.raises(BufferFull):
                 await producer.send("orders", b"x" * 100)
             waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(10)]
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
             cluster.produce_fate = lambda broker_id, key: "ok"
             await asyncio.gather(*waiting)
             await producer.flush()
@@ -341,3 +341,34 @@ async def test_wrong_types_are_usage_errors() -> None:
 async def test_a_producer_that_was_not_started_says_so() -> None:
     with pytest.raises(ClientClosed, match="async with"):
         Producer(bootstrap_servers="127.0.0.1:1").send_nowait("orders", b"v")
+
+
+async def test_batches_too_large_for_their_topic_are_split_and_stay_in_order() -> None:
+    """batch_size knows nothing of a topic's max.message.bytes; good records must not fail for their company."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.max_message_bytes = 300
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=4000) as producer:
+            await producer.send_and_wait("orders", b"0")
+            receipts = [await producer.send("orders", b"%d" % i + bytes(50)) for i in range(1, 300)]
+            places = [await receipt for receipt in receipts]
+            assert [place.offset for place in places] == list(range(1, 300))
+            too_large = producer.send_nowait("orders", bytes(1000))
+            after = producer.send_nowait("orders", b"after")
+            with pytest.raises(DeliveryFailed, match="MESSAGE_TOO_LARGE"):
+                await too_large
+            assert (await after).offset == 300
+            assert producer.metrics()["buffered_bytes"] == 0
+        assert [int(value.rstrip(b"\0")) for value in cluster.values("orders")[:300]] == list(range(300))
+
+
+async def test_a_cancelled_identity_task_is_started_again() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            me = asyncio.current_task()
+            for task in asyncio.all_tasks() - {me}:
+                if "_ask" in repr(task):
+                    task.cancel()
+            async with asyncio.timeout(2):
+                assert (await producer.send_and_wait("orders", b"1")).offset == 0
