@@ -14,7 +14,8 @@ from zlib import crc32
 
 import structlog
 
-from strandline.broker.fetcher import Fetcher, FetcherCore, FetcherSettings, Key
+from strandline.broker.fetcher import FetcherCore, FetcherSettings, Key
+from strandline.broker.fetcher_shell import Fetcher
 from strandline.broker.partition import Partition
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.rpc.connection import Connection

@@ -1,0 +1,235 @@
+"""The shell of a replica fetcher: one connection to the leader, callbacks, and no task but the one that connects.
+
+What to ask, and what to make of an answer, is the core's affair (`fetcher.py`). Here a fetch leaves in the same turn in
+which the answer to the last one came, and a lost connection is made anew with a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+
+import structlog
+
+from strandline.broker.fetcher import FetcherCore, Key, Plan
+from strandline.broker.partition import FetchPosition, Partition
+from strandline.protocol.apis import FETCH, LIST_OFFSETS
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.data import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from strandline.protocol.rpc.connection import Connection
+
+log = structlog.get_logger()
+
+REQUEST_TIMEOUT_MS = 30_000
+RECONNECT_BACKOFF_MS = 50
+RECONNECT_BACKOFF_MS_MAX = 1000
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    return error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class _RangeQuestion:
+    """Two ListOffsets requests, sent together: where do the leader's logs start and end?"""
+
+    def __init__(self, broker_id: int, asked: dict[Key, FetchPosition]) -> None:
+        self.asked = asked
+        self._broker_id = broker_id
+        self._answers: dict[int, dict[Key, int]] = {}
+        self.open = 2
+
+    def request(self, timestamp: int) -> ListOffsetsRequest:
+        partitions = [
+            ListOffsetsPartition(key[0], key[1], position.leader_epoch, timestamp) for key, position in self.asked.items()
+        ]
+        return ListOffsetsRequest(self._broker_id, 0, partitions)
+
+    def on_answer(self, timestamp: int, response: Message | Exception) -> None:
+        self.open -= 1
+        if isinstance(response, ListOffsetsResponse):
+            self._answers[timestamp] = {(p.topic_id, p.partition): p.offset for p in response.partitions if not p.error_code}
+
+    def range_of(self, key: Key) -> tuple[int, int] | None:
+        start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
+        end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
+        return None if start is None or end is None else (start, end)
+
+
+class Fetcher:
+    """The shell: one connection to the leader, callbacks, and no task but the one that connects."""
+
+    def __init__(
+        self,
+        *,
+        leader_id: int,
+        broker_id: int,
+        core: FetcherCore,
+        connect: Callable[[Callable[[Connection, Exception | None], None]], Awaitable[Connection]],
+        on_progress: Callable[[list[Key]], None],
+    ) -> None:
+        self.leader_id = leader_id
+        self._broker_id = broker_id
+        self.core = core
+        self._connect = connect
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._backoff_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump_scheduled = False
+        self._closed = False
+
+    # -- from the manager ---------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        self.core.add(partition)
+        self._schedule_pump()
+
+    def remove(self, key: Key) -> None:
+        self.core.remove(key)
+
+    def hurry(self) -> None:
+        """The leader's process is new: do not wait for the end of a back-off."""
+        if self._connection is None and self._connecting is not None and not self._closed:
+            self._connecting.cancel()
+            self._connecting = None
+            self._backoff_ms = 0
+            self._schedule_pump()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _schedule_pump(self) -> None:
+        """At the end of this turn: a metadata delta adds many partitions at once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self._closed:
+            return
+        if self._connection is None:
+            self._start_connecting()
+            return
+        plan = self.core.plan(self._loop.time())
+        if plan is not None:
+            self._connection.send(
+                FETCH,
+                plan.request,
+                on_response=partial(self._on_response, plan),
+                timeout_ms=plan.request.max_wait_ms + REQUEST_TIMEOUT_MS,
+            )
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        due = self.core.next_due()
+        if due is None or (self._timer is not None and not self._timer.cancelled() and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _on_response(self, plan: Plan, response: Message | Exception) -> None:
+        if self._closed or self._connection is None or self._connection.closed:
+            return  # `_on_lost` starts over
+        now = self._loop.time()
+        if isinstance(response, Exception):
+            log.info("fetcher.fetch_failed", leader=self.leader_id, reason=str(response))
+            self.core.on_failure(plan, _code_of(response), now)
+        else:
+            try:
+                touched = self.core.on_response(plan, cast(FetchResponse, response), now)
+            except PeerError as e:
+                self._drop_connection(e)
+                return
+            if touched:
+                self._on_progress(touched)
+            self._ask_ranges()
+        self._pump()
+
+    def _drop_connection(self, reason: PeerError) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+            self._on_lost(connection, reason)
+
+    def _ask_ranges(self) -> None:
+        asked = self.core.take_out_of_range()
+        if not asked or self._connection is None:
+            return
+        question = _RangeQuestion(self._broker_id, asked)
+        for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
+            answer = partial(self._on_range, question, timestamp)
+            self._connection.send(LIST_OFFSETS, question.request(timestamp), on_response=answer, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def _on_range(self, question: _RangeQuestion, timestamp: int, response: Message | Exception) -> None:
+        question.on_answer(timestamp, response)
+        if question.open or self._closed:
+            return
+        now = self._loop.time()
+        for key, position in question.asked.items():
+            found = question.range_of(key)
+            if found is None:
+                self.core.on_leader_range_failed(key, position, now)
+            else:
+                self.core.on_leader_range(key, position, found[0], found[1], now)
+        self._pump()
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def _start_connecting(self) -> None:
+        if self._connecting is None and len(self.core):
+            self._connecting = self._loop.create_task(self._connect_with_backoff(), name=f"fetcher-connect-{self.leader_id}")
+
+    async def _connect_with_backoff(self) -> None:
+        while not self._closed:
+            if self._backoff_ms:
+                await asyncio.sleep(self._backoff_ms / 1000)
+            self._backoff_ms = min(max(2 * self._backoff_ms, RECONNECT_BACKOFF_MS), RECONNECT_BACKOFF_MS_MAX)
+            try:
+                connection = await self._connect(self._on_lost)
+            except BrokerError as e:
+                log.debug("fetcher.connect_failed", leader=self.leader_id, reason=str(e))
+                continue
+            self._connecting = None
+            if self._closed or connection.closed:
+                connection.close()
+                self._schedule_pump()
+                return
+            self._connection = connection
+            self._backoff_ms = 0
+            self._pump()
+            return
+
+    def _on_lost(self, connection: Connection, error: Exception | None) -> None:
+        if connection is not self._connection or self._closed:
+            return
+        log.info("fetcher.connection_lost", leader=self.leader_id, reason=str(error) if error else None)
+        self._connection = None
+        self._backoff_ms = RECONNECT_BACKOFF_MS
+        self.core.on_connection_lost()
+        self._start_connecting()
