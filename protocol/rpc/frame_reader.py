@@ -22,7 +22,7 @@ _SMALL_WINDOW = 4096
 """Offered after a big frame: little of the next one must be copied out of the scratch."""
 _LARGE_WINDOW = 65536
 """Offered when small frames come in crowds: fewer system calls."""
-_BIG_FRAME = 16384
+_BIG_FRAME = 32768
 _EAGER_ALLOCATION_MAX = 4 * 1024 * 1024
 _HEAD_SIZE = LENGTH.size
 
