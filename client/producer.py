@@ -30,6 +30,9 @@ from strandline.protocol.doors import Doors, real_doors
 
 log = structlog.get_logger()
 
+BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
+"""How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""
+
 
 class Producer:
     """See `ProducerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
@@ -44,7 +47,8 @@ class Producer:
         self._accumulator: Accumulator
         self._bare_open: dict[str, Batch] = {}
         """The accumulator's table of batches to which a plain value may be appended at once; empty while that is not so."""
-        self._batches_seen = 0
+        self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
+        self._give_way_at = self._batches_per_turn
         self._stopped = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ class Producer:
     ) -> Receipt:
         """Hand over one record, waiting at most `max_block_ms` for its topic's metadata and for room.
 
-        It returns the receipt; `await` that for the delivery. Gives way to the sender whenever a batch is full.
+        It returns the receipt; `await` that for the delivery. Gives way to the sender when a few batches are full.
         """
         batch = self._bare_open.get(topic)
         if (
@@ -166,8 +170,8 @@ class Producer:
             receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
         except BufferFull:
             receipt = await self._send_when_room(topic, value, key, partition, headers, timestamp_ms)
-        if accumulator.batches_closed != self._batches_seen:
-            self._batches_seen = accumulator.batches_closed
+        if accumulator.batches_closed >= self._give_way_at:
+            self._give_way_at = accumulator.batches_closed + self._batches_per_turn
             await asyncio.sleep(0)
         return receipt
 

@@ -196,24 +196,36 @@ async def test_acks_0_and_1() -> None:
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_wait_for_send() -> None:
+async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_bounded_wait_for_send() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
-        options = {"batch_size": 1000, "buffer_memory": 5000, "max_block_ms": 100, "retry_backoff_ms": 5}
+        options = {"batch_size": 1000, "buffer_memory": 5000, "max_block_ms": 50}
+        producer = Producer(bootstrap_servers=cluster.bootstrap, **options)
+        await producer.start()
+        await producer.partitions_for("orders")
+        with pytest.raises(BufferFull) as full:
+            _ = [producer.send_nowait("orders", b"x" * 100) for _ in range(100)]
+        assert full.value.retriable
+        with pytest.raises(BufferFull, match="max_block_ms"):
+            await producer.send("orders", b"x" * 100)
+        await producer.stop(timeout_ms=0)
+
+
+async def test_send_waits_for_room_and_everybody_gets_it() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
+        options = {"batch_size": 1000, "buffer_memory": 5000, "retry_backoff_ms": 5}
         async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
             await producer.partitions_for("orders")
-            with pytest.raises(BufferFull) as full:
-                _ = [producer.send_nowait("orders", b"x" * 100) for _ in range(100)]
-            assert full.value.retriable
-            with pytest.raises(BufferFull):
-                await producer.send("orders", b"x" * 100)
-            waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(10)]
-            await asyncio.sleep(0)
+            waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(30)]
+            await eventually(lambda: len(producer._sender.room_waiters) > 20)
             cluster.produce_fate = lambda broker_id, key: "ok"
             await asyncio.gather(*waiting)
             await producer.flush()
             assert producer.metrics()["buffered_bytes"] == 0
+            assert len(cluster.values("orders")) == 30
 
 
 async def test_a_record_that_is_too_large_is_refused_here() -> None:
