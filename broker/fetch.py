@@ -264,7 +264,7 @@ class Fetch(DelayedOperation):
         total = 0
         for cached in self.session.dirty.values():
             partition = cached.partition
-            if partition is None or partition.leader_epoch != cached.current_leader_epoch:
+            if partition is None or cached.current_leader_epoch not in (-1, partition.leader_epoch):
                 return True
             end = partition.log.log_end_offset if self.session.is_follower else partition.log.high_watermark
             offset, size = self._counted.get(cached.key, (cached.fetch_offset, 0))

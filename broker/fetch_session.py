@@ -141,8 +141,6 @@ class FetchSession:
             key = (item.topic_id, item.partition)
             cached = self.partitions.get(key)
             if cached is None:
-                if len(self.partitions) >= PARTITIONS_MAX:
-                    raise BrokerError(ErrorCode.INVALID_REQUEST, f"a session holds at most {PARTITIONS_MAX} partitions")
                 cached = self.partitions[key] = SessionPartition(key, self)
             cached.update(item)
             self.dirty[key] = cached
@@ -186,7 +184,10 @@ class FetchSessionCache:
         """The session that a request belongs to, updated by it, and whether the answer must list every partition."""
         _refuse_twice(request.partitions)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self.remove(request.session_id)
+            _refuse_too_many(len(request.partitions))
+            named = self._sessions.get(request.session_id)
+            if named is not None and named.replica_id == request.replica_id:
+                self.remove(named.id)
             return self._full(request, now), True
         session = self._continue(request, now)
         if session.partitions:
@@ -210,6 +211,7 @@ class FetchSessionCache:
             raise BrokerError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"expected epoch {session.epoch}, got {request.session_epoch}"
             )
+        _refuse_too_many(session.size + len(request.partitions))
         if session.parked is not None:
             session.parked.complete()
         session.update(request.partitions, request.forgotten)
@@ -263,3 +265,8 @@ def _rank(session: FetchSession) -> tuple[bool, int, int]:
 def _refuse_twice(partitions: list[FetchPartition]) -> None:
     if len(partitions) > 1 and len({(p.topic_id, p.partition) for p in partitions}) != len(partitions):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
+
+
+def _refuse_too_many(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"a fetch session holds at most {PARTITIONS_MAX} partitions")

@@ -269,7 +269,7 @@ class Leadership:
     def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse) -> None:
         """The controller's answer. It counts only if nothing else has happened since the proposal."""
         partition = self.partition
-        if self.isr is not pending or partition.leadership is not self:
+        if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
             log.info("isr.stale_answer", **partition.fields, error_code=answer.error_code)
             return
         if answer.error_code:

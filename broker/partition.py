@@ -120,7 +120,7 @@ class Partition:
         self._leave_role(registration)
         self.role = Role.LEADER
         self.leadership = Leadership(self, self.context, registration, start)
-        log.info("partition.leader", **self.fields, epoch_start_offset=start, isr=list(registration.isr))
+        log.debug("partition.leader", **self.fields, epoch_start_offset=start, isr=list(registration.isr))
         self.context.observer.on_role_changed(self)
         self.leadership.maybe_increment_high_watermark()
         return True
@@ -134,7 +134,7 @@ class Partition:
             return False
         self._leave_role(registration)
         self.role = Role.FOLLOWER
-        log.info("partition.follower", **self.fields, leader=self.leader_id, log_end_offset=self.log.log_end_offset)
+        log.debug("partition.follower", **self.fields, leader=self.leader_id, log_end_offset=self.log.log_end_offset)
         self.context.observer.on_role_changed(self)
         return True
 
@@ -292,7 +292,4 @@ class Partition:
         if offset < log_.high_watermark:
             log.warning("partition.truncated_below_hw", **self.fields, offset=offset, high_watermark=log_.high_watermark)
         log.info("partition.truncated", **self.fields, offset=offset, log_end_offset=log_.log_end_offset, reason=reason)
-        if offset < log_.log_start_offset:
-            log_.truncate_fully_and_start_at(offset)
-        else:
-            log_.truncate_to(offset)
+        log_.truncate_to(offset)

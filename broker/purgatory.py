@@ -28,6 +28,9 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 """`loop.call_later`."""
 
 
+_QUEUES_MAX = 1000
+
+
 class DelayedOperation:
     """Something parked. Subclasses say what completion and expiration do."""
 
@@ -76,6 +79,7 @@ class Purgatory:
         self._call_later = call_later
         self._queues: dict[int, dict[DelayedOperation, None]] = {}
         """Timeout in ms -> the operations with this timeout, the next to expire first."""
+        self._queues_max = _QUEUES_MAX
         self._timer: Timer | None = None
         self._timer_due = float("inf")
         """Not later than the earliest deadline."""
@@ -87,12 +91,24 @@ class Purgatory:
     def park(self, operation: DelayedOperation, timeout_ms: int) -> None:
         queue = self._queues.get(timeout_ms)
         if queue is None:
-            queue = self._queues[timeout_ms] = {}
+            queue = self._new_queue(timeout_ms)
         due = operation.deadline = self._now() + timeout_ms / 1000
         operation._queue = queue
         queue[operation] = None
         if due < self._timer_due:
             self._arm(due)
+
+    def _new_queue(self, timeout_ms: int) -> dict[DelayedOperation, None]:
+        if len(self._queues) >= self._queues_max:
+            # A client that never uses a timeout twice must not leave a queue behind for each.
+            self._drop_empty_queues()
+            self._queues_max = max(_QUEUES_MAX, 2 * len(self._queues))
+        queue: dict[DelayedOperation, None] = {}
+        self._queues[timeout_ms] = queue
+        return queue
+
+    def _drop_empty_queues(self) -> None:
+        self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
 
     def expire(self, now: float) -> int:
         """Expire what is due; returns how many."""
@@ -116,7 +132,7 @@ class Purgatory:
         self._timer, self._timer_due = None, float("inf")
 
     def _rearm(self) -> None:
-        self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
+        self._drop_empty_queues()
         due = min((next(iter(queue)).deadline for queue in self._queues.values()), default=float("inf"))
         if due == float("inf"):
             self.close()

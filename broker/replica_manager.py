@@ -98,6 +98,7 @@ class ReplicaManager:
         self._doors = doors
         self._fetchers = fetchers
         self._run_blocking = run_blocking
+        self._is_checkpointing = False
         self._on_log_dir_failed = on_log_dir_failed
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
         self._context = PartitionContext(
@@ -183,6 +184,8 @@ class ReplicaManager:
             else:
                 followers.append((key, registration))
         self._apply_configs(delta)
+        if leaders or followers:
+            log.info("metadata.applied", offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
         for key, registration in leaders:
             self._take_role(key, registration, self._lead)
         for key, registration in followers:
@@ -246,7 +249,7 @@ class ReplicaManager:
         if path is not None:
             self._run_aside(partial(self._log_dir.files.remove_tree, path))
 
-    def _run_aside(self, work: Callable[[], None]) -> None:
+    def _run_aside(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         """Slow work on the disk that nobody waits for: on a thread, if there is one."""
         failures: list[DiskError] = []
 
@@ -259,6 +262,8 @@ class ReplicaManager:
         def done() -> None:
             for failure in failures:
                 self.on_disk_error(failure)
+            if then is not None:
+                then()
 
         if self._run_blocking is not None:
             self._run_blocking(guarded, done)
@@ -304,15 +309,22 @@ class ReplicaManager:
                 partition.leadership.maybe_increment_high_watermark()
 
     def checkpoint_high_watermarks(self) -> None:
-        if self.disk_error is None:
-            self._run_aside(self._log_dir.high_watermark_checkpoint().write)
+        if self.disk_error is not None or self._is_checkpointing:
+            return
+        self._is_checkpointing = True
+        self._run_aside(self._log_dir.high_watermark_checkpoint().write, self._on_checkpoint)
+
+    def _on_checkpoint(self) -> None:
+        self._is_checkpointing = False
 
     def expire(self, now: float) -> None:
         """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
         self.purgatory.expire(now)
 
     def complete_follower_appends(self, keys: list[Key]) -> None:
-        """A fetcher appended: consumers that read here have been noted already when the high watermark moved."""
+        """A fetcher appended to these: who waits for what that moved is answered with this turn, not the next."""
+        if any(self.partitions[key].consumers for key in keys if key in self.partitions):
+            self._wakeups.run()
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 

@@ -15,18 +15,20 @@ What wakes whom:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from strandline.broker.fetch import Fetch
 from strandline.broker.partition import Partition, Role
 from strandline.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from strandline.broker.fetch import Fetch
     from strandline.broker.fetch_session import SessionPartition
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 class Wakeups:
@@ -92,9 +94,17 @@ class Wakeups:
         produces, self._produces = self._produces, {}
         fetches, self._fetches = self._fetches, {}
         for partition in produces:
-            serve_waiters(partition)
+            _guarded(serve_waiters, partition)
         for fetch in fetches:
-            fetch.try_complete()
+            _guarded(Fetch.try_complete, fetch)
+
+
+def _guarded(serve: Callable[[T], None], whom: T) -> None:
+    """A bug in one operation must not keep the others from being served."""
+    try:
+        serve(whom)
+    except Exception:
+        log.exception("wakeup.failed", whom=repr(whom))
 
 
 def serve_waiters(partition: Partition) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from replica_world import TOPIC, Node, P, Request, World, batch, code, fetched, values, want
+from replica_world import TOPIC, Node, P, Request, World, batch, code, deliver, fetched, values, want
 
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -138,6 +138,15 @@ def test_a_response_holds_at_most_what_was_asked_for_beyond_the_first_batch() ->
     assert len(values(leader.fetch(want(0, epoch=1), max_bytes=3500))) == 3
 
 
+def test_only_the_first_partition_with_records_may_exceed_the_limit() -> None:
+    world = World()
+    world.topic(partitions=2, replicas=(1,))
+    world[1].produce(b"x" * 1000)
+    world[1].produce(b"x" * 5000, key=Q)
+    answer = world[1].fetch(want(0, epoch=1), want(0, key=Q, epoch=1), max_bytes=1500)
+    assert [len(values(answer, i)) for i in range(2)] == [1, 0]
+
+
 def test_a_response_holds_at_most_what_the_broker_allows_whatever_was_asked_for() -> None:
     """F14: max_bytes of 2^31 - 1 must not let one peer claim the memory."""
     world = World(config=ReplicaConfig(fetch_max_bytes=3500))
@@ -208,6 +217,32 @@ def test_a_long_poll_at_a_follower_ends_when_its_high_watermark_moves() -> None:
     assert not parked.is_answered
     world.replicate(2, 1)
     assert values(parked) == [b"a"]
+
+
+def test_a_fetcher_that_appended_lets_consumers_be_answered_in_its_own_turn() -> None:
+    world, leader = leader_with("a", replicas=(1, 2))
+    world.replicate(2, 1)
+    follower = world[2]
+    parked = follower.fetch(want(0, epoch=1), max_wait_ms=5000)
+    position = follower.p.fetch_position()
+    deliver(follower.p, position, leader.fetch_from(follower))
+    assert not parked.is_answered
+    follower.manager.complete_follower_appends([P])
+    assert values(parked) == [b"a"]
+
+
+def test_a_bug_met_while_one_is_served_does_not_keep_the_others_waiting() -> None:
+    _, leader = leader_with(partitions=2)
+    parked = [leader.fetch(want(0, key=key, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=500) for key in (P, Q)]
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    leader.p.log.read = broken  # type: ignore[method-assign]
+    for key in (P, Q):
+        leader.produce("a", key=key, acks=1, end_turn=False)
+    leader.loop.end_turn()
+    assert values(parked[1]) == [b"a"]
 
 
 def test_a_long_poll_without_news_ends_after_its_time_with_an_empty_answer() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from replica_world import TOPIC, Node, P, Request, World, fetched, forget, refuse, remove_topic, values, want
 
+from strandline.broker import fetch_session
 from strandline.broker.fetch_session import (
     EPOCH_MAX,
     EVICTION_S,
@@ -107,6 +108,25 @@ def test_the_same_partition_twice_is_refused() -> None:
     with pytest.raises(BrokerError) as e:
         FetchSessionCache(Random(1)).session_for(request(0, INITIAL_EPOCH, want(0), want(5)), 0.0)
     assert e.value.code == ErrorCode.INVALID_REQUEST
+
+
+def test_more_partitions_than_a_session_may_hold_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F11: a request with a million partitions must not claim the memory."""
+    monkeypatch.setattr(fetch_session, "PARTITIONS_MAX", 10)
+    cache = FetchSessionCache(Random(1))
+    session = new_session(cache, 8, 0.0)
+    for too_many in (request(0, INITIAL_EPOCH, *partitions(11)), request(session.id, 1, *partitions(3, first=20))):
+        with pytest.raises(BrokerError) as e:
+            cache.session_for(too_many, 0.0)
+        assert e.value.code == ErrorCode.INVALID_REQUEST
+    assert (session.size, session.epoch) == (8, 1)
+
+
+def test_a_full_fetch_does_not_close_the_session_of_another_replica() -> None:
+    cache = FetchSessionCache(Random(1))
+    session = new_session(cache, 1, 0.0, replica_id=2)
+    cache.session_for(request(session.id, INITIAL_EPOCH, *partitions(1), replica_id=-1), 0.0)
+    assert cache.get(session.id) is session
 
 
 def test_incremental_fetch_session_adds_changes_and_forgets() -> None:
@@ -424,6 +444,19 @@ def test_fetches_that_do_not_name_the_partition_do_not_count_for_a_follower_that
         world.loop.advance(1)
         fetcher.fetch()
         leader.produce("a", acks=1)
+    leader.manager.maybe_shrink_isrs()
+    assert leader.alter.pending[P].isr == ((1, 11),)
+
+
+def test_fetches_of_a_session_that_forgot_the_partition_do_not_count() -> None:
+    """The follower has set it aside (its disk is slow, it is fenced): the others it fetches say nothing about this one."""
+    world, leader = world_of(2)
+    fetcher = follow(leader, 2, 2)
+    fetcher.fetch(forgotten=[forget(P)])
+    for _ in range(12):
+        world.loop.advance(1)
+        fetcher.fetch()
+    leader.produce("a", acks=1)
     leader.manager.maybe_shrink_isrs()
     assert leader.alter.pending[P].isr == ((1, 11),)
 

@@ -24,6 +24,7 @@ from strandline.broker.partition import FetchPosition, Role
 from strandline.broker.partition_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
 
@@ -274,6 +275,16 @@ def test_a_fetch_of_an_earlier_process_of_the_follower_is_refused_and_changes_no
     assert leader.p.leadership.replicas[3].log_end_offset == -1
 
 
+def test_a_follower_that_caught_up_before_it_was_unfenced_is_proposed_without_another_fetch() -> None:
+    """Its next fetch may be a long poll away."""
+    world = World()
+    world.topic(isr=(1, 2))
+    world.change(fence(3))
+    leader_of(world).said_by(3, 0, epoch=1)
+    world.change(fence(3, fenced=-1))
+    assert leader_of(world).alter.pending[P].isr[-1] == (3, 13)
+
+
 def test_one_proposal_at_a_time() -> None:
     world = World()
     world.topic(isr=(1,))
@@ -360,6 +371,18 @@ def test_an_answer_that_says_nothing_is_asked_again_by_the_timer() -> None:
     assert leader.alter.pending[P].isr == first.isr
     commit(leader.alter.take())
     assert leader.isr == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(2, 9), (1, 0)])
+def test_a_success_of_another_leader_epoch_or_an_older_partition_epoch_installs_nothing(
+    leader_epoch: int, partition_epoch: int
+) -> None:
+    _, leader = expanding()
+    item = leader.alter.take()
+    item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch))
+    assert (leader.isr, leader.p.partition_epoch) == ([1, 2], 1)
+    assert leader.p.leadership is not None
+    assert leader.p.leadership.isr.maximal == {1, 2, 3}, "what is true comes with the metadata"
 
 
 def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
@@ -592,6 +615,15 @@ def test_a_stale_epoch_entry_without_records_is_dropped() -> None:
     fill(world[1], 1)
     world.replicate(2, 1)
     assert world[2].leo == 11
+
+
+def test_a_truncation_below_the_log_start_leaves_an_empty_log_there() -> None:
+    _, _, follower = two_logs()
+    log = follower.p.log
+    log.update_high_watermark(2)
+    log.increment_log_start_offset(2)
+    follower.p.truncate_to_leader_end(follower.p.fetch_position(), 1)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, 1)
 
 
 def test_out_of_range_recovery_cuts_or_restarts() -> None:

@@ -100,6 +100,14 @@ def test_a_completed_operation_is_not_kept_until_its_deadline() -> None:
     assert len(purgatory) == 1
 
 
+def test_a_client_that_never_uses_a_timeout_twice_leaves_no_queues_behind() -> None:
+    loop = VirtualLoop()
+    purgatory = Purgatory(loop.now, loop.call_later)
+    for timeout in range(10_000):
+        parked(loop, purgatory, 100_000 + timeout)[0].complete()
+    assert len(purgatory._queues) <= 1000
+
+
 def test_a_timeout_of_zero_expires_at_once() -> None:
     loop = VirtualLoop()
     purgatory = Purgatory(loop.now, loop.call_later)

@@ -155,15 +155,36 @@ def test_s17_an_answer_from_a_previous_leadership_is_ignored(outcome: str) -> No
     assert b1.alter.pending[P].leader_epoch == 3
 
 
-def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored() -> None:
+@pytest.mark.parametrize("outcome", [None, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_UPDATE_VERSION])
+def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored(outcome: ErrorCode | None) -> None:
     world = cluster(isr=(1, 2))
     b1 = world[1]
     b1.said_by(3, 0)
     held = b1.alter.take()
     world.set_isr(1, 2, 3)
     world.set_isr(1, 3)
-    commit(held)
+    if outcome is None:
+        commit(held)
+    else:
+        refuse(held, outcome)
     assert (b1.isr, b1.p.partition_epoch) == ([1, 3], 3)
+
+
+def test_s17_an_answer_from_a_previous_leadership_moves_no_high_watermark() -> None:
+    """What the followers said in e1 must not count in e3, by whatever way it comes back."""
+    world = cluster(isr=(1, 2))
+    b1 = world[1]
+    fill(world, 5)
+    b1.said_by(3, 5)
+    b1.said_by(2, 3)
+    held = b1.alter.take()
+    fill(world, 2)
+    assert b1.p.leadership is not None
+    b1.p.leadership.replicas[2].log_end_offset = 5
+    world.elect(2)
+    world.elect(1)
+    refuse(held, ErrorCode.INELIGIBLE_REPLICA)
+    assert b1.hw == 3
 
 
 @pytest.mark.parametrize("first", ["metadata", "answer"])
