@@ -157,6 +157,8 @@ class FetchSession:
             self.parked.complete()
         for cached in self.partitions.values():
             cached.detach()
+        # No circle of references is left for the garbage collector, which hardly ever runs in a broker.
+        self.partitions.clear()
         self.dirty.clear()
 
 

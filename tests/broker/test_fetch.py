@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from replica_world import TOPIC, Node, P, Request, World, batch, code, deliver, fetched, values, want
 
+from strandline.broker.fetch import Fetch
+from strandline.broker.fetch_session import FetchSession, SessionPartition
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.storage.files import ColdRead
@@ -440,3 +443,19 @@ def test_requests_answered_are_forgotten() -> None:
         assert request.is_answered
     assert leader.p.consumers == {}
     assert len(leader.manager.purgatory) == len(leader.manager.sessions) == 0
+
+
+def test_a_fetch_without_session_leaves_no_work_for_the_garbage_collector() -> None:
+    """In a broker it hardly ever runs, and a consumer's fetches would pile up until then."""
+    _, leader = leader_with("a", replicas=(1,))
+    gc.collect()
+    gc.disable()
+    try:
+        for max_wait_ms in (0, 10):
+            for offset in (0, 1):
+                leader.fetch(want(offset, epoch=1), max_wait_ms=max_wait_ms)
+                leader.loop.advance(0.02)
+        left = [one for one in gc.get_objects() if isinstance(one, (Fetch, FetchSession, SessionPartition))]
+        assert left == []
+    finally:
+        gc.enable()
