@@ -14,7 +14,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import loads_kafka
@@ -79,13 +80,20 @@ async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], re
             log(f"{system.name}: {name} failed: {e}")
             results.failures.append(f"{system.name}, {name}: {e}")
 
-    ready_s = await system.start()
-    try:
-        if "start" in rows:
-            results.add(system.name, {"3 + 3 processes, start to ready, s": ready_s})
+    @asynccontextmanager
+    async def cluster() -> AsyncIterator[float]:
+        try:
+            yield await system.start()
+        except Exception as e:
+            log(f"{system.name}: {e}")
+            results.failures.append(f"{system.name}: {e}")
+        finally:
+            await system.stop()
+
+    async with cluster() as ready_s:
+        results.add(system.name, {"3 + 3 processes, start to ready, s": ready_s})
         await asyncio.sleep(2)
-        if "memory" in rows:
-            results.add(system.name, {"memory of the six, idle, MB": system.rss_mb()})
+        results.add(system.name, {"memory of the six, idle, MB": system.rss_mb()})
         for topic in ("t1000", "t100", "traw", "tlatency", "tconsume", "tfail"):
             await system.create_topic(topic, 6)
         await row("produce_1000", lambda: loads.produce_1000(system, "t1000", sizes.produce_1000))
@@ -93,21 +101,15 @@ async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], re
         await row("raw", lambda: loads.raw(system, "traw", sizes.raw_bytes))
         await row("latency", lambda: loads.one_at_a_time(system, "tlatency", sizes.latency))
         await row("consume", lambda: loads.backlog(system, "tconsume", sizes.consume))
-        if "memory" in rows:
-            results.add(system.name, {"memory of the six, after load, MB": system.rss_mb()})
+        results.add(system.name, {"memory of the six, after load, MB": system.rss_mb()})
         for fault in FAULTS:
             await row("failover", lambda fault=fault: loads.failover(system, "tfail", fault))  # type: ignore[misc]
         await row("controller", lambda: loads.failover(system, "tfail", CONTROLLER_FAULT))
         if isinstance(system, Ours):
             await row("controller", lambda: _metadata_outage(system))
-    finally:
-        await system.stop()
     if "partitions_1000" in rows:
-        await system.start()
-        try:
+        async with cluster():
             await row("partitions_1000", lambda: partitions_1000(system, sizes.idle_s))
-        finally:
-            await system.stop()
 
 
 async def _metadata_outage(system: Ours) -> dict[str, float]:

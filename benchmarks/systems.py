@@ -200,7 +200,8 @@ class Kafka(System):
             await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        await self._launcher("down", "--wipe")
+        if (self._folder / "cluster.json").exists():
+            await self._launcher("down", "--wipe")
 
     def _info(self) -> dict[str, int]:
         return {n["name"]: n["pid"] for n in json.loads((self._folder / "cluster.json").read_text())["nodes"]}
