@@ -38,6 +38,7 @@ from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.server import Handler, Limits, Server
+from strandline.protocol.rpc.turn import Turn
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log_dir import LogDir
 
@@ -148,6 +149,7 @@ class BrokerServer:
 
     def _open_log_dir(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
+        self._turn = Turn(loop.call_soon)
         self.log_dir = LogDir.open(
             self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
         )
@@ -169,7 +171,7 @@ class BrokerServer:
             doors=self._doors,
             now=loop.time,
             call_later=loop.call_later,
-            call_soon=loop.call_soon,
+            call_soon=self._turn.wake,
             alter_partition=self.alter_partition,
             fetchers=self.fetchers,
             run_blocking=_run_blocking,
@@ -213,6 +215,7 @@ class BrokerServer:
                 max_connections=config["max.connections"],
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
+            turn=self._turn,
         )
 
     def _handlers(self) -> dict[int, Handler]:

@@ -16,6 +16,7 @@ from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsRespo
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeerLog, open_files_max
+from strandline.protocol.rpc.turn import Turn
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
@@ -38,6 +39,7 @@ class Server:
         listener_name: str = "PLAINTEXT",
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_connection_lost: Callable[[ServerConnection], None] | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
@@ -59,10 +61,13 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
+        self._turn = turn
+        """Shared with whoever wakes parked requests, so that their answers leave in the same turn."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the bound port (of interest when `port` is 0). Raises OSError when the address is taken."""
         self._loop = asyncio.get_running_loop()
+        self._turn = self._turn or Turn(self._loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
         self._listener = await self._loop.create_server(
             self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True

@@ -136,6 +136,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_stalled_at",
         "_stalled_bytes",
         "_transport",
+        "_turn",
         "client_id",
         "closed",
         "id",
@@ -148,6 +149,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, connection_id: int) -> None:
         self._server = server
         self._loop = server._loop
+        assert server._turn is not None
+        self._turn = server._turn
         self.id = connection_id
         self.peer = "?"
         self.listener_name = server.listener_name
@@ -341,7 +344,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()  # so that a peer that does not read is noticed before the next answer
         elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._on_turn_end)
+            self._turn.flush(self._on_turn_end)
 
     def _on_turn_end(self) -> None:
         self._is_flush_scheduled = False
