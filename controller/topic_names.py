@@ -7,7 +7,7 @@ import re
 from strandline.controller.metadata.records import METADATA_TOPIC
 
 NAME_LENGTH_MAX = 249
-"""Leaves room for `-<partition>.<uuid>-delete` in a file name of 255 bytes."""
+"""Leaves room for `-<partition>` in a file name of 255 bytes, as far as partitions go."""
 _ALLOWED = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 

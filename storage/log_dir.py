@@ -47,9 +47,12 @@ logger = structlog.get_logger()
 LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+# A log's name ends with its partition, one on its way out with a suffix: no topic's name, `x-delete` neither, blurs them.
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
-_LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,260}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
+_LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
 _MAX_PARTITION = 2**31 - 1
+_NAME_BYTES_MAX = 255
+"""What file systems take."""
 
 
 class ExistingLog(NamedTuple):
@@ -94,7 +97,7 @@ def log_name(topic: str, partition: int) -> str:
     """The directory's name. Refuses what would lead out of the data directory or could not be parsed back."""
     name = f"{topic}-{partition}"
     match = _LOG_NAME.match(name)
-    if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION or _is_leaving(topic):
+    if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be kept for topic {topic!r}, partition {partition}")
     return name
 
@@ -104,10 +107,6 @@ def parse_log_name(name: str) -> TopicPartition | None:
     if match is None or int(match[2]) > _MAX_PARTITION or match[1] in (".", ".."):
         return None
     return match[1], int(match[2])
-
-
-def _is_leaving(name: str) -> bool:
-    return name.endswith((DELETE_SUFFIX, STRAY_SUFFIX))
 
 
 class LogDir:
@@ -214,7 +213,7 @@ class LogDir:
             self._leaving.append(path)
             return
         key = parse_log_name(name)
-        if key is None or key[0] == METADATA_TOPIC or _is_leaving(name) or not self.files.is_dir(path):
+        if key is None or key[0] == METADATA_TOPIC or not self.files.is_dir(path):
             return
         data = read_if_present(self.files, join(path, PARTITION_METADATA))
         topic_id = PartitionMetadata.decode(data) if data is not None else None
@@ -230,10 +229,11 @@ class LogDir:
         logger.warning("log set aside", dir=self.path, log=name, renamed=target, reason=reason)
 
     def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
-        base = f"{name}.{topic_id.hex()}"
-        candidate, count = base + suffix, 1
-        while self.files.exists(join(self.path, candidate)):
-            candidate, count = f"{base}.{count}{suffix}", count + 1
+        """`<log>.<topic id><suffix>`, numbered when that is taken; a long topic's name is cut short, as in Kafka."""
+        topic, _, partition = name.rpartition("-")
+        ending, count = f"-{partition}.{topic_id.hex()}{suffix}", 1
+        while self.files.exists(join(self.path, candidate := topic[: _NAME_BYTES_MAX - len(ending)] + ending)):
+            ending, count = f"-{partition}.{topic_id.hex()}.{count}{suffix}", count + 1
         return candidate
 
     # -- logs -----------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_second_process_is_refused(tmp_path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("topic", ["../../x", ".", "..", "", "a" * 250, "a\0b", "a/b", "ä", "a b", "x-delete", "x-stray"])
+@pytest.mark.parametrize("topic", ["../../x", ".", "..", "", "a" * 250, "a\0b", "a/b", "ä", "a b"])
 def test_a_topic_name_that_leads_astray_makes_no_path(topic: str) -> None:
     """F12, again where the path is built."""
     log_dir = open_dir(MemoryFiles())
@@ -157,8 +157,50 @@ def test_a_topic_name_that_leads_astray_makes_no_path(topic: str) -> None:
     assert log_dir.existing_logs() == []
 
 
+@pytest.mark.parametrize("topic", ["x-delete", "x-stray", f"x-0.{X.hex()}-delete", f"x-0.{X.hex()}-stray"])
+def test_a_topic_may_be_named_like_a_log_on_its_way_out(topic: str) -> None:
+    """Kafka has such topics too: what is on its way out ends with the suffix, a log with its partition."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    held = fill(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS), 3)
+    log_dir = restart(files, log_dir, clean=True)
+    assert (log_dir.existing_logs(), log_dir.leaving()) == ([(topic, 0, X)], [])
+    assert read_all(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS)) == held
+    target = log_dir.delete_log(topic, 0, X)
+    log_dir = restart(files, log_dir, clean=True)
+    assert (log_dir.existing_logs(), log_dir.leaving()) == ([], [target])
+
+
+def test_directories_that_only_look_as_if_they_were_leaving_are_not_ours_to_remove() -> None:
+    files = MemoryFiles()
+    open_dir(files).close()
+    names = [f"backup.{X.hex()}-delete", "orders-0.abc-delete", "orders-0-delete", f"orders-0.{X.hex()}-stray"]
+    for name in names:
+        files.make_dirs(f"data/{name}")
+    log_dir = open_dir(files)
+    assert (log_dir.existing_logs(), log_dir.leaving()) == ([], [])
+    assert set(names) <= set(files.list("data"))
+
+
+def test_the_longest_topic_names_can_be_deleted_and_set_aside(tmp_path) -> None:
+    """The name with partition, id and suffix must still be one that a file system takes: else the directory would fail."""
+    log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1", random=Random(1))
+    topic, targets = "t" * 249, []
+    for topic_id in (X, X, Y):
+        log_dir.open_log(topic, 12, topic_id, CONFIG, NOW_MS)
+        targets.append(log_dir.delete_log(topic, 12, topic_id))
+    log_dir.open_log(topic, 12, X, CONFIG, NOW_MS)
+    log_dir.set_aside(topic, 12, "not in the metadata")
+    assert log_dir.offline is None
+    assert len(set(targets)) == 3
+    log_dir.close()
+    log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1", random=Random(1))
+    assert (log_dir.existing_logs(), sorted(log_dir.leaving())) == ([], sorted(targets))
+    log_dir.close()
+
+
 def test_log_names_parse_back() -> None:
-    for topic, partition in [("a", 0), ("a-1", 12), ("a.b_c-", 2**31 - 1)]:
+    for topic, partition in [("a", 0), ("a-1", 12), ("a.b_c-", 2**31 - 1), ("a-delete", 3)]:
         assert parse_log_name(log_name(topic, partition)) == (topic, partition)
     for name in ["a", "a-", "a-01", "a-2147483648", "a-1-stray", "-1", "..-1", "a-１"]:
         assert parse_log_name(name) is None
