@@ -16,8 +16,6 @@ those that did not: a broker that died together with the last controller is noti
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Protocol
@@ -184,7 +182,8 @@ async def probe_broker(broker: BrokerRegistration) -> Probe:
             endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_TIMEOUT_MS
         )
     except BrokerError as e:
-        return Probe.DEAD if _is_refusal(str(e)) else Probe.UNKNOWN
+        # Refused: the host answered that nobody listens there.
+        return Probe.DEAD if isinstance(e.__cause__, ConnectionRefusedError) else Probe.UNKNOWN
     try:
         answer = await connection.request(
             API_VERSIONS, ApiVersionsRequest("strandline-controller", ""), timeout_ms=PROBE_TIMEOUT_MS
@@ -196,8 +195,3 @@ async def probe_broker(broker: BrokerRegistration) -> Probe:
     if not isinstance(answer, ApiVersionsResponse) or answer.incarnation_id != broker.incarnation_id:
         return Probe.DEAD
     return Probe.ALIVE
-
-
-def _is_refusal(reason: str) -> bool:
-    """The host answered that nobody listens; in the system's words, or with its number where it tried several addresses."""
-    return os.strerror(errno.ECONNREFUSED) in reason or f"[Errno {errno.ECONNREFUSED}]" in reason

@@ -21,7 +21,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import describe_os_error, tune_socket
+from strandline.protocol.rpc.sockets import describe_os_error, refusal_of_all, tune_socket
 
 log = structlog.get_logger()
 
@@ -102,21 +102,25 @@ class Connection(asyncio.BufferedProtocol):
         max_response_bytes: int = 128 * 1024 * 1024,
         on_lost: Callable[[Connection, Exception | None], None] | None = None,
     ) -> Connection:
-        """Open a connection, or raise NETWORK_EXCEPTION. `on_lost` is called once, whoever closed it, after every pending
+        """Open a connection, or raise NETWORK_EXCEPTION, whose cause is what the system said (`ConnectionRefusedError`: nobody
+        listens there, at none of the host's addresses). `on_lost` is called once, whoever closed it, after every pending
         request was told; its argument is None when it was closed on purpose, by us."""
         loop = asyncio.get_running_loop()
+        failed = f"could not connect to {host}:{port}: "
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(
                     lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost), host, port
                 )
-        except TimeoutError:
-            reason = f"no answer within {connect_timeout_ms} ms"
+        except TimeoutError as e:
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"{failed}no answer within {connect_timeout_ms} ms") from e
         except (OSError, UnicodeError) as e:
-            reason = describe_os_error(e)
-        else:
-            return connection
-        raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: {reason}")
+            cause = refusal_of_all(e) or e
+            try:
+                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, failed + describe_os_error(cause)) from cause
+            finally:
+                del cause  # its traceback leads back to this frame
+        return connection
 
     @property
     def in_flight(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
 import resource
 import socket
 from typing import Any
@@ -48,6 +50,16 @@ def describe_os_error(e: Exception) -> str:
     if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:
         return os.strerror(e.errno)
     return getattr(e, "strerror", None) or str(e)
+
+
+def refusal_of_all(e: Exception) -> ConnectionRefusedError | None:
+    """The refusal, when every address of a host refused. Where a host has several, the event loops join what each of them
+    said into one error without a number (`Multiple exceptions: [Errno 111] ..., [Errno 111] ...`)."""
+    if isinstance(e, OSError) and e.errno is None:
+        numbers = re.findall(r"\[Errno (\d+)\]", str(e))
+        if numbers and all(int(number) == errno.ECONNREFUSED for number in numbers):
+            return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return None
 
 
 def open_files_max() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -194,6 +195,24 @@ async def test_the_probe_tells_the_registered_process_from_another() -> None:
     assert await probe_broker(broker_at(port, b"j" * 16)) is Probe.DEAD
     await server.stop()
     assert await probe_broker(broker_at(port)) is Probe.DEAD
+
+
+@pytest.mark.parametrize(("hosts", "found"), [(("127.0.0.1", "127.0.0.2"), Probe.DEAD), (("127.0.0.1", "::2"), Probe.UNKNOWN)])
+async def test_a_host_of_several_addresses_is_dead_when_all_of_them_refuse(
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], found: Probe
+) -> None:
+    """The event loop joins the errors of several addresses into one without a number; `localhost` often has two. One that
+    cannot be reached (`::2` belongs to nobody) may be the one where the broker listens."""
+    resolved = [address for host in hosts for address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    def getaddrinfo(host: str, port: int, *args: object, **kwargs: object) -> list[Any]:
+        return [(family, kind, proto, name, (address[0], port)) for family, kind, proto, name, address in resolved]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    listener = Listener("PLAINTEXT", "a-host-of-several-addresses", port)
+    assert await probe_broker(BrokerRegistration(1, 5, b"i" * 16, (listener,), None, False, False)) is found
 
 
 async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:

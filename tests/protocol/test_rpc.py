@@ -257,6 +257,7 @@ def test_a_refused_connect_says_where_and_why(on_loop):
         with pytest.raises(BrokerError, match=f"could not connect to 127.0.0.1:{port}: Connection refused") as e:
             await Connection.connect("127.0.0.1", port, client_id="me")
         assert e.value.code is ErrorCode.NETWORK_EXCEPTION
+        assert isinstance(e.value.__cause__, ConnectionRefusedError)
 
     on_loop(scenario)
 
