@@ -45,6 +45,16 @@ class PartitionDirectory(Protocol):
 
     def current_leader(self, key: Key) -> CurrentLeader: ...
     def on_disk_error(self, error: DiskError) -> None: ...
+    def on_damage(self, key: Key) -> None:
+        """A read met a damaged batch of our own log."""
+
+
+def storage_code(directory: PartitionDirectory, key: Key, error: BrokerError) -> ErrorCode:
+    """What the asker is told. CORRUPT_MESSAGE would blame what was sent; here it is our own disk that is damaged."""
+    if error.code != ErrorCode.CORRUPT_MESSAGE:
+        return error.code
+    directory.on_damage(key)
+    return ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class _Answer:
@@ -167,7 +177,7 @@ class Fetch(DelayedOperation):
                 else:
                     self._visit_for_consumer(cached, partition, answer)
             except BrokerError as e:
-                self._add_error(cached, e.code, answer)
+                self._add_error(cached, storage_code(self._handler.directory, cached.key, e), answer)
             except DiskError as e:
                 self._handler.directory.on_disk_error(e)
                 self._add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)

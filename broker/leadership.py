@@ -8,7 +8,8 @@ earlier epoch can move the high watermark in this one.
   while the committed ISR is smaller than the effective min ISR, and it never goes back.
 - **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
   the second clause it could be elected while lacking records between a new leader's stale HW and the true one.
-- **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`.
+- **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`; at once, a member whose fetch
+  asks for committed records that it had before.
 - **Commit**: the controller commits a proposal (AlterPartition) and raises the partition epoch. At most one proposal is
   under way. Its outcome is known from the answer or from the metadata log, whichever comes first; the later is stale.
 """
@@ -202,6 +203,8 @@ class Leadership:
         replica.session = session
         if replica.broker_id not in self.isr.maximal:
             self.maybe_expand_isr(replica)
+        elif fetch_offset < self.partition.log.high_watermark:
+            self._on_member_lost_records(replica)
         if moved:
             self.maybe_increment_high_watermark()
 
@@ -237,6 +240,15 @@ class Leadership:
                 self._propose(isr.shrink(removed))
         elif self._repeat:
             self._propose(isr)
+
+    def _on_member_lost_records(self, replica: Replica) -> None:
+        """A member asks for records that it had acknowledged: its disk lost or damaged them. It must not be elected before
+        it has them again."""
+        isr = self.isr
+        if isinstance(isr, CommittedIsr):
+            facts = {"member": replica.broker_id, "fetch_offset": replica.log_end_offset}
+            log.warning("isr.member_lost_records", **self.partition.fields, **facts)
+            self._propose(isr.shrink((replica.broker_id,)))
 
     def out_of_sync(self) -> tuple[int, ...]:
         """Members that have not been caught up for too long: stuck ones and slow ones alike."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from strandline.broker.fetch import PartitionDirectory
+from strandline.broker.fetch import PartitionDirectory, storage_code
 from strandline.broker.leadership import Leadership
 from strandline.broker.partition import Partition
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -76,7 +76,7 @@ class OffsetsHandler:
         try:
             ask(self._directory.partition(key))
         except BrokerError as e:
-            return e.code
+            return storage_code(self._directory, key, e)
         except DiskError as e:
             self._directory.on_disk_error(e)
             return ErrorCode.KAFKA_STORAGE_ERROR

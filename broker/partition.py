@@ -11,6 +11,11 @@ checked against the present one before anything is changed.
 Reading: a follower reads to the log end, a consumer to the high watermark (the last stable offset is the same until
 there are transactions). A position is first compared with our history: below the log start is OFFSET_OUT_OF_RANGE,
 even when the epochs diverge too, because only a restart at our log start helps then.
+
+Damage (a bit flipped on the disk): the log serves nothing from `corrupt_at` on. A leader can only say so. A follower
+fetches from there, and cuts what lies behind the damage when the leader's records are at hand. Not while the controller
+counts it to the ISR, though: elected in that moment, it would lack records that were acknowledged, and nobody would
+notice. Its fetch from below the high watermark makes the leader take it out first.
 """
 
 from __future__ import annotations
@@ -59,7 +64,9 @@ class Partition:
         "absence",
         "consumers",
         "context",
+        "damage_told",
         "followers",
+        "is_in_isr",
         "key",
         "leader_epoch",
         "leader_id",
@@ -78,6 +85,10 @@ class Partition:
         self.log = log
         self.context = context
         self.min_insync_replicas = min_insync_replicas
+        self.is_in_isr = False
+        """Whether a follower is a member of the ISR, as of the registration known last."""
+        self.damage_told: int | None = None
+        """The damaged offset that this partition's fetcher knows of."""
         self.role = Role.NONE
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
@@ -119,6 +130,7 @@ class Partition:
         self.log.assign_epoch_start_offset(registration.leader_epoch, start)
         self._leave_role(registration)
         self.role = Role.LEADER
+        self._tell_damage("reads from there on and all writes are refused; another replica should lead")
         self.leadership = Leadership(self, self.context, registration, start)
         log.debug("partition.leader", **self.fields, epoch_start_offset=start, isr=list(registration.isr))
         self.context.observer.on_role_changed(self)
@@ -130,10 +142,12 @@ class Partition:
         if self._is_stale(registration):
             return False
         self.partition_epoch = registration.partition_epoch
+        self.is_in_isr = self.context.broker_id in registration.isr
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
             return False
         self._leave_role(registration)
         self.role = Role.FOLLOWER
+        self._tell_damage("all from there on will be fetched anew from the leader")
         log.debug("partition.follower", **self.fields, leader=self.leader_id, log_end_offset=self.log.log_end_offset)
         self.context.observer.on_role_changed(self)
         return True
@@ -159,6 +173,12 @@ class Partition:
             self.leadership = None
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
+
+    def _tell_damage(self, outcome: str) -> None:
+        damage = self.damage_told = self.log.corrupt_at
+        if damage is not None:
+            facts = {"offset": damage, "high_watermark": self.log.high_watermark, "log_end_offset": self.log.log_end_offset}
+            log.warning("partition.damaged", **self.fields, **facts, outcome=outcome)
 
     def set_min_insync_replicas(self, value: int) -> None:
         self.min_insync_replicas = value
@@ -222,14 +242,17 @@ class Partition:
 
     def fetch_position(self) -> FetchPosition:
         log_ = self.log
+        if (damage := log_.corrupt_at) is not None:
+            return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
         return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
 
     def _is_at(self, position: FetchPosition) -> bool:
-        """Is the replica still the follower that asked, in that epoch, at that log end?"""
+        """Is the replica still the follower that asked, in that epoch, at that log end (or damage)?"""
+        log_ = self.log
         return (
             self.role is Role.FOLLOWER
             and self.leader_epoch == position.leader_epoch
-            and self.log.log_end_offset == position.fetch_offset
+            and position.fetch_offset == (log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at)
         )
 
     def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
@@ -240,6 +263,10 @@ class Partition:
         if not self._is_at(position):
             return False
         log_ = self.log
+        if log_.corrupt_at is not None:
+            self._cut_damage(log_.corrupt_at)
+            if log_.log_end_offset != position.fetch_offset:
+                return False
         if len(records):
             info = log_.append_as_follower(records, position.leader_epoch)
             if info is None or info.size < len(records):
@@ -252,6 +279,17 @@ class Partition:
         if moved:
             self.context.observer.on_high_watermark_moved(self)
         return True
+
+    def _cut_damage(self, offset: int) -> None:
+        """The leader agrees with our history up to the damage and has what follows: let go of our own rest."""
+        log_ = self.log
+        if self.is_in_isr:
+            reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        facts = {"offset": offset, "high_watermark": log_.high_watermark, "log_end_offset": log_.log_end_offset}
+        log.warning("partition.damaged_tail_dropped", **self.fields, **facts, records=log_.log_end_offset - offset)
+        log_.truncate_to(offset)
+        self.damage_told = log_.corrupt_at
 
     def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
         """Cut what the leader's history does not have (KIP-101, KIP-279); the next fetch compares again.

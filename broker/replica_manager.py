@@ -21,7 +21,7 @@ from strandline.broker.fetch import FetchHandler, RunBlocking
 from strandline.broker.fetch_session import FetchSessionCache
 from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
 from strandline.broker.offsets import OffsetsHandler
-from strandline.broker.partition import Partition
+from strandline.broker.partition import Partition, Role
 from strandline.broker.produce import ProduceHandler
 from strandline.broker.purgatory import CallLater, Purgatory
 from strandline.broker.wakeups import Wakeups
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 Key = tuple[bytes, int]
+
+DAMAGE_WARNING_INTERVAL_S = 60.0
+"""However often damage is met, on however many partitions: the log's own line told each of them once."""
 
 
 class FetcherPort(Protocol):
@@ -99,6 +102,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._run_blocking = run_blocking
         self._is_checkpointing = False
+        self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
         self._context = PartitionContext(
@@ -338,6 +342,24 @@ class ReplicaManager:
         self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
         if self._on_log_dir_failed is not None:
             self._on_log_dir_failed(error)
+
+    def on_damage(self, key: Key) -> None:
+        """A read met a damaged batch. A follower fetches from there anew; a leader refuses until another one leads."""
+        partition = self.partitions.get(key)
+        if partition is None or partition.log.corrupt_at is None:
+            return
+        self._warn_of_damage(partition)
+        if partition.damage_told != partition.log.corrupt_at:
+            partition.damage_told = partition.log.corrupt_at
+            if partition.role is Role.FOLLOWER and partition.leader_id != NO_LEADER:
+                self._fetchers.add(partition, partition.leader_id)
+
+    def _warn_of_damage(self, partition: Partition) -> None:
+        now = self._context.now()
+        if now >= self._damage_quiet_until:
+            self._damage_quiet_until = now + DAMAGE_WARNING_INTERVAL_S
+            facts = {"offset": partition.log.corrupt_at, "role": partition.role.value}
+            log.warning("partition.damaged_read_refused", **partition.fields, **facts)
 
     def shutdown(self) -> None:
         """Lead nothing any more and answer everyone who waits. The logs stay open for their owner to close."""

@@ -148,7 +148,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, _FATAL, "the batch's sequence number is not the next one of its producer"),
         (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, _FATAL, "the batch was appended before, longer ago than the broker remembers"),
         (ErrorCode.INVALID_PRODUCER_EPOCH, _FATAL, "the producer's epoch is older than the newest one seen"),
-        (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed; its log directory is offline"),
+        (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed: its directory is offline, or the data damaged"),
         (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),
         (ErrorCode.REASSIGNMENT_IN_PROGRESS, _FATAL, "a reassignment of the partition is in progress"),
         (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, _RETRY, "the fetch session is unknown; start with a full fetch"),

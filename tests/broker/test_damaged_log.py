@@ -1,0 +1,191 @@
+"""S42: a bit flips on a replica's disk. Damaged bytes are never served; the replica fetches them anew from its leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from replica_world import NOW_MS, P, World, batch, code, commit, log_values, values, want
+from structlog.testing import capture_logs
+
+from strandline.broker.partition import Role
+from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import MAX_TIMESTAMP
+from strandline.storage.memory_files import MemoryFiles
+
+SEGMENT = "/data/orders-0/00000000000000000000.log"
+COUNT = 20
+
+
+def flip(files: MemoryFiles, index: int) -> None:
+    """One bit in the value of the record at offset `index`: all batches here hold one record and have the same size."""
+    size = len(files.read(SEGMENT)) // COUNT
+    files.flip_bit(SEGMENT, (index * size + size - 3) * 8)
+
+
+@pytest.fixture
+def world() -> World:
+    """Broker 1 leads 2 and 3; all hold twenty records, committed and known to be."""
+    world = World()
+    world.topic(index_interval_bytes="200")
+    for index in range(COUNT):
+        world[1].produce(f"value-{index:04}", acks=1)
+    for _ in range(3):
+        for follower in (2, 3):
+            world.replicate(follower, 1)
+    assert [node.hw for node in world.nodes.values()] == [COUNT] * 3
+    return world
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+def restart(world: World, broker_id: int) -> None:
+    """Killed; what was checkpointed before says how far its log was committed."""
+    node = world[broker_id]
+    node.manager.checkpoint_high_watermarks()
+    files = node.files
+    files.crash(lossy=False)
+    world.add_node(broker_id, files)
+    world.catch_up(broker_id)
+
+
+def cool_down(world: World, broker_id: int) -> None:
+    """The recent batches leave the memory: reads go to the disk."""
+    world[broker_id].p.log.tail.clear()
+
+
+def events(logs: list[Any], event: str) -> list[Any]:
+    return [line for line in logs if line["event"] == event]
+
+
+def test_a_restarted_replica_repairs_itself_from_its_leader(world: World, logged: list[Any]) -> None:
+    """The cluster has taken it out of the ISR while it was away; it comes back with what it had, byte for byte."""
+    world.set_isr(1, 3, at=(1, 3))
+    flip(world[2].files, 7)
+    restart(world, 2)
+    replica = world[2].p
+    assert (replica.log.corrupt_at, replica.log.log_end_offset) == (7, COUNT)
+    assert replica.fetch_position().fetch_offset == 7
+    [told] = events(logged, "partition.damaged")
+    assert (told["topic"], told["partition"], told["offset"], told["high_watermark"]) == ("orders", 0, 7, COUNT)
+    world.replicate(2, 1)
+    assert (replica.log.corrupt_at, replica.log.log_end_offset, replica.log.high_watermark) == (None, COUNT, COUNT)
+    [dropped] = events(logged, "partition.damaged_tail_dropped")
+    assert (dropped["offset"], dropped["high_watermark"], dropped["records"]) == (7, COUNT, COUNT - 7)
+    assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
+    cool_down(world, 2)
+    assert log_values(replica) == log_values(world[1].p)
+    world.replicate(2, 1)
+    assert [item.isr[-1][0] for item in world[1].alter.submitted] == [2], "caught up again, it is proposed for the ISR"
+
+
+def test_a_member_of_the_isr_leaves_it_before_it_lets_go_of_what_it_acknowledged(world: World) -> None:
+    """Cut down to seven records and still in the ISR, it could be elected, and thirteen acknowledged ones would be gone."""
+    flip(world[2].files, 7)
+    restart(world, 2)
+    replica = world[2].p
+    with pytest.raises(BrokerError) as caught:
+        world.replicate(2, 1)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.log.log_end_offset == COUNT
+    proposal = world[1].alter.take()
+    assert [member for member, _ in proposal.isr] == [1, 3]
+    with pytest.raises(BrokerError):
+        world.replicate(2, 1)
+    commit(proposal)
+    world.change(PartitionChangeRecord(*P, isr=(1, 3)))
+    world.replicate(2, 1)
+    assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
+
+
+def test_a_leader_serves_what_lies_before_the_damage_and_refuses_the_rest(world: World, logged: list[Any]) -> None:
+    """Not the bytes, and not CORRUPT_MESSAGE, which blames the asker. A warning line a minute, however often it is asked."""
+    leader = world[1]
+    cool_down(world, 1)
+    flip(leader.files, 7)
+    assert values(leader.fetch(want(0))) == [f"value-{index:04}".encode() for index in range(7)]
+    for _ in range(5):
+        for ask in (leader.fetch(want(7)), leader.fetch(want(12)), leader.said_by(2, 7)):
+            assert code(ask) == ErrorCode.KAFKA_STORAGE_ERROR
+            assert not ask.records[0]
+    assert code(leader.produce("x")) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert leader.list_offsets(MAX_TIMESTAMP).error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert len(events(logged, "partition.damaged_read_refused")) == 1
+    world.loop.advance(61)
+    leader.fetch(want(7))
+    assert len(events(logged, "partition.damaged_read_refused")) == 2
+
+
+def test_a_question_by_time_that_meets_damage_is_a_storage_error(world: World) -> None:
+    """All records here have the same time, so the first one is read."""
+    cool_down(world, 1)
+    flip(world[1].files, 0)
+    assert world[1].list_offsets(NOW_MS).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: World) -> None:
+    cool_down(world, 1)
+    flip(world[1].files, 7)
+    assert code(world[1].fetch(want(7))) == ErrorCode.KAFKA_STORAGE_ERROR
+    world.elect(2)
+    assert world[1].p.role is Role.FOLLOWER
+    world.replicate(3, 2)
+    with pytest.raises(BrokerError):
+        world.replicate(1, 2)
+    commit(world[2].alter.take())
+    world.set_isr(2, 3)
+    world[2].produce("after", acks=1)
+    world.replicate(1, 2)
+    assert world[1].files.read(SEGMENT) == world[2].files.read(SEGMENT)
+    cool_down(world, 1)
+    assert log_values(world[1].p)[-1] == (COUNT, b"after")
+
+
+def test_a_follower_that_meets_damage_while_it_serves_readers_is_fetched_anew(world: World) -> None:
+    """Nothing new may come from the leader for long: the fetcher starts over, once, at the damage."""
+    follower = world[2]
+    follower.fetchers.starts.clear()
+    cool_down(world, 2)
+    flip(follower.files, 7)
+    for _ in range(3):
+        assert code(follower.fetch(want(7))) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert follower.fetchers.starts == [(P, 1)]
+    world.set_isr(1, 3)
+    world.replicate(2, 1)
+    assert follower.files.read(SEGMENT) == world[1].files.read(SEGMENT)
+    assert values(follower.fetch(want(7)))[0] == b"value-0007"
+
+
+def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: World) -> None:
+    """They are fetched again (`FetcherCore` delays the partition)."""
+    leader, replica = world[1], world[2].p
+    leader.produce("new", acks=1)
+    position = replica.fetch_position()
+    request = leader.fetch_from(world[2])
+    data = bytearray(b"".join(bytes(part) for part in request.records[0]))
+    data[-3] ^= 1
+    with pytest.raises(BrokerError) as caught:
+        replica.append_fetched(position, request.answer.partitions[0], memoryview(data))
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert replica.log.log_end_offset == COUNT
+    world.replicate(2, 1)
+    assert replica.log.log_end_offset == COUNT + 1
+
+
+def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> None:
+    """The leader's history decides first: what it does not have goes, and the damage with it."""
+    follower = world[2]
+    world.elect(2, isr=(2, 3), at=(2, 3))
+    for index in range(3):
+        follower.produce(batch(f"never-{index}"), acks=1)
+    follower.p.log.mark_corrupt(COUNT + 1)
+    world.elect(3, isr=(3, 1))
+    world.replicate(2, 3)
+    world.replicate(2, 3)
+    assert (follower.p.log.corrupt_at, follower.leo) == (None, COUNT)
