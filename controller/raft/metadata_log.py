@@ -52,7 +52,8 @@ class MetadataLog:
         directory = join(data_dir, DIRECTORY)
         files.make_dirs(directory)
         snapshots = _find_snapshots(files, directory)
-        first = snapshots[0].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
+        # The start that `clean` was heading for, should it have been interrupted: what is below may be there only in parts.
+        first = snapshots[-SNAPSHOTS_KEPT].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
         log = Log.open(
             files,
             directory,
@@ -66,6 +67,7 @@ class MetadataLog:
                 message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata
             ),
             log_start_offset=first,
+            recovery_point=first,
             high_watermark=committed_offset,
             clean_shutdown=False,
             now_ms=now_ms,

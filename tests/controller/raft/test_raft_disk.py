@@ -270,3 +270,44 @@ def test_a_snapshots_name_is_its_id(end_offset: int, epoch: int) -> None:
     assert parse_snapshot_name(snapshot_name(snapshot_id)) == snapshot_id
     assert len(snapshot_name(snapshot_id)) == 42
     assert parse_snapshot_name(snapshot_name(snapshot_id) + ".part") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("removals", range(10))
+def test_a_crash_while_the_log_is_cleaned_leaves_a_log_that_opens(removals: int, seed: int) -> None:
+    """Segments and snapshots go one by one, and the disk may keep any of the removals: whatever is left must start."""
+    files = MemoryFiles(Random(seed))
+    log = open_log(files)
+    for offset in range(40):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
+        log.flush()
+        log.update_high_watermark(offset + 1)
+        if offset % 10 == 9 and offset < 39:
+            write_snapshot(log, SnapshotId(offset + 1, 1))
+            log.clean(0)
+    write_snapshot(log, SnapshotId(40, 1))
+    files.fsync_dir(f"d/{DIRECTORY}")
+    left = [removals]
+    remove = files.remove
+
+    def dies(path: str) -> None:
+        if not left[0]:
+            raise Died
+        left[0] -= 1
+        remove(path)
+
+    files.remove = dies  # type: ignore[method-assign]
+    try:
+        log.clean(0)
+    except Died:
+        pass
+    files.remove = remove  # type: ignore[method-assign]
+    files.crash(lossy=seed > 0)
+    again = open_log(files, 40)
+    assert again.end_offset == 40
+    assert again.first_snapshot_id is not None
+    assert again.start_offset in (20, 30, 40)
+
+
+class Died(Exception):
+    pass
