@@ -48,6 +48,7 @@ class ControllerChannel:
         self._finder = finder
         self._connection: Connection | None = None
         self._connected_to: Voter | None = None
+        """Whom the connection leads to, or the one that is being made."""
         self._connecting: asyncio.Task[Connection] | None = None
         self._changed = asyncio.Event()
         finder.on_controller_changed.append(self._on_controller_changed)
@@ -55,7 +56,7 @@ class ControllerChannel:
     def _on_controller_changed(self) -> None:
         """What is in flight to the old one fails at once, and goes to the new one."""
         controller = self._finder.controller
-        if self._connection is not None and (controller is None or controller[0] != self._connected_to):
+        if controller is None or controller[0] != self._connected_to:
             self.close()
         self._changed.set()
 
@@ -123,9 +124,8 @@ class ControllerChannel:
         controller = self._finder.controller
         if controller is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "no active controller is known")
-        voter = controller[0]
-        connection = await Connection.connect(
+        voter = self._connected_to = controller[0]
+        self._connection = await Connection.connect(
             voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
         )
-        self._connection, self._connected_to = connection, voter
-        return connection
+        return self._connection

@@ -141,3 +141,19 @@ async def test_a_refusal_that_another_controller_would_repeat_is_not_retried(
         await asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000)
     assert e.value.code == ErrorCode.STALE_BROKER_EPOCH
     assert controllers[0].asked == 1
+
+
+async def test_a_controller_that_changes_while_the_connection_is_made_is_not_missed(
+    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+) -> None:
+    """The deposed one answers, so its connection would be kept: every heartbeat would go there until the next change."""
+    asker, finder = channel
+    old, new = controllers
+    old.answer = ErrorCode.NOT_CONTROLLER
+    finder.found(old.voter)
+    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    finder.found(new.voter, 2)
+    await waiting
+    assert new.asked == 1
