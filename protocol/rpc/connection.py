@@ -245,7 +245,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
-        if self._out and not self.closed:
+        # A transport that met an error closes a turn before it tells us; Python 3.12 would write to its socket for all that.
+        if self._out and not self.closed and not self._transport.is_closing():
             out, self._out = self._out, []
             self._transport.writelines(out)
 

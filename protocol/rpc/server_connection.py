@@ -26,7 +26,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, Pe
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import describe_peer, tune_socket
+from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_socket
 
 if TYPE_CHECKING:
     from strandline.protocol.rpc.server import Server
@@ -131,6 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_mid_frame_since",
         "_out",
         "_out_bytes",
+        "_pauses_late",
         "_reader",
         "_server",
         "_stalled_at",
@@ -171,6 +172,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_peer_slow = False
         """The transport's buffer is above its high mark."""
+        self._pauses_late = False
+        """See `sockets.pauses_late`."""
         self.last_received_at = self._loop.time()
         self._mid_frame_since = 0.0
         """When the first byte of an incomplete frame came; 0: none is incomplete."""
@@ -191,6 +194,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_high)
+        self._pauses_late = pauses_late(transport)
         tune_socket(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -356,6 +360,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not out or self._transport.is_closing():
             return
         self._transport.writelines(out)
+        if self._pauses_late and not self._is_peer_slow:
+            self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_high)
         if self._is_peer_slow and self._unsent_bytes() > self._server.limits.write_buffer_bytes_max:
             self._server._bad_peers.warn(self.peer, self._loop.time(), "it does not read its responses: too many bytes wait")
             self.abort()

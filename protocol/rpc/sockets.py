@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import socket
+import sys
 from typing import Any
 
 import structlog
@@ -38,6 +39,12 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def pauses_late(transport: asyncio.BaseTransport) -> bool:
+    """asyncio's own transports, from Python 3.12 on, do not look at the high mark of their buffer in `writelines`, so the
+    protocol is not told to pause. Setting the limits again makes them look. uvloop looks by itself."""
+    return sys.version_info >= (3, 12) and type(transport).__module__.startswith("asyncio.")
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:
