@@ -13,6 +13,8 @@ from time import perf_counter
 
 from systems import System
 
+WAITING_MAX = 50
+"""Records of a partition that wait for their acknowledgement; beyond, it is left out for a millisecond."""
 Send = Callable[[int, bytes], Awaitable[None]]
 INTERVAL_S, BEFORE_S, AFTER_S, RECOVERY_S = 0.001, 1.5, 2.0, 60.0
 FAULTS = {
@@ -27,20 +29,29 @@ async def measure(system: System, topic: str, fault: str, send: Send) -> dict[st
     leaders = await system.leaders(topic)
     victim = await system.active_controller() if role == "controller" else f"broker-{leaders[0]}"
     acked: dict[int, list[float]] = {partition: [] for partition in leaders}
+    waiting = dict.fromkeys(leaders, 0)
     tasks: set[asyncio.Task[None]] = set()
+    errors: list[Exception] = []
     going = True
 
     async def one(partition: int) -> None:
-        await send(partition, b"x" * 100)
-        acked[partition].append(perf_counter())
+        waiting[partition] += 1
+        try:
+            await send(partition, b"x" * 100)
+            acked[partition].append(perf_counter())
+        except Exception as e:
+            errors.append(e)
+        finally:
+            waiting[partition] -= 1
 
     async def run() -> None:
         due = perf_counter()
         while going:
             for partition in acked:
-                task = asyncio.create_task(one(partition))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                if waiting[partition] < WAITING_MAX:
+                    task = asyncio.create_task(one(partition))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
             due += INTERVAL_S
             await asyncio.sleep(max(0.0, due - perf_counter()))
         await asyncio.gather(*tasks)
@@ -57,5 +68,7 @@ async def measure(system: System, topic: str, fault: str, send: Send) -> dict[st
     going = False
     await running
     await system.restart(victim)
+    if errors:
+        raise RuntimeError(f"{len(errors)} records were not delivered, the first: {errors[0]!r}")
     gaps = [max(b - a for a, b in pairwise(t for t in sorted(times) if t > moment - 0.5)) for times in acked.values()]
     return {f"{fault}: longest gap, ms": max(gaps) * 1000}
