@@ -77,6 +77,8 @@ class LifecycleCore:
         self.may_leave = False
         """The controller said so: it has moved what we led."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
+        self._duplicate_since_s: float | None = None
+        """Since when every answer to our registration is that another process holds the broker id."""
 
     # -- registration -------------------------------------------------------------------------------------------------
 
@@ -95,14 +97,19 @@ class LifecycleCore:
     def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
         """The controller's answer; returns the error that makes it pointless to go on."""
         code = to_code(response.error_code)
+        if code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            self._duplicate_since_s = None
         if code == ErrorCode.NONE:
             self.broker_epoch = response.broker_epoch
             self.state = State.LEAVING if self.wants_to_leave else State.FENCED
             return None
         identity = self.identity
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            # The other process may be dead, and its session about to end: then the next attempts succeed.
-            if waited_s * 1000 <= self._session_timeout_ms + 2 * self._interval_ms:
+            # The other process may be dead, and its session about to end: then the next attempts succeed. The session
+            # counts from when this controller became active; the time that we waited for it does not.
+            if self._duplicate_since_s is None:
+                self._duplicate_since_s = waited_s
+            if (waited_s - self._duplicate_since_s) * 1000 <= self._session_timeout_ms + 2 * self._interval_ms:
                 return None
             return UsageError(
                 f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "
@@ -270,7 +277,7 @@ class BrokerLifecycle:
         loop = asyncio.get_running_loop()
         start = loop.time()
         while True:
-            problem = await self._register_once(loop.time() - start)
+            problem = await self._register_once(start)
             if problem is not None:
                 self._on_fatal(problem)
                 return False
@@ -280,12 +287,13 @@ class BrokerLifecycle:
                 return True
             await asyncio.sleep(RETRY_MS / 1000)
 
-    async def _register_once(self, waited_s: float) -> StrandlineError | None:
+    async def _register_once(self, start: float) -> StrandlineError | None:
         timeout_ms = self._registration_timeout_ms
         try:
             response = await self._channel.request(BROKER_REGISTRATION, self.core.registration(), timeout_ms)
         except BrokerError as e:
             response = BrokerRegistrationResponse(e.code, error_message=e.message)
+        waited_s = asyncio.get_running_loop().time() - start
         problem = self.core.on_registration(cast(BrokerRegistrationResponse, response), waited_s)
         if problem is None and self.core.state is State.UNREGISTERED and self.broker_epoch < 0 and waited_s * 1000 >= timeout_ms:
             code = to_code(cast(BrokerRegistrationResponse, response).error_code)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from strandline.broker import lifecycle as lifecycle_module
 from strandline.broker.lifecycle import BrokerLifecycle, Identity, LifecycleCore, State
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
@@ -67,9 +68,20 @@ def test_a_duplicate_broker_id_is_retried_within_the_session_and_then_fatal() ->
     lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     assert lifecycle.on_registration(refused, 0.1) is None
     assert lifecycle.on_registration(refused, 2.9) is None
-    problem = lifecycle.on_registration(refused, 4.1)
+    problem = lifecycle.on_registration(refused, 4.2)
     assert isinstance(problem, UsageError)
     assert "another live process is registered as broker 1" in str(problem)
+
+
+def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> None:
+    """All nodes start together and the quorum takes its time: the new controller gives our dead predecessor a whole session."""
+    lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    assert lifecycle.on_registration(BrokerRegistrationResponse(ErrorCode.REQUEST_TIMED_OUT), 0) is None
+    assert lifecycle.on_registration(refused, 20.0) is None
+    assert lifecycle.on_registration(refused, 22.9) is None
+    assert lifecycle.on_registration(BrokerRegistrationResponse(ErrorCode.NOT_CONTROLLER), 23.0) is None
+    assert lifecycle.on_registration(refused, 25.0) is None, "another controller: another whole session"
+    assert isinstance(lifecycle.on_registration(refused, 29.1), UsageError)
 
 
 def test_the_wrong_cluster_is_fatal_at_once_and_says_so() -> None:
@@ -236,3 +248,37 @@ async def test_a_controller_that_can_not_be_reached_is_asked_again() -> None:
         await broker.lifecycle.registered.wait()
     assert broker.fatal == []
     await broker.lifecycle.stop()
+
+
+async def test_a_broker_that_waited_long_for_a_controller_outlives_the_session_of_its_predecessor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first answer came late, and the second soon after it: the time between the two is what counts."""
+    monkeypatch.setattr(lifecycle_module, "RETRY_MS", 1)
+    controller, fatal = Controller(), []
+    lifecycle = BrokerLifecycle(
+        IDENTITY,
+        channel=controller,
+        metadata_offset=lambda: -1,
+        heartbeat_interval_ms=10,
+        session_timeout_ms=100,
+        registration_timeout_ms=60_000,
+        on_fatal=fatal.append,
+    )
+    start = asyncio.get_running_loop().time()
+    answered = []
+
+    async def request(api_key: int, body: Message, timeout_ms: int) -> Message:
+        if not answered:
+            await asyncio.sleep(0.15)  # no active controller yet
+        answered.append(asyncio.get_running_loop().time() - start)
+        taken = len(answered) > 3 or not isinstance(body, BrokerRegistrationRequest)
+        return BrokerRegistrationResponse(0 if taken else ErrorCode.DUPLICATE_BROKER_REGISTRATION, 5)
+
+    controller.request = request  # type: ignore[method-assign]
+    lifecycle.start()
+    async with asyncio.timeout(5):
+        while not fatal and not lifecycle.registered.is_set():
+            await asyncio.sleep(0.001)
+    assert fatal == []
+    await lifecycle.stop()
