@@ -46,6 +46,7 @@ class Batch:
         "last_broker_id",
         "last_code",
         "outstanding",
+        "place",
         "queue",
         "records",
         "reserved",
@@ -76,6 +77,8 @@ class Batch:
         self.data: bytearray | bytes | None = None
         """The encoded batch; None before the first send and after the end."""
         self.sequence = -1
+        self.place = -1
+        """How many batches of its partition and producer epoch were numbered before it."""
         self.attempts = 0
         """Times sent; identifies an attempt, so that an answer to an abandoned one is ignored."""
         self.outstanding = False

@@ -5,7 +5,8 @@
 Order and exactly-once rest on five rules:
 
 1. A batch gets its sequence number when it is first sent. `unresolved` holds the sent and not yet settled batches in
-   sequence order, at most five: a broker remembers the last five batches of a producer.
+   sequence order. A broker remembers the last five batches of a producer: so none is sent that stands five places or
+   more behind the first unresolved one, also when some between them are settled. Else the first could be forgotten.
 2. After any failure the partition *recovers*: nothing is sent until no attempt is outstanding, then everything
    unresolved goes again, in sequence order. What was appended before is answered as a duplicate with its offset.
 3. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not the first unresolved one only means "not yet". For the first
@@ -14,7 +15,10 @@ Order and exactly-once rest on five rules:
    delayed copy of a given-up batch is then refused for its old epoch.
 4. A batch is only ever given a new number when rule 3 has shown that it is not in the log.
 5. A broker that knows nothing of a producer takes its first batch with any sequence number. So until a batch of this
-   producer id was acknowledged here, only one is in flight: a second one cannot slip in before a first that failed.
+   producer id was acknowledged here (in this very topic: a name may come back with a new id), only one is in flight: a
+   second one cannot slip in before a first that failed.
+6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker knows the place of whatever we may send again; if
+   it does not, a later batch was taken before this one. The batch fails: neither "written" nor "not written" is known.
 
 Where this is weak, as in Kafka: after a batch was given up, copies of *later* batches that a broken connection still
 holds could arrive between the refusal of rule 3 and the renumbered resend. Both need the same broker to read an old
@@ -53,6 +57,7 @@ class PartitionQueue:
         "flushing",
         "idempotent",
         "in_flight_max",
+        "next_place",
         "next_sequence",
         "open",
         "partition",
@@ -63,11 +68,14 @@ class PartitionQueue:
         "renumber",
         "retry_at",
         "topic",
+        "topic_id",
         "unresolved",
     )
 
     def __init__(self, topic: str, partition: int, *, idempotent: bool, in_flight_max: int = IN_FLIGHT_MAX) -> None:
         self.topic = topic
+        self.topic_id = b""
+        """The topic that was sent to last; empty before the first batch."""
         self.partition = partition
         self.idempotent = idempotent
         self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
@@ -89,6 +97,8 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.next_place = 0
+        """Counts the batches that were numbered under this producer epoch."""
 
     @property
     def idle(self) -> bool:
@@ -105,6 +115,12 @@ class PartitionQueue:
         self.producer_id, self.producer_epoch, self.established = producer_id, producer_epoch, False
         self._number_again()
 
+    def set_topic_id(self, topic_id: bytes) -> None:
+        """Where the next batch goes: in a new topic of the old name nobody knows this producer (rule 5)."""
+        if topic_id != self.topic_id:
+            self.topic_id = topic_id
+            self.established = not self.idempotent
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def take(self, now: float, partial: bool) -> Batch | None:
@@ -112,10 +128,11 @@ class PartitionQueue:
         if now < self.retry_at or (self.recovering and not self._recovered()):
             return None
         in_flight_max = self.in_flight_max if self.established else 1
-        for ahead, batch in enumerate(self.unresolved):
+        end = self.unresolved[0].place + in_flight_max if self.unresolved else self.next_place + 1
+        for batch in self.unresolved:
             if not batch.outstanding:
-                return self._sent(batch) if ahead < in_flight_max else None
-        if len(self.unresolved) >= in_flight_max:
+                return self._sent(batch) if batch.place < end else None
+        if self.next_place >= end:
             return None
         if self.renumber:
             self._bump_epoch()
@@ -126,6 +143,8 @@ class PartitionQueue:
         batch_or_none.encode(self.producer_id, self.producer_epoch, sequence)
         if self.idempotent:
             self.next_sequence = (sequence + batch_or_none.count) & SEQUENCE_MASK
+        batch_or_none.place = self.next_place
+        self.next_place += 1
         self.unresolved.append(batch_or_none)
         return self._sent(batch_or_none)
 
@@ -161,10 +180,12 @@ class PartitionQueue:
     def _number_again(self) -> None:
         self.renumber = False
         sequence = 0
-        for batch in self.unresolved:
+        for place, batch in enumerate(self.unresolved):
             batch.restamp(self.producer_id, self.producer_epoch, sequence)
+            batch.place = place
             sequence = (sequence + batch.count) & SEQUENCE_MASK
         self.next_sequence = sequence
+        self.next_place = len(self.unresolved)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -196,8 +217,13 @@ class PartitionQueue:
     def split(self, batch: Batch) -> tuple[Batch, Batch]:
         """The batch was refused as too large for its topic: its halves take its place, with its sequence numbers."""
         halves = batch.split()
-        place = self.unresolved.index(batch)
-        self.unresolved[place : place + 1] = halves
+        index = self.unresolved.index(batch)
+        self.unresolved[index : index + 1] = halves
+        halves[0].place = batch.place
+        for behind in self.unresolved[index + 2 :]:
+            behind.place += 1
+        halves[1].place = batch.place + 1
+        self.next_place += 1
         self.recovering = True
         return halves
 

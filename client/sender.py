@@ -180,6 +180,7 @@ class Sender:
             if self._cluster.cache.leader(queue.topic, queue.partition) != lane.broker_id or queue.needs_producer_id:
                 self.on_ready(queue)
                 continue
+            queue.set_topic_id(self._cluster.cache.topics[queue.topic].topic_id)
             batch = queue.take(now, self._partial_may_go(queue, lane, now))
             if batch is None:
                 self._wait_for_due(queue, lane, now)
@@ -294,8 +295,7 @@ class Sender:
             self._on_failed(batch, number, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out")
             return
         code = answer.error_code
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            # DUPLICATE_SEQUENCE_NUMBER: written so long ago that the broker forgot where.
+        if code == ErrorCode.NONE:
             if batch.attempts == number and not batch.done:
                 self._acked(batch, answer.base_offset, answer.log_append_time_ms)
             return

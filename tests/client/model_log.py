@@ -40,6 +40,8 @@ class ModelLog:
                 if (first, end) == (header.base_sequence, last):
                     return ErrorCode.NONE, base
             if recent and header.base_sequence != (recent[-1][1] + 1) % SEQUENCES:
+                if (recent[-1][1] - last) % SEQUENCES < SEQUENCES // 2:
+                    return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         elif recent and header.base_sequence != 0:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1

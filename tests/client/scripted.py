@@ -72,6 +72,7 @@ class ScriptedCluster:
     def __init__(self, brokers: int = 3) -> None:
         self.brokers = {i: ScriptedBroker(self, i) for i in range(1, brokers + 1)}
         self.topics: dict[str, bytes] = {}
+        self.topics_made = 0
         self.partitions: dict[Key, Partition] = {}
         self.produce_fate: Callable[[int, Key], str] = lambda broker_id, key: "ok"
         """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", or an error code's name."""
@@ -96,7 +97,10 @@ class ScriptedCluster:
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
 
     def create(self, name: str, partitions: int = 1) -> None:
-        topic_id = self.topics.setdefault(name, len(self.topics).to_bytes(16, "big"))
+        if name not in self.topics:
+            self.topics_made += 1
+            self.topics[name] = self.topics_made.to_bytes(16, "big")
+        topic_id = self.topics[name]
         for index in range(partitions):
             self.partitions.setdefault((topic_id, index), Partition(leader=1 + index % len(self.brokers)))
 

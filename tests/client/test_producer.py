@@ -309,6 +309,40 @@ async def test_a_topic_deleted_under_the_producer_fails_its_records_soon() -> No
                     await producer.send_and_wait("orders", b"2")
 
 
+async def test_a_topic_that_came_back_under_its_name_loses_and_reorders_nothing() -> None:
+    """Its brokers know no producer and take any sequence number: a second batch must not overtake a refused first one,
+    which would then be answered as a duplicate without ever having been written."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=100, retry_backoff_ms=5) as producer:
+            await producer.send_and_wait("orders", b"old")
+            cluster.delete("orders")
+            cluster.create("orders")
+            told = 0
+
+            def fate(broker_id: int, key: object) -> str:
+                nonlocal told
+                told += key in cluster.partitions
+                return "NOT_ENOUGH_REPLICAS" if told == 1 and key in cluster.partitions else "ok"
+
+            cluster.produce_fate = fate
+            receipts = [producer.send_nowait("orders", b"%d" % i * 50, partition=0) for i in range(5)]
+            await producer.flush(5000)
+        assert [(await receipt).offset for receipt in receipts] == list(range(5))
+        assert cluster.values("orders") == [b"%d" % i * 50 for i in range(5)]
+
+
+async def test_a_duplicate_of_which_nobody_knows_the_place_is_not_acknowledged() -> None:
+    """The broker has taken a later batch and does not know this one: it may never have been written."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"1")
+            cluster.produce_fate = lambda broker_id, key: "DUPLICATE_SEQUENCE_NUMBER"
+            with pytest.raises(DeliveryFailed, match="DUPLICATE_SEQUENCE_NUMBER"):
+                await producer.send_and_wait("orders", b"2")
+
+
 async def test_a_refused_batch_names_the_code_and_the_partition() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
