@@ -184,6 +184,8 @@ class BrokerLifecycle:
         self.ready = asyncio.Event()
         """Set while the broker is unfenced, as the controller and the broker's own image say."""
         self._image = MetadataImage.EMPTY
+        self._replaced = False
+        """Final: what was said of this broker id since is not about us."""
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -214,6 +216,22 @@ class BrokerLifecycle:
             self._wake.set()
         elif self.core.state is State.FENCED and delta.before.offset < self.broker_epoch <= delta.image.offset:
             self._wake.set()
+
+    def is_replaced(self, image: MetadataImage) -> bool:
+        """Whether another process has taken the broker id after us: from then on the metadata speaks of that one."""
+        broker = image.brokers.get(self._broker_id)
+        newer = broker is not None and broker.broker_epoch > self.broker_epoch and broker.incarnation_id != self.incarnation_id
+        if newer and not self._replaced:
+            self._replaced = True
+            self.registered.clear()
+            self.ready.clear()
+            self._on_fatal(
+                UsageError(
+                    f"another process has registered as broker {self._broker_id} while this one was not heard of: "
+                    "stop one of them, or give it another node.id"
+                )
+            )
+        return self._replaced
 
     def on_log_dir_offline(self, directory_id: bytes) -> None:
         self.core.offline_log_dirs = (directory_id,)

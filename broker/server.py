@@ -112,6 +112,8 @@ class BrokerServer:
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     def _apply_to_replicas(self, delta: MetadataDelta) -> None:
+        if self.lifecycle.is_replaced(delta.image):
+            return
         if delta.before.offset < 0:
             try:
                 self.upkeep.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)

@@ -206,3 +206,27 @@ async def test_a_stop_during_recovery_ends_it_after_the_log_at_hand_and_the_next
         await cluster.ready()
         for partition in range(3):
             assert (await cluster.fetch(1, topic.topic_id, partition=partition))[1] == ["a"]
+
+
+async def test_a_process_that_was_replaced_while_it_stood_still_never_leads_in_the_name_of_its_successor() -> None:
+    """I1: after a long pause it reads in the metadata what is meant for the new process with its broker id."""
+    async with Cluster(brokers=2) as cluster:
+        topic = await cluster.create_topic("orders", replicas=[[1, 2]])
+        old = cluster.brokers[2]
+        await old.lifecycle.stop()
+        cluster.controllers[101].controller.fence(2, old.lifecycle.broker_epoch, "it stands still")
+        config = cluster.broker_config(2, **{"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}", "log.dirs": "/data/new"})
+        new = BrokerServer(config, real_doors(), MemoryFiles())
+        await new.start()
+        key = (topic.topic_id, 0)
+        image = lambda: cluster.controllers[101].controller.image  # noqa: E731
+        await wait_until(lambda: 2 in image().partition(key).isr, what="the successor is in the ISR")
+        await cluster.kill(1)
+        await wait_until(lambda: new.replicas.partitions[key].leadership is not None, what="the successor leads")
+        await wait_until(lambda: old.metadata.image.offset >= new.metadata.image.offset or old.failure.done())
+        assert old.replicas.partitions[key].leadership is None
+        assert old.failure.done()
+        assert "another process has registered as broker 2" in str(old.failure.result())
+        async with asyncio.timeout(2):
+            await old.stop()
+        await new.stop()
