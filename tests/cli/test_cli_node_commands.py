@@ -69,9 +69,9 @@ def test_a_node_that_dies_by_itself_is_told_too(up: Up) -> None:
 def test_nodes_do_not_outlive_an_up_that_was_killed(tmp_path: Path) -> None:
     """Each node holds the other end of a pipe from `up`; however that ends, they end too."""
     arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--base-port", str(free_port_range(2))], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    # The broker's goodbye needs a controller, and that one goes at the same time.
+    arguments += ["--base-port", str(free_port_range(2)), "--set", "controlled.shutdown.timeout.ms=500"]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     with process.stdout:
         ready = next(e for e in map(json.loads, process.stdout) if e["event"] == "ready")
@@ -86,16 +86,3 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_the_second_ctrl_c_of_a_node_ends_it_at_once(tmp_path: Path) -> None:
-    """A broker that cannot reach a controller for its orderly goodbye still obeys."""
-    settings = {"node.id": "1", "cluster.id": "c", "log.dirs": str(tmp_path), "controller.quorum.voters": "101@127.0.0.1:1"}
-    words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-    listener = ["--set", f"listeners=PLAINTEXT://127.0.0.1:{free_port_range(1)}"]
-    process = subprocess.Popen([*COMMAND, "broker", *words, *listener], stderr=subprocess.DEVNULL, env=ENVIRONMENT)
-    wait_until((tmp_path / "meta.properties").exists, "the broker has begun")
-    process.send_signal(signal.SIGHUP)  # ignored
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) in (0, 128 + signal.SIGINT)

@@ -1,0 +1,73 @@
+"""What a single process makes of signals, in good times and in bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import pytest
+from load import until
+
+from strandline.local_cluster import LocalCluster, Node
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
+
+
+def events(node: Node) -> list[str]:
+    return [json.loads(line)["event"] for line in node.log_file.read_text().splitlines() if line.startswith("{")]
+
+
+async def test_a_second_sigterm_ends_a_stop_that_takes_too_long(cluster: LocalCluster) -> None:
+    """No controller answers, so the broker waits to hand over its leaders. Who is in a hurry sends the signal again; the
+    next start recovers what was not written in order."""
+    broker = cluster.broker(1)
+    for controller in cluster.controllers:
+        cluster.pause(controller.name)
+    stops = events(broker).count("node_stopping")
+    cluster.terminate(broker.name)
+    await until(lambda: events(broker).count("node_stopping") > stops, "the broker begins to stop")
+    assert broker.running
+    cluster.terminate(broker.name)
+    await cluster.wait_ended(broker.name, timeout_ms=3000)
+    assert broker.process is not None
+    assert broker.process.returncode == 128 + signal.SIGTERM
+    for controller in cluster.controllers:
+        cluster.resume(controller.name)
+    await cluster.start_node(broker.name)
+    await cluster.wait_ready()
+
+
+async def test_sighup_is_ignored(cluster: LocalCluster) -> None:
+    """A terminal that closes is no reason to stop."""
+    for node in cluster.nodes.values():
+        assert node.process is not None
+        node.process.send_signal(signal.SIGHUP)
+    await cluster.wait_ready()
+    assert all(node.running for node in cluster.nodes.values())
+
+
+async def test_a_broker_that_is_told_to_stop_while_it_looks_for_a_controller_stops(cluster: LocalCluster) -> None:
+    """SIGTERM in the midst of the start: no controller, no registration, and still an orderly end."""
+    broker = cluster.broker(2)
+    cluster.terminate(broker.name)
+    await cluster.wait_ended(broker.name)
+    for controller in cluster.controllers:
+        cluster.pause(controller.name)
+    await cluster.start_node(broker.name)
+    await until(lambda: _listens(broker.port), "the broker has begun")
+    cluster.terminate(broker.name)
+    await cluster.wait_ended(broker.name, timeout_ms=5000)
+    assert broker.process is not None
+    assert broker.process.returncode == 0
+    for controller in cluster.controllers:
+        cluster.resume(controller.name)
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
