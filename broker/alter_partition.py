@@ -23,7 +23,7 @@ import structlog
 
 from strandline.broker.controller_channel import Channel
 from strandline.protocol.apis import ALTER_PARTITION
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages.cluster import (
     AlterPartitionPartition,
     AlterPartitionPartitionResponse,
@@ -198,7 +198,7 @@ class AlterPartitionManager:
         for item, answer in decided:
             self._tell(item, answer)
         if response.error_code:
-            return await self._on_refusal(ErrorCode(response.error_code), epoch)
+            return await self._on_refusal(to_code(response.error_code), epoch)
         return len(decided) == len(request.partitions)
 
     async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:

@@ -243,7 +243,11 @@ def _records_of(header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord
     """The metadata records of a batch; a control batch has none."""
     if header.is_control:
         return []
-    return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
+    try:
+        return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
+    except PeerError as e:
+        # Its checksum is right and it is committed: every voter has this very record.
+        raise InternalError(f"the metadata cannot be followed beyond offset {header.base_offset}: {e}") from None
 
 
 # -- the shell --------------------------------------------------------------------------------------------------------
@@ -339,9 +343,10 @@ class MetadataFollower:
                 self._observer.on_failure(voter_id)
                 self._drop_connection()
                 delta = None
-            except StrandlineError as e:
+            except Exception as e:
+                # A broker that goes on with the metadata of this moment for ever looks alive, and is not.
                 log.exception("metadata.unusable")
-                self._on_fatal(e)
+                self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(f"following the metadata failed: {e!r}"))
                 return
             if self.controller != before:
                 self._tell_controller()

@@ -200,3 +200,14 @@ async def test_a_cancelled_proposal_stops_being_retried() -> None:
     assert [p.partition for p in controller.requests[-1].partitions] == [1]
     assert [r.partition for r in results] == [1]
     await manager.stop()
+
+
+async def test_an_error_that_a_newer_controller_invented_does_not_end_the_isr_changes_of_this_broker() -> None:
+    """I24: the task that carries proposals lives as long as the broker."""
+    results: list[AlterPartitionPartitionResponse] = []
+    controller = Controller(lambda request: AlterPartitionResponse(12345, []), answer)
+    manager = AlterPartitionManager(1, controller, Registration())
+    manager.start()
+    manager.submit(item(0, results))
+    await wait_until(lambda: bool(results))
+    await manager.stop()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from strandline.broker.metadata_follower import QuorumObserver
+from strandline.broker.config import Voter
+from strandline.broker.metadata_follower import MetadataFollower, QuorumObserver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC_ID, MetadataRecord, TopicRecord, encode_record
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
-from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, SnapshotId
 from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
@@ -156,3 +159,33 @@ def test_the_wrong_cluster_is_no_case_for_another_voter() -> None:
     with pytest.raises(BrokerError) as e:
         observer().on_fetch(101, FetchResponse(0, ErrorCode.INCONSISTENT_CLUSTER_ID, 0, [], []))
     assert e.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+@pytest.mark.parametrize("as_snapshot", [False, True])
+def test_a_committed_record_that_this_version_does_not_know_is_no_case_for_another_voter(as_snapshot: bool) -> None:
+    """All of them would send the same: the broker must end with the reason, not ask in circles with old metadata (I20, I24)."""
+    unknown = b"\x92\xcc\xc8\x01"  # type 200
+    data = encode_batch([(None, unknown, [], 0)], base_offset=0, leader_epoch=1)
+    o = observer()
+    if as_snapshot:
+        o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))
+    piece = FetchSnapshotResponse(0, LEADER, 3, SnapshotId(50, 3), len(data), 0, [memoryview(data)])
+    with pytest.raises(InternalError, match="type 200, which this version does not know"):
+        o.on_fetch_snapshot(LEADER, piece) if as_snapshot else o.on_fetch(LEADER, answer(data, hw=1))
+
+
+async def test_a_bug_in_following_the_metadata_ends_the_broker_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the task silently gone it would send heartbeats, and act on an old picture, for ever."""
+    fatal: list[StrandlineError] = []
+    follower = MetadataFollower(broker_id=1, cluster_id="c1", voters=[Voter(101, "h", 1)], on_fatal=fatal.append)
+
+    async def broken(voter_id: int) -> None:
+        raise KeyError(voter_id)
+
+    monkeypatch.setattr(follower, "_ask", broken)
+    follower.start()
+    async with asyncio.timeout(5):
+        while not fatal:
+            await asyncio.sleep(0)
+    assert "KeyError(101)" in str(fatal[0])
+    await follower.stop()
