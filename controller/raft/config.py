@@ -44,6 +44,8 @@ class RaftConfig:
     """A snapshot is due when so many bytes were committed since the last one ..."""
     snapshot_after_records: int = 200_000
     """... or so many records."""
+    snapshot_retry_ms: int = 60_000
+    """A snapshot that the disk refused is given up, and tried again after this."""
     apply_bytes_max: int = 4 * 1024 * 1024
     """Committed bytes handed to the listener in one turn of the loop."""
 

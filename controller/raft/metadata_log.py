@@ -225,6 +225,8 @@ class FileSink:
         self._snapshot_id = snapshot_id
         files.remove(self._part)
         self._file: File | None = files.open(self._part, create=True)
+        self._is_part = True
+        """There is a file under the name of a part."""
         self.size = 0
 
     def append(self, data: Buffer) -> None:
@@ -243,6 +245,7 @@ class FileSink:
         self._file.close()
         self._file = None
         self._files.rename(self._part, self._path)
+        self._is_part = False
         self._files.fsync_dir(self._path.rpartition("/")[0])
         self._log.add_snapshot(self._snapshot_id)
 
@@ -250,6 +253,8 @@ class FileSink:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._is_part:
+            self._is_part = False
             self._files.remove(self._part)
 
 

@@ -7,6 +7,7 @@ leaves. Committed records are handed to the listener, in order and once, on lead
 
 An error that the node must not survive (the disk failed, it was told to drop committed records, a bug) stops it for
 good: it says so in the log, closes its connections, and tells its owner by `on_fatal`. Going on could break a promise.
+A snapshot of its own that the disk refuses is none of these: nothing rests on it yet, so it is given up and tried later.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_values
 from strandline.protocol.records.reader import decode_values
 from strandline.protocol.rpc.server import ServerRequest
-from strandline.storage.files import Files, join
+from strandline.storage.files import DiskError, Files, join
 
 logger = structlog.get_logger()
 
@@ -105,6 +106,8 @@ class Quorum:
         self._bytes_since_snapshot = 0
         self._records_since_snapshot = 0
         self._snapshot_task: asyncio.Task[SnapshotId | None] | None = None
+        self._snapshot_retry: asyncio.TimerHandle | None = None
+        """One was given up: until this is due, none is tried."""
         self._settled = asyncio.Event()
         """Set by every settling; `stop` waits on it for a successor."""
 
@@ -218,6 +221,8 @@ class Quorum:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._snapshot_retry is not None:
+            self._snapshot_retry.cancel()
         for channel in self._channels.values():
             await channel.close()
 
@@ -382,11 +387,11 @@ class Quorum:
             self._bytes_since_snapshot >= self.config.snapshot_after_bytes
             or self._records_since_snapshot >= self.config.snapshot_after_records
         )
-        if due and self._snapshot_task is None:
+        if due and self._snapshot_task is None and self._snapshot_retry is None:
             self._start_snapshot()
 
     async def take_snapshot(self) -> SnapshotId | None:
-        """Write a snapshot now, wherever the counters are; None when there is nothing new to write."""
+        """Write a snapshot now, wherever the counters are; None when there is nothing new to write, or the disk refused."""
         task = self._snapshot_task or self._start_snapshot()
         return await task
 
@@ -395,15 +400,40 @@ class Quorum:
         latest = self.log.latest_snapshot_id
         is_new = snapshot_id.end_offset > (latest.end_offset if latest else 0)
         records = self._listener.snapshot_records() if is_new else ()
+        counted = self._bytes_since_snapshot, self._records_since_snapshot
         self._bytes_since_snapshot = self._records_since_snapshot = 0
         self._snapshot_task = self._loop.create_task(
-            self._write_snapshot(snapshot_id, records) if is_new else _nothing(), name="write a metadata snapshot"
+            self._try_snapshot(snapshot_id, records, *counted) if is_new else _nothing(), name="write a metadata snapshot"
         )
         self._snapshot_task.add_done_callback(self._on_snapshot_done)
         return self._snapshot_task
 
-    async def _write_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> SnapshotId | None:
-        """A batch per turn of the loop, so that a big image delays nothing else."""
+    async def _try_snapshot(
+        self, snapshot_id: SnapshotId, records: Iterable[bytes], bytes_before: int, records_before: int
+    ) -> SnapshotId | None:
+        """`*_before`: what the counters said; they say so again if the disk (a full one, say) refuses the snapshot."""
+        try:
+            size = await self._write_snapshot(snapshot_id, records)
+        except DiskError as e:
+            self._bytes_since_snapshot += bytes_before
+            self._records_since_snapshot += records_before
+            self._snapshot_retry = self._loop.call_later(self.config.snapshot_retry_ms / 1000, self._on_snapshot_retry)
+            facts = {"end_offset": snapshot_id.end_offset, "error": str(e), "retry_ms": self.config.snapshot_retry_ms}
+            logger.warning("gave a snapshot up", node_id=self.node_id, **facts)
+            return None
+        if size is None:
+            return None
+        # From here on it is the log's own files that change: an error there is fatal as any other of the log's.
+        self.log.clean(self._doors.wall_clock_ms())
+        logger.info("wrote a snapshot", node_id=self.node_id, end_offset=snapshot_id.end_offset, size=size)
+        return snapshot_id
+
+    def _on_snapshot_retry(self) -> None:
+        self._snapshot_retry = None
+        self._schedule()
+
+    async def _write_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> int | None:
+        """Its size. A batch per turn of the loop, so that a big image delays nothing else."""
         sink = self.log.create_snapshot(snapshot_id)
         try:
             writer = SnapshotWriter(sink, snapshot_id.epoch, self._applied_timestamp_ms)
@@ -415,9 +445,7 @@ class Quorum:
             writer.finish()
         finally:
             sink.discard()
-        self.log.clean(self._doors.wall_clock_ms())
-        logger.info("wrote a snapshot", node_id=self.node_id, end_offset=snapshot_id.end_offset, size=sink.size)
-        return snapshot_id
+        return sink.size
 
     def _on_snapshot_done(self, task: asyncio.Task[SnapshotId | None]) -> None:
         self._snapshot_task = None

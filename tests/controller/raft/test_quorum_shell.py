@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from random import Random
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.controller.raft.metadata_log import DIRECTORY
@@ -236,6 +238,45 @@ async def test_a_snapshot_is_taken_when_enough_was_committed(clusters: Make) -> 
     for _ in range(25):
         leader.quorum.append([b"x"], leader.quorum.epoch)
     await until(lambda: leader.quorum.log.latest_snapshot_id is not None)
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "fsync", "rename"])
+async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_later(clusters: Make, operation: str) -> None:
+    """ENOSPC while a snapshot is written, but room enough for the log: the node goes on, and leaves no half file behind."""
+    structlog.reset_defaults()  # warnings are wanted here
+    cluster = clusters(1, snapshot_after_records=10, snapshot_retry_ms=1)
+    await cluster.start()
+    leader = await cluster.elected()
+    disk = cluster.disks[1]
+    disk.fail_next(operation, "*.checkpoint.part", errno.ENOSPC)
+    with capture_logs() as logs:
+        for _ in range(25):
+            leader.quorum.append([b"x"], leader.quorum.epoch)
+        await until(lambda: any(line["event"] == "gave a snapshot up" for line in logs))
+    assert not leader.fatal
+    assert not [name for name in disk.list(f"d/{DIRECTORY}") if name.endswith(".part")]
+    await until(lambda: leader.quorum.log.latest_snapshot_id is not None)
+    assert leader.quorum.is_leader
+
+
+async def test_an_error_of_the_log_while_it_is_cleaned_behind_a_snapshot_stops_the_node(clusters: Make) -> None:
+    """Only the snapshot itself is a matter of choice."""
+    cluster = clusters(1, segment_bytes=2000)
+    await cluster.start()
+    leader = await cluster.elected()
+    disk = cluster.disks[1]
+    for round in range(2):
+        for _ in range(50):
+            leader.quorum.append([b"x"], leader.quorum.epoch)
+        end = leader.quorum.log_end_offset
+        await until(lambda end=end: leader.listener.next_offset == end)  # type: ignore[misc]
+        if round:
+            disk.fail_next("rename", "*.log", errno.EIO)
+            with pytest.raises(DiskError):
+                await leader.quorum.take_snapshot()
+        else:
+            assert await leader.quorum.take_snapshot()
+    await until(lambda: bool(leader.fatal))
 
 
 async def test_appends_of_one_turn_share_one_flush(clusters: Make) -> None:
