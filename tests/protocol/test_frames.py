@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from message_strategies import MESSAGE_CLASSES, messages
 
 from strandline.protocol import frames
-from strandline.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE
+from strandline.protocol.apis import API_VERSIONS, APIS, CREATE_TOPICS, FETCH, METADATA, PRODUCE
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.messages.admin import MetadataRequest
 from strandline.protocol.messages.common import Message
@@ -277,10 +277,31 @@ def test_random_bytes_never_raise_anything_but_peer_error():
     assert 1000 < survived < 30_000
 
 
-def test_a_million_partitions_are_refused_before_they_are_decoded():
+def test_too_many_partitions_are_refused_before_they_are_decoded():
     """F11: the bound is checked at the array's header."""
-    frame = bytearray(msgpack.packb([FETCH, 0, 1, "me", [-1, -1, 0, 0, 0, 0, 0, 0, [[TOPIC_ID, 0, 0, 0, 0, 0, 1]] * 1_000_000]]))
+    frame = bytearray(msgpack.packb([FETCH, 0, 1, "me", [-1, -1, 0, 0, 0, 0, 0, 0, [[TOPIC_ID, 0, 0, 0, 0, 0, 1]] * 200_000]]))
     started = time.perf_counter()
     with pytest.raises(frames.BadBody, match="100000"):
         frames.decode_request(frame)
     assert time.perf_counter() - started < 0.2
+
+
+def test_a_large_request_of_tiny_parts_is_refused_before_it_is_decoded():
+    """F10: its objects would take 30 times its bytes, and stall the loop for a second for every 10 MiB."""
+    parts = 3_000_000
+    topic = b"\x94\xa1t\x01\x01\xdd" + parts.to_bytes(4, "big") + b"\x92\x00\x90" * parts
+    frame = bytearray(b"\x95" + bytes([CREATE_TOPICS]) + b"\x00\x07\xc0\x91\x91" + topic)
+    tracemalloc.start()
+    with pytest.raises(frames.BadBody, match="at most 8388608 are accepted") as e:
+        frames.decode_request(frame)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert e.value.head.correlation_id == 7, "it is answered"
+    assert peak < 1_000_000
+
+
+def test_a_produce_request_may_be_as_large_as_a_frame():
+    batch = bytes(9 * 1024 * 1024)
+    body = ProduceRequest(None, -1, 1000, [ProducePartition(TOPIC_ID, 0)], [])
+    frame = bytearray(b"".join(frames.encode_request(PRODUCE, 0, 1, None, body, [[batch]]))[4:])
+    assert len(frames.decode_request(frame).body.records[0]) == len(batch)
