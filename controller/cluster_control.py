@@ -66,7 +66,7 @@ def register_broker(
     broker_epoch = next_offset + len(records)
     records.append(_registration_record(request, broker_epoch, fenced=True, in_controlled_shutdown=False))
     sessions.touch(request.broker_id, broker_epoch, now)
-    return Decision(BrokerRegistrationResponse(0, broker_epoch), records)
+    return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True)
 
 
 def _check_registration(
@@ -149,7 +149,7 @@ def heartbeat(
     )
     decision = Decision(reply)
     if next_ is not current:
-        decision.records = _transition(image, index, broker, next_)
+        decision.records, decision.may_split = _transition(image, index, broker, next_), True
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # It says that it stops: its successor need not wait for the session to run out.
         sessions.remove(broker.broker_id)
@@ -205,13 +205,18 @@ def _next_of_fenced(broker: BrokerRegistration, request: BrokerHeartbeatRequest,
 def _transition(
     image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, next_: BrokerControlState
 ) -> list[AnyRecord]:
+    """In an order of which a first part does no harm, and leads to the rest of it.
+
+    What moves leaders away comes before the change of the broker's state, which the next heartbeat (or its absence) asks
+    for again. Elections come after it: a new active controller completes them.
+    """
     broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
     if next_ is BrokerControlState.UNFENCED:
         unfence = BrokerRegistrationChangeRecord(broker_id, broker_epoch, fenced=UNFENCE)
         return [unfence, *elect_leaderless(image, index, broker_id)]
     if next_ is BrokerControlState.CONTROLLED_SHUTDOWN:
         begin = BrokerRegistrationChangeRecord(broker_id, broker_epoch, in_controlled_shutdown=1)
-        return [begin, *remove_from_isrs(image, index, broker_id)]
+        return [*remove_from_isrs(image, index, broker_id), begin]
     return fence_broker(image, index, broker)
 
 

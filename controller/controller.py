@@ -14,7 +14,7 @@ There is no `await` in here: a decision and its append are one step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -23,14 +23,18 @@ from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
-from strandline.controller.metadata.records import decode_record, encode_record
+from strandline.controller.metadata.records import AnyRecord, decode_record, encode_record
 from strandline.controller.partition_index import PartitionIndex
+from strandline.controller.replication_control import elect_leaderless
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.common import SnapshotId
 
 log = structlog.get_logger()
 
 R = TypeVar("R")
+
+BATCH_BYTES = 1024 * 1024
+"""Of a decision that may be split, so much goes into one batch: far less than the quorum takes (`batch_bytes_max`)."""
 
 
 class QuorumWriter(Protocol):
@@ -117,11 +121,21 @@ class Controller:
         return BrokerError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} is not the active controller; {leader}")
 
     def _write(self, active: ActiveState, decision: Decision[Any]) -> int:
+        encoded = [encode_record(record) for record in decision.records]
+        start = last_offset = 0
+        for end in _ends_of_batches(encoded) if decision.may_split else (len(encoded),):
+            last_offset = self._write_batch(active, decision.records[start:end], encoded[start:end])
+            start = end
+        if decision.on_appended is not None:
+            decision.on_appended(last_offset)
+        return last_offset
+
+    def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes]) -> int:
         assert self.quorum is not None
-        last_offset = self.next_offset + len(decision.records) - 1
+        last_offset = self.next_offset + len(records) - 1
         # Applied first, installed last: a record that contradicts the image must never reach the log.
-        delta = self.image.apply(decision.records, last_offset, active.epoch)
-        appended = self.quorum.append([encode_record(record) for record in decision.records], active.epoch)
+        delta = self.image.apply(records, last_offset, active.epoch)
+        appended = self.quorum.append(encoded, active.epoch)
         if appended != last_offset:
             # Broker epochs in the batch are wrong. Write nothing more; what is committed comes back as to any standby.
             self.on_resign(active.epoch)
@@ -133,8 +147,6 @@ class Controller:
             self._uncommitted.append(delta.image)
         else:
             self.committed = delta.image
-        if decision.on_appended is not None:
-            decision.on_appended(last_offset)
         return last_offset
 
     def _log_brokers(self, delta: MetadataDelta) -> None:
@@ -167,7 +179,7 @@ class Controller:
             if reply is not None:
                 log.error("broker_not_fenced", broker=broker_id, broker_epoch=broker_epoch, error=str(reply))
 
-        self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker)), on_reply)
+        self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker), may_split=True), on_reply)
 
     def fence_expired(self) -> None:
         """Fence every broker whose session is over."""
@@ -213,8 +225,18 @@ class Controller:
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
         log.info("controller_active", node=self.node_id, epoch=epoch, metadata_offset=self.image.offset)
+        self._complete_elections(self.active)
         if self.on_active is not None:
             self.on_active()
+
+    def _complete_elections(self, active: ActiveState) -> None:
+        """Of what an unfenced broker may lead, the last controller may have written a part only, in its last moment."""
+
+        def on_reply(reply: BrokerError | None) -> None:
+            if reply is not None:
+                log.warning("elections_not_completed", error=str(reply))
+
+        self.submit(lambda _: Decision(None, elect_leaderless(self.image, active.index), may_split=True), on_reply)
 
     def on_resign(self, epoch: int) -> None:
         if self.active is None:
@@ -233,3 +255,14 @@ class Controller:
 
     def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:
         self.leader_id = leader_id
+
+
+def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:
+    """Where to cut so that no batch has many more than `BATCH_BYTES`."""
+    size = 0
+    for index, record in enumerate(encoded):
+        if size >= BATCH_BYTES:
+            yield index
+            size = 0
+        size += len(record)
+    yield len(encoded)

@@ -17,6 +17,9 @@ class Decision(Generic[R]):
 
     reply: R
     records: list[AnyRecord] = field(default_factory=list)
-    """Written as one atomic batch; none: the decision was a reading."""
+    """Written as one atomic batch (see `may_split`); none: the decision was a reading."""
     on_appended: Callable[[int], None] | None = None
-    """Told the last offset of the batch, after it was appended and applied."""
+    """Told the offset of the last record, after all were appended and applied."""
+    may_split: bool = False
+    """A decision over all partitions of a broker may need more than the quorum takes in one batch. Its records may be
+    written as several, and a fail-over may keep only the first of them: a later decision must complete them."""

@@ -69,8 +69,8 @@ def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int
     )
 
 
-def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
-    """The broker is being unfenced (the image still has it fenced): it may lead what waits for it."""
+def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int | None = None) -> list[AnyRecord]:
+    """Leaders for what has none. `broker_id` is being unfenced (the image still has it fenced): it may lead, too."""
     is_active = may_lead(image)
     return _change_all(image, index.without_leader(), lambda other: other == broker_id or is_active(other))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-from controller_world import ListQuorum, World
+from controller_world import ListQuorum, World, registration
 
 from strandline.controller.controller import Controller
-from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import NoOpRecord, decode_record, encode_record
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.records import NoOpRecord, RegisterBrokerRecord, decode_record, encode_record
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
 from strandline.protocol.messages.admin import (
@@ -170,3 +170,134 @@ def test_a_batch_that_landed_elsewhere_than_promised_ends_this_controllers_activ
     assert world.image is world.controller.committed
     world.commit()
     assert world.image.topic("a") is not None
+
+
+# -- decisions over very many partitions ---------------------------------------------------------------------------------
+
+
+def many(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Thirty partitions that broker 1 leads and ten that others do; five records fill a batch."""
+    monkeypatch.setattr("strandline.controller.controller.BATCH_BYTES", 150)
+    world = World(brokers=3)
+    world.create("t", [[1, 2, 3]] * 30 + [[2, 1, 3]] * 10)
+    return world
+
+
+def fence(world: World) -> None:
+    world.controller.fence(1, world.epoch(1), "test")
+
+
+def shut_down(world: World) -> None:
+    world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True))
+
+
+def register_anew(world: World) -> None:
+    world.controller.require_active().sessions.remove(1)
+    world.send(apis.BROKER_REGISTRATION, registration(1, incarnation=2))
+
+
+def unfence(world: World) -> None:
+    world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(2))
+
+
+def prepare_unfence(world: World) -> None:
+    """Brokers 1 and 3 left the ISRs, then 2 died as well: nothing has a leader, and only 2 may lead."""
+    for broker_id in (3, 1, 2):
+        world.kill_broker(broker_id)
+    assert {p.leader for p in partitions(world)} == {-1}
+
+
+def partitions(world: World) -> list[PartitionRegistration]:
+    topic = world.image.topic("t")
+    assert topic is not None
+    return list(topic.partitions.values())
+
+
+def fail_over(world: World, kept: int) -> None:
+    """The next controller finds the first `kept` records of the log."""
+    world.commit(up_to=kept - 1)
+    world.controller.on_resign(1)
+    del world.quorum.log[kept:]
+    world.quorum.batches = [(base, last) for base, last in world.quorum.batches if last < kept]
+    world.become_active(2)
+    world.commit()
+
+
+def test_a_fence_of_very_many_partitions_is_written_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = many(monkeypatch)
+    world.auto_commit = False
+    base = world.quorum.log_end_offset
+    fence(world)
+    sizes = [last - first + 1 for first, last in world.quorum.batches if first >= base]
+    assert sum(sizes) == 41
+    assert len(sizes) > 5
+    assert max(sizes) <= 6
+    ahead = world.image
+    world.commit()
+    assert world.image is ahead is world.controller.committed
+    assert world.replayed() == ahead
+    assert ahead.brokers[1].fenced
+    assert all(1 not in p.isr and p.leader != 1 for p in partitions(world))
+
+
+def test_a_creation_of_topics_stays_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a topic would be no topic."""
+    world = many(monkeypatch)
+    count = len(world.quorum.batches)
+    world.create("another", [[1, 2, 3]] * 30)
+    assert len(world.quorum.batches) == count + 1
+
+
+def test_a_registration_in_several_batches_has_the_offset_of_its_record_as_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = many(monkeypatch)
+    register_anew(world)
+    world.commit()
+    record = decode_record(world.quorum.log[world.epoch(1)][1])
+    assert isinstance(record, RegisterBrokerRecord)
+    assert (record.broker_epoch, record.incarnation_id) == (world.epoch(1), bytes([2]) * 16)
+
+
+def finish(world: World, act: Callable[[World], None]) -> None:
+    """What the broker does or does not do next."""
+    if act is unfence:
+        world.heartbeat(2)
+    elif act is shut_down:
+        while not world.heartbeat(1, want_shut_down=True).should_shut_down:
+            assert world.now < 1010
+            world.now += 1
+    elif act is register_anew:
+        world.controller.require_active().sessions.remove(1)
+        world.register(1, incarnation=2)
+    else:
+        for _ in range(2):
+            world.now += 2
+            for other in (2, 3):
+                world.heartbeat(other)
+        world.controller.fence_expired()
+        world.commit()
+
+
+@pytest.mark.parametrize("act", [fence, shut_down, register_anew, unfence])
+def test_a_fail_over_between_the_batches_of_a_decision_loses_none_of_its_purpose(
+    act: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at every batch: the broker's next word, or its silence, completes what the last controller began."""
+    kept, ends = -1, [0]
+    while kept < ends[-1]:
+        world = many(monkeypatch)
+        if act is unfence:
+            prepare_unfence(world)
+        world.auto_commit = False
+        base = world.quorum.log_end_offset
+        act(world)
+        ends = [base, *(last + 1 for first, last in world.quorum.batches if first >= base)]
+        assert len(ends) > 5
+        kept = next(end for end in ends if end > kept)
+        fail_over(world, kept)
+        world.auto_commit = True
+        finish(world, act)
+        if act is unfence:
+            assert {(p.leader, p.isr) for p in partitions(world)} == {(2, (2,))}
+        else:
+            assert world.image.brokers[1].fenced
+            assert all(1 not in p.isr and p.leader == 2 for p in partitions(world))
