@@ -113,7 +113,8 @@ class ControllerChannel:
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
-            if attempt.cancelled():
+            asker = asyncio.current_task()
+            if attempt.cancelled() and not (asker is not None and asker.cancelling()):
                 raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the active controller changed") from None
             raise
         finally:

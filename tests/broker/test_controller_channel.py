@@ -157,3 +157,18 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
     finder.found(new.voter, 2)
     await waiting
     assert new.asked == 1
+
+
+async def test_a_request_that_is_cancelled_just_when_the_controller_changes_stays_cancelled(
+    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+) -> None:
+    """Else a task that was asked to stop would go on, and whoever stops the broker would wait for it for ever."""
+    asker, finder = channel
+    finder.found(controllers[0].voter)
+    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    finder.found(controllers[1].voter, 2)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
