@@ -56,6 +56,8 @@ from strandline.protocol.messages.data import InitProducerIdRequest, InitProduce
 from strandline.protocol.rpc.server import Handler, ServerRequest
 
 FORWARD_TIMEOUT_MS = 30_000
+FORWARD_TIMEOUT_MS_MAX = 60_000
+"""Whatever a client says: nobody waits for days on a broker that has no controller."""
 OWN_IMAGE_WAIT_S = 5.0
 """How long an answer waits for the broker's own image; then it is given all the same: the change is committed."""
 
@@ -228,7 +230,7 @@ class AdminHandlers:
     async def handle_forwarded(self, request: ServerRequest) -> None:
         """To the active controller and back; whatever error it answers is the client's to see."""
         body = request.body
-        timeout_ms = max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1)
+        timeout_ms = min(max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1), FORWARD_TIMEOUT_MS_MAX)
         response = await self._channel.request(request.api_key, body, timeout_ms)
         condition = _visible(body, response)
         if condition is not None:

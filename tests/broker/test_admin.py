@@ -79,9 +79,11 @@ class Channel:
     def __init__(self, *answers: Message | BrokerError) -> None:
         self.answers = list(answers)
         self.asked: list[Message] = []
+        self.timeout_ms = 0
 
     async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message:
         self.asked.append(body)
+        self.timeout_ms = timeout_ms
         answer = self.answers.pop(0)
         if isinstance(answer, BrokerError):
             raise answer
@@ -247,6 +249,14 @@ async def test_the_controllers_refusal_is_the_clients_to_see() -> None:
     with pytest.raises(BrokerError) as e:
         await admin.handle_forwarded(Request(apis.DELETE_TOPICS, CreateTopicsRequest([])))  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(("asked_ms", "waited_ms"), [(0, 1), (20_000, 20_000), (2**31 - 1, 60_000)])
+async def test_a_client_can_not_make_the_broker_wait_for_days(asked_ms: int, waited_ms: int) -> None:
+    channel = Channel(CreateTopicsResponse([]))
+    request = Request(apis.CREATE_TOPICS, CreateTopicsRequest([], timeout_ms=asked_ms))
+    await handlers(Metadata(broker(1)), channel).handle_forwarded(request)  # type: ignore[arg-type]
+    assert channel.timeout_ms == waited_ms
 
 
 async def test_producer_ids_come_from_blocks_and_no_id_is_given_twice() -> None:
