@@ -79,6 +79,8 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._heard: dict[int, tuple[int, int]] = {}
+        """Producer id -> the last offset of its newest batch, and when `expire` first saw that one."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -151,14 +153,20 @@ class ProducerStates:
         self._entries.clear()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last batch is older than `expiration_ms`."""
-        old = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if entry.batches and now_ms - entry.batches[-1].timestamp > expiration_ms
-        ]
-        for producer_id in old:
-            del self._entries[producer_id]
+        """Forget producers that were silent for `expiration_ms`. Their records' timestamps alone do not tell: a producer may
+        copy in records of last year, and forgetting it between a batch and its retry would double the batch."""
+        known, self._heard = self._heard, {}
+        for producer_id, entry in list(self._entries.items()):
+            if not entry.batches:
+                continue
+            last = entry.batches[-1]
+            heard = known.get(producer_id)
+            if heard is None or heard[0] != last.last_offset:
+                heard = (last.last_offset, now_ms)
+            if now_ms - max(last.timestamp, heard[1]) > expiration_ms:
+                del self._entries[producer_id]
+            else:
+                self._heard[producer_id] = heard
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ def _settle(log: Log, checkpoint: list[tuple[int, int]] | None, names: list[str]
         remove_snapshots(log, above=trusted_to)
     if end > log.log_start_offset:
         load_producers(log, trusted_to=trusted_to)
+    if any(name.endswith(SNAPSHOT_SUFFIX) for name in names):
+        _remove_needless_snapshots(log)
 
 
 def _start_over(log: Log) -> None:
@@ -348,6 +350,15 @@ def remove_snapshots(log: Log, *, above: int) -> None:
         if offset > above:
             log.files.remove(join(log.dir, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
             log.unsynced[log.dir] = None
+
+
+def _remove_needless_snapshots(log: Log) -> None:
+    """Every orderly stop leaves one behind: only those of the segments and the newest are of use."""
+    offsets = snapshot_offsets(log)
+    useful = {segment.base_offset for segment in log.segments} | {max(offsets, default=0)}
+    for offset in offsets:
+        if offset not in useful:
+            log.files.remove(join(log.dir, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
 
 
 def load_producers(log: Log, *, trusted_to: int) -> None:

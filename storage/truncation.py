@@ -64,6 +64,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.segments[:] = [Segment.create(log.files, log.dir, offset, log.segments[-1].created_ms)]
     log.log_start_offset = offset
     log.epochs.clear()
+    log.producers.clear()
     log.corrupt_at = None
     _after_cut(log, offset)
     log.high_watermark = offset

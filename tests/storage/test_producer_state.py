@@ -197,11 +197,42 @@ def test_snapshot_bytes_are_kafka_s() -> None:
 def test_producers_expire() -> None:
     log = open_log(config=LogConfig(producer_id_expiration_ms=1000))
     send(log, 0)
+    log.expire_producers(NOW_MS)
     log.expire_producers(NOW_MS + 1000)
     assert len(log.producers) == 1
     log.expire_producers(NOW_MS + 1001)
     assert len(log.producers) == 0
     assert not send(log, 41).duplicate
+
+
+def test_a_producer_of_old_records_is_not_forgotten_between_a_batch_and_its_retry() -> None:
+    """Records of last week are copied in: their timestamps say nothing about when the producer was heard of."""
+    log = open_log(config=LogConfig(producer_id_expiration_ms=1000))
+    old = batch(b"0", timestamp_ms=NOW_MS - 10_000, producer=(PID, 0, 0))
+    log.append_as_leader(bytearray(old), 1, NOW_MS)
+    log.expire_producers(NOW_MS + 1)
+    log.expire_producers(NOW_MS + 500)
+    assert log.append_as_leader(bytearray(old), 1, NOW_MS + 500).duplicate
+    log.expire_producers(NOW_MS + 1002)
+    assert len(log.producers) == 0
+
+
+def test_a_log_that_begins_again_elsewhere_knows_no_producer() -> None:
+    """The batches went, and so does what followed from them: the leader's state is another one by now."""
+    log = open_log()
+    send(log, 0)
+    log.truncate_fully_and_start_at(100)
+    assert len(log.producers) == 0
+    assert send(log, 41).first_offset == 100
+
+
+def test_orderly_stops_do_not_pile_up_snapshots() -> None:
+    files = MemoryFiles(Random(0))
+    for sequence in range(5):
+        log = open_log(files, clean=True)
+        send(log, sequence)
+        log.close()
+    assert len([name for name in files.list(DIR) if name.endswith(".snapshot")]) <= 2
 
 
 def test_old_batches_are_found_after_the_tail_is_gone() -> None:
