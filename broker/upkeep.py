@@ -105,8 +105,13 @@ class LogUpkeep:
         def visit(start: int) -> None:
             for key in keys[start : start + LOGS_PER_TURN]:
                 partition = replicas.partitions.get(key)
-                if partition is not None:
+                if partition is None:
+                    continue
+                try:
                     action(partition.log)
+                except DiskError as e:
+                    self._on_disk_error(e)
+                    return
             if start + LOGS_PER_TURN < len(keys):
                 asyncio.get_running_loop().call_soon(visit, start + LOGS_PER_TURN)
 
@@ -130,11 +135,14 @@ class LogUpkeep:
         """Logs of topics that were deleted, or moved to others, while this broker was away.
 
         They are deleted only if the metadata log provably goes on from where this directory last saw it: its clean
-        shutdown wrote a broker epoch (an offset of that log) that is below ours. Otherwise they are set aside: a quorum
-        that lost its log and begins anew under the same cluster id knows no topic, and its word must not delete data.
+        shutdown wrote a broker epoch (an offset of that log) that is below ours, and it knows one of our topics by id.
+        Otherwise they are set aside: a quorum that lost its log and begins anew under the same cluster id knows no topic,
+        and its word must not delete data.
         """
-        proven = 0 <= self._log_dir.previous_broker_epoch < broker_epoch
-        for topic, index, topic_id in self._log_dir.existing_logs():
+        existing = self._log_dir.existing_logs()
+        goes_on = any(topic_id in image.topics_by_id for _, _, topic_id in existing)
+        proven = goes_on and 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        for topic, index, topic_id in existing:
             registration = image.partition((topic_id, index))
             if registration is not None and broker_id in registration.replicas:
                 continue

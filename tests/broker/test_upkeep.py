@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from strandline.broker.upkeep import LogUpkeep
+from strandline.broker.replica_manager import ReplicaManager
+from strandline.broker.upkeep import LOGS_PER_TURN, LogUpkeep
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, PartitionRecord, TopicRecord
 from strandline.protocol.records.builder import encode_batch
@@ -119,6 +122,28 @@ async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
     await wait_until(lambda: disk.errors)
     assert disk.errors[0].errno == errno.EIO
     assert log.recovery_point == 0
+
+
+async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
+    """Of many logs only the first are visited in the timer's own turn. A disk that fails at a later one would otherwise
+    refuse every write while the broker stays the leader."""
+    partitions = {n: SimpleNamespace(log=disk.log(f"t{n}", bytes([n]) * 16)) for n in range(100, 100 + LOGS_PER_TURN + 1)}
+    partitions[100 + LOGS_PER_TURN].log.config = LogConfig(flush_ms=0)
+    append(partitions[100 + LOGS_PER_TURN].log)
+    disk.files.fail_next("fsync", "*", errno.EIO)
+    disk.upkeep.flush_due(cast(ReplicaManager, SimpleNamespace(partitions=partitions)))
+    await wait_until(lambda: disk.errors)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+async def test_metadata_that_knows_none_of_our_topics_deletes_nothing(disk: Disk, proven: bool) -> None:
+    """A quorum that lost its disks may have come further than the few records at which we registered the last time."""
+    disk.log_dir.close(clean=True, broker_epoch=3)
+    disk.open()
+    await disk.upkeep.recover()
+    disk.upkeep.clear_strays(image() if proven else MetadataImage.from_records([], 50, 1), 1, 5)
+    await wait_until(lambda: len(disk.names()) == (1 if proven else 3))
+    assert all(name.endswith("-stray") for name in disk.names()) or proven
 
 
 async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk) -> None:
