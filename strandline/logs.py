@@ -1,4 +1,5 @@
-"""Logging of a process: structlog, one line per event, to stderr; coloured for a person, JSON for everyone else.
+"""Logging of a process: structlog, one line per event, to stderr; coloured for a person, JSON for everyone else. It never
+fails: see `Lines`.
 
 Import this before anything that imports structlog. structlog imports rich at once where rich is installed, for pretty
 tracebacks that a server never prints; that is half of a node's start-up, so rich is hidden while structlog is imported.
@@ -6,7 +7,10 @@ tracebacks that a server never prints; that is half of a node's start-up, so ric
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from typing import TextIO, cast
 
 
 def _import_structlog_without_rich() -> None:
@@ -26,6 +30,21 @@ import structlog  # noqa: E402
 __all__ = ["configure", "structlog"]
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class Lines:
+    """The process's stderr, as far as structlog needs it. A reader that went away or a full disk costs lines; never does
+    the work of whoever logs break off in its midst. Nothing is buffered, so nothing fails later, at the exit, either."""
+
+    def __init__(self, descriptor: int = 2) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, text.encode(errors="backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None: ...
 
 
 def configure(*, node: str = "", level: str = "info") -> None:
@@ -50,6 +69,6 @@ def configure(*, node: str = "", level: str = "info") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, Lines())),
         cache_logger_on_first_use=True,
     )
