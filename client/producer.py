@@ -278,6 +278,8 @@ class Producer:
             raise ClientClosed("the producer was stopped")
         if self._sender is None:
             raise ClientClosed("the producer was not started: use `async with Producer(...)`, or `await producer.start()`")
+        if self._sender.broken is not None:
+            raise self._sender.broken
         return self._accumulator
 
     # -- the rest -----------------------------------------------------------------------------------------------------

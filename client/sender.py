@@ -84,6 +84,8 @@ class Sender:
         self.room_waiters: dict[asyncio.Future[None], None] = {}
         self.counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0, "failed_records": 0}
         self.last_error: str | None = None
+        self.broken: DeliveryFailed | None = None
+        """A bug of ours stopped the sender: nothing is sent any more."""
         self.identity = ProducerIdentity(cluster, options, self._on_identity)
         cluster.listeners.append(self._on_cluster)
 
@@ -114,6 +116,12 @@ class Sender:
         self._scheduled = False
         if self._closed:
             return
+        try:
+            self._drain_dirty()
+        except Exception as e:
+            self._break_down(e)
+
+    def _drain_dirty(self) -> None:
         now = self._loop.time()
         dirty, self._dirty = self._dirty, {}
         lanes, self._ready_lanes = self._ready_lanes, {}
@@ -406,6 +414,12 @@ class Sender:
         self._sweep_timer = None
         if self._closed:
             return
+        try:
+            self._sweep_all()
+        except Exception as e:
+            self._break_down(e)
+
+    def _sweep_all(self) -> None:
         now = self._loop.time()
         for batch in self._accumulator.expired(now):
             reason = f"delivery_timeout_ms is over; {self._why_undelivered(batch)}"
@@ -456,12 +470,28 @@ class Sender:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    def _break_down(self, bug: Exception) -> None:
+        """Our own bug, in a place that no caller sees: everyone who waits is told, and nobody may wait here again."""
+        log.error("producer_broke_down", exc_info=bug)
+        self.broken = DeliveryFailed(f"an error inside the producer, which is of no more use: {bug!r}")
+        self._accumulator.bare_open.clear()
+        for batch in list(self._accumulator.incomplete):
+            if not batch.done:
+                batch.fail(self.broken)
+        for name in list(self._accumulator.parked):
+            self._accumulator.fail_parked(name, self.broken)
+        while self.room_waiters:
+            self.wake_room_waiter()
+        self._closed = True
+
     @property
     def in_flight(self) -> int:
         return sum(len(lane.requests) for lane in self._lanes.values())
 
     def fail_all(self, error: ClientClosed | DeliveryFailed) -> int:
         """Everything that is not delivered fails. Returns how many records."""
+        if self.broken is not None:
+            return sum(len(batch) for batch in self._accumulator.incomplete)
         undelivered = 0
         for name in list(self._accumulator.parked):
             undelivered += self._accumulator.fail_parked(name, error)

@@ -18,6 +18,7 @@ from strandline.client.errors import (
     UnknownTopic,
     UsageError,
 )
+from strandline.client.partition_queue import PartitionQueue
 from strandline.client.producer import Producer
 
 from .scripted import ScriptedCluster
@@ -266,6 +267,26 @@ async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() ->
             assert producer.health()["state"] == "degraded"
             undelivered = await producer.stop(timeout_ms=50)
         assert undelivered == 1
+
+
+async def test_a_bug_inside_the_producer_is_told_to_everyone_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens in a callback of the loop, which nobody awaits: without this, receipts would wait for ever."""
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with ScriptedCluster() as cluster, asyncio.timeout(5):
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=1) as producer:
+            await producer.send_and_wait("orders", b"fine")
+            monkeypatch.setattr(PartitionQueue, "take", break_down)
+            receipt = producer.send_nowait("orders", b"lost")
+            with pytest.raises(DeliveryFailed, match="ZeroDivisionError"):
+                await receipt
+            with pytest.raises(DeliveryFailed, match="no more use"):
+                producer.send_nowait("orders", b"refused")
+            with pytest.raises(DeliveryFailed, match="no more use"):
+                await producer.send("orders", b"refused")
 
 
 async def test_stop_returns_when_a_broker_hangs_and_says_what_was_not_delivered() -> None:
