@@ -42,11 +42,11 @@ class Load:
         self.topic = topic
         self.history = History()
         self.acked = 0
+        self.sent = 0
         self.errors: list[str] = []
         self._going = True
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: set[asyncio.Task[None]] = set()
-        self._sent = 0
 
     async def __aenter__(self) -> Self:
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
@@ -82,9 +82,9 @@ class Load:
         ) as producer:
             while self._going:
                 for _ in range(GROUP):
-                    value = b"%s %d" % (name.encode(), self._sent)
-                    partition = self._sent % PARTITIONS
-                    self._sent += 1
+                    value = b"%s %d" % (name.encode(), self.sent)
+                    partition = self.sent % PARTITIONS
+                    self.sent += 1
                     receipt = await producer.send(self.topic, value, partition=partition)
                     send = self.history.invoke(name, partition, value)
                     task = asyncio.create_task(self._settle(send, receipt))

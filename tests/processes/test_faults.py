@@ -126,6 +126,27 @@ async def test_nothing_is_lost_when_a_node_stands_still(cluster: LocalCluster, v
         await all_is_well(load)
 
 
+async def test_what_only_the_leader_has_is_not_acknowledged(cluster: LocalCluster) -> None:
+    """Both followers stand still while the leader takes records, and then the leader dies for good. Whatever it had
+    acknowledged on its own would be missing now."""
+    async with Load(cluster, "alone") as load:
+        await load.progress()
+        leader = await a_leader(cluster, load.topic)
+        followers = [n.name for n in cluster.brokers if n.name != leader]
+        for name in followers:
+            cluster.pause(name)
+        taken = load.sent + 300
+        await until(lambda: load.sent >= taken, "the leader was given records that nobody else has")
+        cluster.kill(leader)
+        await cluster.wait_ended(leader)
+        for name in followers:
+            cluster.resume(name)
+        await load.progress()
+        await cluster.start_node(leader)
+        await cluster.wait_ready()
+        await all_is_well(load)
+
+
 async def _other(asked: Awaitable[int], than: int) -> bool:
     now = await asked
     return now >= 0 and now != than
