@@ -31,6 +31,8 @@ from strandline.storage.files import Buffer, ColdRead, DiskError
 log = structlog.get_logger()
 
 Key = tuple[bytes, int]
+WAIT_MS_MAX = 300_000
+"""The longest wait, whatever was asked for: a client that is gone is noticed when something moves, or by the end of it."""
 RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
 
@@ -353,7 +355,7 @@ class FetchHandler:
                 raise
             request.reply(FetchResponse(0, e.code, 0, [], []))
             return
-        Fetch(self, request, session, is_full).begin(body.max_wait_ms)
+        Fetch(self, request, session, is_full).begin(min(body.max_wait_ms, WAIT_MS_MAX))
 
     def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
         """Bring a range of a file into the page cache; without `then` only if nobody does it already."""

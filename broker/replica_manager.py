@@ -366,7 +366,7 @@ class ReplicaManager:
         self._stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._wakeups.run()
         for operation in self.purgatory.take_all():
-            operation.complete()
+            operation.expire()  # not `complete`: of a produce that still waits here nothing is known to be committed
         self.purgatory.close()
 
     def _stop_all(self, reason: ErrorCode) -> None:

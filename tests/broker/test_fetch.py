@@ -328,6 +328,16 @@ def test_a_parked_fetch_of_a_lost_connection_reads_nothing() -> None:
     assert leader.p.followers == {}
 
 
+def test_a_fetch_does_not_wait_for_weeks_for_a_client_that_is_gone() -> None:
+    """Nobody looks at the connection of a parked fetch while nothing moves: the wait itself has to end."""
+    world, leader = leader_with()
+    for _ in range(10):
+        leader.fetch(want(0, epoch=1), max_wait_ms=2**31 - 1).connection.close()
+    world.loop.advance(600)
+    assert len(leader.manager.purgatory) == 0
+    assert leader.p.consumers == {}
+
+
 def test_a_second_look_is_no_fetch_of_the_follower() -> None:
     """Waking a parked fetch says nothing about the follower: it may be dead since."""
     _, leader = leader_with()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 from replica_world import TOPIC, P, World, code, config, log_values, remove_topic, values, want
 
 from strandline.broker.partition import Role
@@ -141,6 +142,20 @@ def test_a_shutdown_answers_everyone_and_leaves_no_timer() -> None:
     world.loop.end_turn()
     assert world.loop.armed == []
     assert len(world[1].manager.purgatory) == 0
+
+
+def test_a_shutdown_acknowledges_nothing_whatever_goes_wrong_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer fails, so that who waits behind it is not told in the usual way: still it is no success."""
+    world = World()
+    world.topic()
+    first, second = (world[1].produce("a", timeout_ms=10_000) for _ in range(2))
+
+    def broken(body: object, records: object = None) -> None:
+        raise RuntimeError("cannot be encoded")
+
+    monkeypatch.setattr(first, "reply", broken)
+    world[1].manager.shutdown()
+    assert code(second) != ErrorCode.NONE
 
 
 def test_high_watermarks_survive_a_clean_restart() -> None:
