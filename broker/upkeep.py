@@ -85,6 +85,7 @@ class LogUpkeep:
 
         def visit(log_: Log) -> None:
             log_.expire_producers(now_ms)
+            log_.forget_indexes()
             paths = log_.delete_old_segments(now_ms)
             if paths:
                 asyncio.get_running_loop().run_in_executor(None, self._unlink, paths)

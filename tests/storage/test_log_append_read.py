@@ -552,3 +552,19 @@ def test_close_and_open_again_in_order() -> None:
     again.close()
     assert {name: files.read(f"{DIR}/{name}") for name in files.list(DIR)} == before
     assert [h.leader_epoch for _, h in iter_headers(b"".join(held))] == [2] * 20
+
+
+def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
+    """A log of a terabyte has gigabytes of them. Whoever reads there loads them again, also after a failed save."""
+    log = open_log(config=SMALL)
+    filled = fill(log, 30)
+    forget_tail(log)
+    log.forget_indexes()
+    assert len(log.segments) > 3
+    assert all(segment._offset_index is None and segment._time_index is None for segment in log.segments[:-1])
+    assert log.segments[-1]._offset_index is not None
+    assert read_all(log) == filled
+    assert log.offset_for_timestamp(NOW_MS + 7) is not None
+    log.truncate_to(log.segments[1].base_offset + 1)
+    check_order(log)
+    assert read_all(log) == filled[: len(read_all(log))]
