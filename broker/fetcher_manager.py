@@ -57,9 +57,13 @@ class FetcherManager:
         self._fetcher_of: dict[Key, Fetcher] = {}
         """The fetcher of each partition; it may have given the partition up (fenced, failed disk)."""
         self._reap_scheduled = False
+        self._closed = False
+        """A broker that stops still follows the metadata for a moment; it starts no fetcher any more."""
 
     def add(self, partition: Partition, leader_id: int) -> None:
         """Fetch the partition from this leader, from now on and from where its log ends."""
+        if self._closed:
+            return
         fetcher = self._fetcher_for(partition, leader_id)
         before = self._fetcher_of.get(partition.key)
         if before is not None and before is not fetcher:
@@ -80,6 +84,7 @@ class FetcherManager:
                 fetcher.hurry()
 
     def close(self) -> None:
+        self._closed = True
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()

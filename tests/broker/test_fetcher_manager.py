@@ -79,3 +79,11 @@ async def test_a_new_epoch_of_the_same_leader_keeps_the_fetcher() -> None:
     await asyncio.sleep(0)
     assert fetchers._fetchers[2, 0] is before
     fetchers.close()
+
+
+async def test_a_closed_manager_starts_no_fetcher_any_more() -> None:
+    """A broker that stops follows the metadata until its connections are closed; a fetcher made then outlived it."""
+    fetchers = manager()
+    fetchers.close()
+    add(fetchers, 0, 2)
+    assert sizes(fetchers) == {}
