@@ -211,6 +211,7 @@ class Demo:
         self._tell(f"SIGKILL {victim.name} (pid {victim.pid}), leader of partitions {', '.join(map(str, led))}")
         self.cluster.kill(victim.name)
         await self._until_acknowledged(0.65)
+        await self.cluster.wait_ended(victim.name)
         await self.cluster.start_node(victim.name)
         self._tell(f"{victim.name} starts again (pid {victim.pid})")
         await self._until_acknowledged(0.8)
@@ -221,8 +222,11 @@ class Demo:
         self._down.append(active.name)
 
     async def _until_acknowledged(self, share: float) -> None:
+        count = int(self.total * share)
+        if self.acknowledged >= count:
+            return  # nobody may come any more who would tell
         reached = asyncio.Event()
-        self._watched.append((int(self.total * share), reached))
+        self._watched.append((count, reached))
         await reached.wait()
 
     async def _heal(self, admin: Admin) -> None:
