@@ -283,6 +283,7 @@ class _Scan:
         del log.segments[kept:]
         if kept > damage.index:
             log.segments[damage.index].file.truncate(damage.position)
+        log.recovery_point = min(log.recovery_point, log.segments[-1].base_offset)  # as after any other cut
 
     def _next_valid(self, damage: _Damage) -> tuple[int, int, BatchHeader] | None:
         """The first whole batch behind the damage that belongs to this log: in its segment, or at a later one's start."""

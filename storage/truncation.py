@@ -77,9 +77,12 @@ def _after_cut(log: Log, end: int) -> None:
     log.tail.truncate_to(end)
     log.log_end_offset = end
     log.log_start_offset = min(log.log_start_offset, end)
-    lowered = log.recovery_point > end or log.high_watermark > end
+    # The last segment was cut, and that is not durable: a roll right here would leave it below the recovery point, and
+    # after a power cut its old tail would be back, unseen by recovery.
+    durable = min(end, log.segments[-1].base_offset)
+    lowered = log.recovery_point > durable or log.high_watermark > end
     log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
-    log.recovery_point = min(log.recovery_point, end)
+    log.recovery_point = min(log.recovery_point, durable)
     log.epochs.truncate_from_end(end)
     if log.corrupt_at is not None and log.corrupt_at >= end:
         log.corrupt_at = None

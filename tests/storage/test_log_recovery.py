@@ -394,3 +394,37 @@ def test_a_log_on_the_real_disk_recovers_alike(tmp_path) -> None:
     log.close()
     again: Log = open_log(files, directory, clean=True, config=SMALL, recovery_point=38)
     assert read_all(again) == held[:-1]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_cut_that_a_power_cut_undoes_brings_no_stale_record_back(flushed: bool) -> None:
+    """A log is cut back to a leader's history and rolls right there. The segment that was cut lies wholly below the next
+    recovery point: it must be durable in its new length before that, or its old tail would be read again as part of the log."""
+    for seed in range(60):
+        files = MemoryFiles(Random(seed))
+        files.make_dirs(DIR)
+        files.fsync_dir("/")
+        log = open_log(files)
+        old = fill(log, 12, size=200)
+        log.flush()
+        cut = 14
+        log.truncate_to(cut)
+        log.roll(NOW_MS)
+        new = fill(log, 4, epoch=2, size=200)
+        if flushed:
+            log.flush()
+        log.update_high_watermark(cut if seed % 2 else log.log_end_offset)
+        point, hw = log.recovery_point, log.high_watermark
+        files.crash()
+        again = open_log(files, recovery_point=point, high_watermark=hw)
+        found = read_all(again, end=again.log_end_offset if again.corrupt_at is None else again.corrupt_at)
+        kept = old[: cut // 2]
+        assert found[: len(kept)] == kept, f"seed {seed}"
+        rest, stale = found[len(kept) :], old[len(kept) :]
+        assert rest in (new[: len(rest)], stale[: len(rest)]), f"seed {seed}"
+        if flushed:
+            assert found == kept + new, f"seed {seed}"
+            assert again.corrupt_at is None, f"seed {seed}"
+        again.roll(NOW_MS)
+        assert again.segment_for(again.log_end_offset) == len(again.segments) - 1
+        check_order(again)
