@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,13 +36,13 @@ from cluster import CLUSTER_ID, Cluster, wait_until
 
 from strandline.broker.fetcher_shell import Fetcher
 from strandline.broker.server import BrokerServer
-from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.controller.config import ControllerConfig
 from strandline.controller.server import ControllerServer
 from strandline.protocol import apis
 from strandline.protocol.doors import real_doors
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
-from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.batch import check_crc, iter_headers
 from strandline.storage.disk import ColdRead, DiskError
 from strandline.storage.files import MemoryFiles
 from strandline.storage.memory_files import MemoryFile
@@ -353,6 +355,8 @@ class Nemesis:
         self.down: list[int] = []
         self.cut_since_full = False
         self.events: list[str] = []
+        self.problems: list[str] = []
+        self.churned = 0
 
     def say(self, text: str) -> None:
         self.events.append(text)
@@ -371,7 +375,7 @@ class Nemesis:
     async def one(self) -> None:
         draw, cluster = self.draw, self.cluster
         often = ["crash", "power", "deaf"]
-        kind = draw.choice([*often, *often, "stop", "controller", "connections", "fetchers", "elect", "start"])
+        kind = draw.choice([*often, *often, "stop", "controller", "connections", "fetchers", "elect", "start", "disk", "churn"])
         up = sorted(cluster.brokers)
         if kind == "start" or (len(self.down) >= 2 and kind in ("crash", "power", "stop")):
             await self.restart_one()
@@ -404,6 +408,10 @@ class Nemesis:
                     fetcher._connection.close()
         elif kind == "elect":
             await self.elect()
+        elif kind == "disk" and len(self.down) < 2:
+            await self.break_disk(draw.choice(up))
+        elif kind == "churn":
+            await self.churn()
 
     async def elect(self) -> None:
         self.say("elect")
@@ -412,6 +420,48 @@ class Nemesis:
             async with Admin(bootstrap_servers=bootstrap, request_timeout_ms=1000) as admin:
                 await admin.elect_leaders()
         except StrandlineError:
+            pass
+
+    async def break_disk(self, node: int) -> None:
+        """The disk fails once; the broker says that it can not go on, and is started anew."""
+        operation, error = self.draw.choice(
+            [("write", errno.ENOSPC), ("write", errno.EIO), ("fsync", errno.EIO), ("read", errno.EIO)]
+        )
+        pattern = self.draw.choice(["*.log", "*checkpoint*", "*"])
+        self.say(f"disk of {node}: {operation} {pattern}")
+        broker, files = self.cluster.brokers[node], self.cluster.files[node]
+        assert isinstance(files, MemoryFiles)
+        files.fail_next(operation, pattern, error)
+        try:
+            await wait_until(broker.failure.done, 3)
+        except AssertionError:
+            if files._faults:
+                files._faults.clear()  # nobody did that
+                return
+            await wait_until(broker.failure.done, 3, "a broker whose disk failed says so")
+        await self.crash(node, False)
+
+    async def churn(self) -> None:
+        """A topic that comes and goes under one name: what is read is always its present self."""
+        self.say("churn")
+        self.churned += 1
+        bootstrap = [f"127.0.0.1:{self.cluster.ports[node]}" for node in self.cluster.brokers]
+        patience = {"bootstrap_servers": bootstrap, "request_timeout_ms": 1000, "max_block_ms": 2000}
+        try:
+            async with Admin(**patience) as admin, Producer(**patience, delivery_timeout_ms=2000) as producer:
+                if "side" in await admin.list_topics(timeout_ms=2000):
+                    await admin.delete_topics(["side"], timeout_ms=2000)
+                await admin.create_topics([NewTopic("side", partitions=2, replication_factor=3)], timeout_ms=2000)
+                for number in range(5):
+                    receipt = await producer.send_and_wait("side", b"%d %d" % (self.churned, number), partition=0)
+                    if receipt.offset != number:
+                        self.problems.append(f"record {number} of the new side topic is at {receipt.offset}")
+                async with Consumer(**patience, auto_offset_reset="earliest") as consumer:
+                    await consumer.assign([("side", 0)])
+                    first = await consumer.getone(timeout_ms=2000)
+                    if not first.value.startswith(b"%d " % self.churned):
+                        self.problems.append(f"the new side topic holds {first.value!r}")
+        except (StrandlineError, TimeoutError):
             pass
 
     async def crash(self, node: int, power: bool) -> None:
@@ -521,12 +571,13 @@ async def run(seed: int, rounds: int, say: Callable[[str], None]) -> list[str]:
             async with asyncio.timeout(HEAL_S + options["producer"]["delivery_timeout_ms"] / 1000):
                 await load.end()
             await load.read_all()
-            problems = load.problems + await judge(cluster, topic.topic_id)
+            problems = load.problems + nemesis.problems + await judge(cluster, topic.topic_id)
         except (AssertionError, TimeoutError, StrandlineError) as e:
             load.going = False
             for task in load.tasks:
                 task.cancel()
-            return [f"{e!r}", f"events: {nemesis.events}", *state_of(cluster, topic.topic_id)]
+            where = traceback.format_exc().splitlines()[-40:]
+            return [f"{e!r}", f"events: {nemesis.events}", *where, *tasks(), *state_of(cluster, topic.topic_id)]
         verdict = check(load.history)
         if load.no_offset:
             problems.append(f"{load.no_offset} records were acknowledged without an offset")
@@ -536,6 +587,12 @@ async def run(seed: int, rounds: int, say: Callable[[str], None]) -> list[str]:
         if problems:
             problems.append(f"events: {nemesis.events}")
         return problems
+
+
+def tasks() -> list[str]:
+    """What everybody waits for."""
+    frames = [(task.get_name(), task.get_stack(limit=1)) for task in asyncio.all_tasks()]
+    return [f"task {name}: {stack[0].f_code.co_qualname} line {stack[0].f_lineno}" for name, stack in frames if stack]
 
 
 def state_of(cluster: StressCluster, topic_id: bytes) -> list[str]:
@@ -558,6 +615,27 @@ def whole_log(log: Any) -> bytes:
     return b"".join(parts)
 
 
+def describe(log: Any) -> str:
+    """Where its segments lie, and what the disk holds at the damage."""
+    text = f"{log!r} recovery point {log.recovery_point} corrupt at {log.corrupt_at} epochs {log.epochs.entries}"
+    if log.corrupt_at is None:
+        return text
+    segment = log.segments[log.segment_for(log.corrupt_at)]
+    data = bytes(segment.file.pread(segment.size, 0))
+    durable = bytes(log.files._inode("look", segment.file.path).durable)
+    at, good = 0, []
+    while at + 61 <= len(data):
+        size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        if not 61 <= size <= len(data) - at or not check_crc(data, at, size):
+            break
+        good.append((int.from_bytes(data[at : at + 8], "big"), at, size))
+        at += size
+    return (
+        f"{text}; segment {segment.base_offset} of {[s.base_offset for s in log.segments][-5:]} size {segment.size} file"
+        f" {len(data)} durable {len(durable)} same {data == durable}; last good {good[-2:]}, then at {at}: {data[at : at + 90]!r}"
+    )
+
+
 async def judge(cluster: StressCluster, topic_id: bytes) -> list[str]:
     """Do all replicas agree, and does nobody wait?"""
     problems = []
@@ -570,8 +648,11 @@ async def judge(cluster: StressCluster, topic_id: bytes) -> list[str]:
             return len(ends) == 1 and len(set(ends.pop())) == 1
 
         await wait_until(in_step, HEAL_S, f"the replicas of partition {p} are in step")
-        if len({whole_log(log) for log in logs}) > 1:
-            problems.append(f"partition {p}: the replicas differ")
+        try:
+            if len({whole_log(log) for log in logs}) > 1:
+                problems.append(f"partition {p}: the replicas differ")
+        except BrokerError as e:
+            problems += [f"partition {p}: {e}", *(f"{n}: {describe(log)}" for n, log in zip(nodes, logs, strict=True))]
         problems += [f"partition {p}: producers differ" for log in logs[1:] if log.producers != logs[0].producers]
         for log in logs:
             epochs = [e for e, _ in log.epochs.entries]
@@ -584,6 +665,15 @@ async def judge(cluster: StressCluster, topic_id: bytes) -> list[str]:
         if len(leader.waiters):
             problems.append(f"partition {p}: {len(leader.waiters)} still wait")
     for node, broker in cluster.brokers.items():
+        known = {
+            f"{t.name}-{i}"
+            for t in broker.metadata.image.topics_by_id.values()
+            for i, p in t.partitions.items()
+            if node in p.replicas
+        }
+        found = {name for name in broker._files.list(f"/data/broker-{node}") if re.fullmatch(r"[a-z]+-\d+", name)}
+        if found != known or len(broker.replicas.partitions) != len(known):
+            problems.append(f"broker {node} holds {sorted(found)}, the cluster gave it {sorted(known)}")
         parked = sum(session.parked is not None for session in broker.replicas.sessions._sessions.values())
         has_room = cluster.options["broker"]["max_incremental_fetch_session_cache_slots"] == 1000  # else some have no session
         if has_room and len(broker.replicas.purgatory) > parked:
