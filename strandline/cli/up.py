@@ -95,4 +95,7 @@ def _announce(cluster: LocalCluster, json: bool) -> None:
         return
     print_table(("name", "pid", "address", "data"), [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["data"]) for n in nodes])
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
-    print("Ctrl-C stops it; from another terminal: strandline node kill broker-1", file=sys.stderr, flush=True)
+    hint = f"""Ctrl-C stops it. From another terminal:
+  export STRANDLINE_BOOTSTRAP={cluster.bootstrap}
+  strandline node kill {cluster.brokers[-1].name}"""
+    print(hint, file=sys.stderr, flush=True)
