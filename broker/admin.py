@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from strandline.broker.config import KEYS, BrokerConfig, Voter
 from strandline.broker.controller_channel import Channel
 from strandline.broker.producer_ids import ProducerIds
+from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from strandline.protocol import apis
@@ -33,7 +34,6 @@ from strandline.protocol.messages.admin import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -131,22 +131,7 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, DescribeClusterRequest)
         image, listener = self._image(), request.connection.listener_name
-        brokers = []
-        for broker in image.brokers.values():
-            endpoint = broker.endpoint(listener)
-            if endpoint is None or (broker.fenced and not body.include_fenced_brokers):
-                continue
-            brokers.append(
-                DescribeClusterBroker(
-                    broker.broker_id,
-                    endpoint.host,
-                    endpoint.port,
-                    broker.rack,
-                    broker.fenced,
-                    broker.broker_epoch,
-                    broker.in_controlled_shutdown,
-                )
-            )
+        brokers = describe_brokers(image.brokers.values(), listener, include_fenced=body.include_fenced_brokers)
         request.reply(DescribeClusterResponse(0, None, self._config.cluster_id, self._controller_id(), brokers))
 
     # -- configs ------------------------------------------------------------------------------------------------------

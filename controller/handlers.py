@@ -12,12 +12,13 @@ from strandline.controller.cluster_control import heartbeat, register_broker
 from strandline.controller.config_control import describe_configs, incremental_alter_configs
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
+from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.producer_id_control import allocate_producer_ids
 from strandline.controller.replication_control import alter_partition, elect_leaders
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.admin import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from strandline.protocol.messages.admin import DescribeClusterRequest, DescribeClusterResponse
 from strandline.protocol.messages.common import Message
 
 Decide = Callable[[ActiveState, Any], Decision[Any]]
@@ -86,20 +87,6 @@ class ControllerApis:
         return heartbeat(c.image, active.index, active.sessions, body, committed_offset=c.committed_offset, now=c.now())
 
     def _describe_cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:
-        brokers = []
-        for broker_id, broker in sorted(self._controller.image.brokers.items()):
-            endpoint = broker.endpoint()
-            if endpoint is None or (broker.fenced and not body.include_fenced_brokers):
-                continue
-            brokers.append(
-                DescribeClusterBroker(
-                    broker_id,
-                    endpoint.host,
-                    endpoint.port,
-                    broker.rack,
-                    broker.fenced,
-                    broker.broker_epoch,
-                    broker.in_controlled_shutdown,
-                )
-            )
+        by_id = (broker for _, broker in sorted(self._controller.image.brokers.items()))
+        brokers = describe_brokers(by_id, None, include_fenced=body.include_fenced_brokers)
         return DescribeClusterResponse(0, None, self._cluster_id, self._controller.node_id, brokers)
