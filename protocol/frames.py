@@ -19,7 +19,7 @@ writable when the buffer is a bytearray, so that a broker stamps base offsets in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct as Pack
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -155,10 +155,6 @@ def _finish(head: bytes, records: Records | None) -> list[Buffer]:
 
 def _array_header(n: int) -> bytes:
     return bytes((0x90 | n,)) if n < 16 else _ARRAY32.pack(0xDD, n)
-
-
-def encoded_size(buffers: Iterable[Buffer]) -> int:
-    return sum(map(len, buffers))
 
 
 # -- decoding ---------------------------------------------------------------------------------------------------------

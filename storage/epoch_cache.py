@@ -47,10 +47,6 @@ class LeaderEpochCache:
     def latest_start(self) -> int:
         return self._starts[-1] if self._starts else NO_OFFSET
 
-    @property
-    def earliest_epoch(self) -> int:
-        return self._epochs[0] if self._epochs else NO_EPOCH
-
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Enter that `epoch` begins at `start_offset`; False when it is known already.
 
@@ -89,14 +85,6 @@ class LeaderEpochCache:
         """The epoch that wrote the record at `offset` (which must exist), -1 when unknown."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
-
-    def start_of(self, epoch: int) -> int:
-        index = bisect_left(self._epochs, epoch)
-        return self._starts[index] if index < len(self._epochs) and self._epochs[index] == epoch else NO_OFFSET
-
-    def previous_epoch(self, epoch: int) -> int:
-        index = bisect_left(self._epochs, epoch)
-        return self._epochs[index - 1] if index else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop every epoch that begins at or after the log's new end: also when that is the old end (KAFKA-10706), for

@@ -347,12 +347,6 @@ class LogDir:
     def checkpoint_high_watermarks(self) -> None:
         self._write(self.high_watermark_checkpoint())
 
-    def checkpoint_recovery_points(self) -> None:
-        self._write(self._checkpoint(RECOVERY_POINTS, self._recovery_points, lambda log: log.recovery_point))
-
-    def checkpoint_log_starts(self) -> None:
-        self._write(self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save))
-
     def checkpoint_all(self) -> None:
         self._write(self.checkpoints())
 

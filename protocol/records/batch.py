@@ -35,7 +35,6 @@ HEADER_SIZE = HEADER.size
 assert HEADER_SIZE == 61
 
 BASE_OFFSET_POS = 0
-LENGTH_POS = 8
 LEADER_EPOCH_POS = 12
 MAGIC_POS = 16
 CRC_POS = 17
@@ -115,10 +114,6 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_MASK)
 
-    @property
-    def is_idempotent(self) -> bool:
-        return self.producer_id >= 0
-
 
 def next_sequence(sequence: int, increment: int) -> int:
     """Sequence numbers wrap from 2^31-1 to 0."""
@@ -149,11 +144,6 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 _new_header = tuple.__new__
-
-
-def peek_size(buf: Buffer, pos: int = 0) -> int:
-    """The size that the batch at `pos` claims, unchecked; its first 12 bytes must be there."""
-    return LENGTH_PREFIX + int.from_bytes(buf[pos + LENGTH_POS : pos + LENGTH_PREFIX], "big", signed=True)
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
