@@ -161,16 +161,16 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
         # Asked to stop while it recovers its logs, or waits for the controller. The next start recovers once more.
         start.cancel()
         await asyncio.wait({start})
-        log.info("node_stopped", reason=f"{asked.result()} during the start")
+        log.info("node.stopped", reason=f"{asked.result()} during the start")
         return
     start.result()
-    log.info("node_started", port=server.port, pid=os.getpid())
+    log.info("node.started", port=server.port, pid=os.getpid())
     _calm_the_collector()
     failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or loop.create_future()
     await _first_of(asked, failure)
-    log.info("node_stopping", reason=asked.result() if asked.done() else str(failure.result()))
+    log.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
-    log.info("node_stopped")
+    log.info("node.stopped")
     if not asked.done():
         raise failure.result()
 

@@ -35,7 +35,7 @@ def running(words: list[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
     assert process.stderr is not None
     try:
-        assert any(line.startswith("{") and json.loads(line)["event"] == "node_started" for line in process.stderr)
+        assert any(line.startswith("{") and json.loads(line)["event"] == "node.started" for line in process.stderr)
         yield process
     finally:
         process.kill()

@@ -24,9 +24,9 @@ async def test_a_second_sigterm_ends_a_stop_that_takes_too_long(cluster: LocalCl
     broker = cluster.broker(1)
     for controller in cluster.controllers:
         cluster.pause(controller.name)
-    stops = events(broker).count("node_stopping")
+    stops = events(broker).count("node.stopping")
     cluster.terminate(broker.name)
-    await until(lambda: events(broker).count("node_stopping") > stops, "the broker begins to stop")
+    await until(lambda: events(broker).count("node.stopping") > stops, "the broker begins to stop")
     assert broker.running
     cluster.terminate(broker.name)
     await cluster.wait_ended(broker.name, timeout_ms=3000)
