@@ -28,7 +28,14 @@ from strandline.protocol.errors import StrandlineError, UsageError
 
 ROLES = ("broker", "controller")
 RESERVED_ENVIRONMENT = frozenset(
-    {"STRANDLINE_BOOTSTRAP", "STRANDLINE_CONFIG", "STRANDLINE_KAFKA_TOOLS", "STRANDLINE_REQUIRE_KAFKA", "STRANDLINE_LOG_LEVEL"}
+    {
+        "STRANDLINE_BOOTSTRAP",
+        "STRANDLINE_CONFIG",
+        "STRANDLINE_KAFKA_TOOLS",
+        "STRANDLINE_LOG_LEVEL",
+        "STRANDLINE_REQUIRE_KAFKA",
+        "STRANDLINE_REQUIRE_TOOLS",
+    }
 )
 """Variables of ours that are not configuration keys of a node."""
 
