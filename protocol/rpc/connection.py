@@ -19,6 +19,7 @@ from strandline.protocol import frames
 from strandline.protocol.apis import api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
 from strandline.protocol.rpc.sockets import describe_os_error, refusal_of_all, tune_socket
@@ -29,6 +30,9 @@ OnResponse = Callable[[Message | Exception], None]
 
 _API_VERSION = 0
 _CORRELATION_MASK = 2**31 - 1
+
+_bad_servers = LineLimits()
+"""By `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -211,7 +215,9 @@ class Connection(asyncio.BufferedProtocol):
             while not self.closed and (frame := reader.next_frame()) is not None:
                 self._on_frame(frame)
         except PeerError as e:
-            log.warning("bad response", host=self.host, port=self.port, reason=str(e)[:300])
+            told = _bad_servers.admit(f"{self.host}:{self.port}", self._last_received_at)
+            if told is not None:
+                log.warning("server.bad_response", peer=f"{self.host}:{self.port}", reason=printable(e), **told.fields)
             self._give_up(e)
 
     def eof_received(self) -> bool:
@@ -241,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request.on_response(response)
         except Exception:
-            log.exception("response callback failed", api=api_name(request.api_key), host=self.host, port=self.port)
+            log.exception("response.callback_failed", api=api_name(request.api_key), peer=f"{self.host}:{self.port}")
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
-from strandline.protocol.rpc.sockets import BadPeerLog, open_files_max
+from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 from strandline.protocol.rpc.turn import Turn
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
@@ -55,7 +56,9 @@ class Server:
         self._connections_max = limits.max_connections
         self._last_id = 0
         self._scratch = Scratch()
-        self._bad_peers = BadPeerLog()
+        self.bad_peers = BadPeers()
+        self.bugs = LineLimits()
+        """A traceback per API and minute: a request that meets a bug of ours is often sent again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -117,7 +120,7 @@ class Server:
         if self.is_stopping:
             return False
         if len(self.connections) >= self._connections_max:
-            self._bad_peers.warn(connection.peer, self._loop.time(), f"{self._connections_max} connections are open already")
+            self.bad_peers.closed(connection.peer, self._loop.time(), f"{self._connections_max} connections are open already")
             return False
         self.connections[connection.id] = connection
         return True
@@ -137,6 +140,7 @@ class Server:
         now = self._loop.time()
         for connection in list(self.connections.values()):
             connection._check(now, self.limits)
+        self.bad_peers.sweep(now)
         self._schedule_sweep()
 
     # -- handlers -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, APIS, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, UsageError
 from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.log_limits import printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
 from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_socket
@@ -257,6 +258,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             head = frames.decode_request(frame)
         except frames.BadBody as e:
             self._refuse(e.head.correlation_id, ErrorCode.INVALID_REQUEST, str(e))
+            self.on_malformed(str(e), e.head.client_id)
             return
         except frames.UnsupportedVersion as e:
             self._on_unsupported(e)
@@ -289,12 +291,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         if head.api_key in APIS:
             self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, str(e))
-        self._server._bad_peers.warn(self.peer, self._loop.time(), str(e))
+        self._server.bad_peers.closed(self.peer, self._loop.time(), str(e), head.client_id)
         self.close()
 
     def _on_bad_peer(self, e: PeerError) -> None:
-        self._server._bad_peers.warn(self.peer, self._loop.time(), str(e))
+        self._server.bad_peers.closed(self.peer, self._loop.time(), str(e), self.client_id)
         self.close()
+
+    def on_malformed(self, reason: str, client_id: str | None) -> None:
+        """A request of this peer was refused for what it holds (for a handler, too: batches that fail their checksum)."""
+        self._server.bad_peers.refused(self.peer, self._loop.time(), reason, client_id)
 
     # -- back pressure ------------------------------------------------------------------------------------------------
 
@@ -363,7 +369,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._pauses_late and not self._is_peer_slow:
             self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_high)
         if self._is_peer_slow and self._unsent_bytes() > self._server.limits.write_buffer_bytes_max:
-            self._server._bad_peers.warn(self.peer, self._loop.time(), "it does not read its responses: too many bytes wait")
+            reason = "it does not read its responses: too many bytes wait"
+            self._server.bad_peers.closed(self.peer, self._loop.time(), reason, self.client_id)
             self.abort()
 
     def _unsent_bytes(self) -> int:
@@ -387,17 +394,19 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _check(self, now: float, limits: Limits) -> None:
         """Called by the server's sweep: is this connection still worth its file descriptor?"""
         if self._mid_frame_since and now - self._mid_frame_since > limits.frame_ms_max / 1000:
-            self._server._bad_peers.warn(self.peer, now, f"a frame was not complete after {limits.frame_ms_max} ms")
+            reason = f"a frame was not complete after {limits.frame_ms_max} ms"
+            self._server.bad_peers.closed(self.peer, now, reason, self.client_id)
             self.abort()
         elif self._is_peer_slow or self.closed:
             unsent = self._unsent_bytes()
             if unsent != self._stalled_bytes:
                 self._stalled_at, self._stalled_bytes = now, unsent
             elif now - self._stalled_at > limits.write_stall_ms_max / 1000:
-                self._server._bad_peers.warn(self.peer, now, f"it read nothing for {limits.write_stall_ms_max} ms")
+                reason = f"it read nothing for {limits.write_stall_ms_max} ms"
+                self._server.bad_peers.closed(self.peer, now, reason, self.client_id)
                 self.abort()
         elif not self._in_flight and now - self.last_received_at > limits.idle_ms_max / 1000:
-            log.debug("idle connection closed", peer=self.peer, client_id=self.client_id)
+            log.debug("connection.idle_closed", peer=self.peer, client_id=printable(self.client_id))
             self.close()
 
     def __repr__(self) -> str:
@@ -407,7 +416,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 def answer_error(request: ServerRequest, e: Exception) -> None:
     """The uniform mapping of what a handler raises."""
     if not isinstance(e, BrokerError):
-        log.error("handler failed", api=api_name(request.api_key), client_id=request.client_id, exc_info=e)
+        told = request.connection._server.bugs.admit(api_name(request.api_key), request.received_at)
+        if told is not None:
+            client_id, peer = printable(request.client_id), request.connection.peer
+            log.error("request.failed", api=api_name(request.api_key), client_id=client_id, peer=peer, exc_info=e, **told.fields)
     if not request.is_open:
         return
     if isinstance(e, BrokerError):

@@ -13,6 +13,8 @@ from typing import Any
 
 import structlog
 
+from strandline.protocol.log_limits import LineLimits, host_of, printable
+
 log = structlog.get_logger()
 
 _KEEPALIVE_IDLE_S = 10
@@ -75,23 +77,25 @@ def open_files_max() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
-class BadPeerLog:
-    """One line per peer host and minute, however hard it tries."""
-
-    _INTERVAL_S = 60.0
-    _HOSTS_MAX = 1024
+class BadPeers:
+    """The lines about peers that misbehave: one per host and minute, however hard it tries (`protocol/log_limits.py`)."""
 
     def __init__(self) -> None:
-        self._quiet_until: dict[str, float] = {}
-        """By host, loop time."""
+        self._limits = LineLimits()
 
-    def warn(self, peer: str, now: float, reason: str) -> bool:
-        """Log why a connection of this peer is closed; False when the peer had its line already."""
-        host = peer.rsplit(":", 1)[0]
-        if now < self._quiet_until.get(host, now):
-            return False
-        if len(self._quiet_until) >= self._HOSTS_MAX:
-            self._quiet_until.clear()
-        self._quiet_until[host] = now + self._INTERVAL_S
-        log.warning("connection closed", peer=peer, reason=reason[:300])
-        return True
+    def closed(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
+        """We end the connection."""
+        told = self._limits.admit(host_of(peer), now)
+        if told is not None:
+            log.warning("peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+
+    def refused(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
+        """What was asked is malformed; the connection lives on."""
+        told = self._limits.admit(host_of(peer), now)
+        if told is not None:
+            log.warning("peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+
+    def sweep(self, now: float) -> None:
+        """Those who have been quiet for a minute: how much was left out, or a storm would look like one bad connection."""
+        for host, told in self._limits.due(now):
+            log.warning("peer.was_noisy", peer=host, **told.fields)

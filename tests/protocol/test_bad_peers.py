@@ -11,6 +11,7 @@ import random
 import resource
 import socket
 
+import msgpack
 import pytest
 from rpc_world import TOPIC_ID, Parking, produce, produce_frame, raw_peer, request_frame, serving, until
 from structlog.testing import capture_logs
@@ -60,10 +61,51 @@ def test_a_peer_that_does_not_speak_the_protocol_is_closed_with_one_log_line(on_
                     async with raw_peer(port) as bad:
                         bad.send(raw)
                         assert await bad.is_closed()
-            assert [entry["event"] for entry in logs] == ["connection closed"]
+            assert [entry["event"] for entry in logs] == ["peer.closed"]
             assert logs[0]["reason"]
             assert await still_serves(good)
             await until(lambda: len(server.connections) == 1)
+
+    on_loop(scenario)
+
+
+def test_a_storm_of_a_thousand_bad_connections_makes_one_line(on_loop):
+    """Garbage, oversized frames, unknown APIs and bad bodies, from one host: one line, and one more with the count when a
+    minute is over; what is well-behaved is served meanwhile, and connections that come and go make no line at all."""
+
+    async def scenario():
+        kinds = [b"\0\0\0\x05hello", b"\x7f\xff\xff\xff", request_frame(126, []), b"GET / HTTP/1.1\r\n\r\n", b""]
+        async with serving(limits=Limits(max_frame_bytes=10_000)) as (server, port), raw_peer(port) as good:
+            with capture_logs() as logs:
+                for n in range(1000):
+                    async with raw_peer(port) as bad:
+                        raw = kinds[n % len(kinds)]
+                        bad.send(raw)
+                        if raw:
+                            assert await bad.is_closed()
+                async with raw_peer(port) as malformed:
+                    for n in range(10):
+                        malformed.send(request_frame(PRODUCE, [None, "-1", 1000, [[TOPIC_ID, 0]], [b""]], n))
+                        assert (await malformed.receive())[2] == ErrorCode.INVALID_REQUEST
+                assert await still_serves(good)
+                assert [entry["event"] for entry in logs] == ["peer.closed"]
+                server.bad_peers.sweep(asyncio.get_running_loop().time() + 61)
+            assert logs[1] == {"event": "peer.was_noisy", "peer": "127.0.0.1", "suppressed": 809, "log_level": "warning"}
+
+    on_loop(scenario)
+
+
+def test_what_a_peer_calls_itself_does_not_reach_the_terminal_raw(on_loop):
+    """F35: an escape sequence as client id, in a request that makes a line."""
+
+    async def scenario():
+        raw = msgpack.packb([PRODUCE, 99, 1, "me\x1b[2J\nlevel=info", []])
+        async with serving() as (_, port), raw_peer(port) as bad:
+            with capture_logs() as logs:
+                bad.send(len(raw).to_bytes(4, "big") + raw)
+                await bad.receive()
+                assert await bad.is_closed()
+            assert logs[0]["client_id"] == "me\\x1b[2J\\nlevel=info"
 
     on_loop(scenario)
 
@@ -92,7 +134,7 @@ def test_random_bytes_are_closed_or_refused_and_nothing_else_happens(on_loop):
                 assert await still_serves(good)
                 await until(lambda: len(server.connections) == 1)
         assert errors == []
-        assert [entry["event"] for entry in logs if entry["event"] != "connection closed"] == []
+        assert [entry["event"] for entry in logs if entry["event"] not in ("peer.closed", "peer.refused")] == []
 
     on_loop(scenario)
 
@@ -195,7 +237,7 @@ def test_our_connection_does_not_trust_its_server_either(on_loop, raw, why):
         with capture_logs() as logs:
             connection.send(PRODUCE, *produce(), on_response=heard.append)
             await until(lambda: len(heard) == 2)
-        assert [entry["event"] for entry in logs] == ["bad response"]
+        assert [entry["event"] for entry in logs] == ["server.bad_response"]
         assert heard[0].code is ErrorCode.NETWORK_EXCEPTION
         assert why in str(heard[1])
         server.close()

@@ -114,7 +114,7 @@ def test_what_a_handler_raises_becomes_an_error_code(on_loop):
             with capture_logs() as logs, pytest.raises(BrokerError, match="a bug") as e:
                 await connection.request(METADATA, MetadataRequest(None))
             assert e.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
-            assert [entry["event"] for entry in logs] == ["handler failed"]
+            assert [entry["event"] for entry in logs] == ["request.failed"]
             connection.close()
 
     on_loop(scenario)
@@ -354,7 +354,7 @@ def test_a_response_callback_that_fails_is_logged_and_harms_no_other(on_loop):
             with capture_logs() as logs:
                 connection.send(PRODUCE, *produce(), on_response=lambda r: 1 / 0)
                 assert base_offset(await connection.request(PRODUCE, *produce(3))) == 3
-            assert [entry["event"] for entry in logs] == ["response callback failed"]
+            assert [entry["event"] for entry in logs] == ["response.callback_failed"]
             connection.close()
 
     on_loop(scenario)
