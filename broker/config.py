@@ -48,6 +48,14 @@ _IDENTITY = (
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one, for now)"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
     ConfigKey("broker.rack", "string", None, "", "where the broker stands; replicas are spread over racks"),
+    ConfigKey(
+        "http.listener",
+        "string",
+        "127.0.0.1:8092",
+        "",
+        "where health and metrics are served over HTTP: host:port; port 0: any; empty: nowhere",
+        check=lambda value: _check_http_listener(value),
+    ),
 )
 
 _CONTROLLER_LINK = (
@@ -264,6 +272,10 @@ def _address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         return "", -1
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check_http_listener(value: str) -> str | None:
+    return "must be host:port, or empty" if value and not _address(value)[0] else None
 
 
 def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:

@@ -75,6 +75,14 @@ KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("max.connections", "int", INT_MAX, "", "connections of the listener", min=1),
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "a silent connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
+    ConfigKey(
+        "http.listener",
+        "string",
+        "127.0.0.1:8093",
+        "",
+        "where health and metrics are served over HTTP: host:port; port 0: any; empty: nowhere",
+        check=lambda value: _check_http_listener(value),
+    ),
 )
 
 
@@ -179,6 +187,10 @@ def _address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         return "", -1
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check_http_listener(value: str) -> str | None:
+    return "must be host:port, or empty" if value and not _address(value)[0] else None
 
 
 def _only_directory(directories: list[str]) -> str:
