@@ -126,6 +126,8 @@ class Leadership:
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
         """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
         self._drop_proposal()
+        if set(registration.isr) != set(self.isr.isr):
+            log.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason="the controller changed it")
         self.isr = CommittedIsr(registration.isr)
         self._assign(registration)
         self._after_isr_change()
@@ -237,6 +239,7 @@ class Leadership:
         if isinstance(isr, CommittedIsr):
             removed = self.out_of_sync()
             if removed:
+                self._tell_lag(removed)
                 self._propose(isr.shrink(removed))
         elif self._repeat:
             self._propose(isr)
@@ -246,9 +249,16 @@ class Leadership:
         it has them again."""
         isr = self.isr
         if isinstance(isr, CommittedIsr):
-            facts = {"member": replica.broker_id, "fetch_offset": replica.log_end_offset}
-            log.warning("isr.member_lost_records", **self.partition.fields, **facts)
+            who, where = replica.broker_id, replica.log_end_offset
+            log.warning("isr.member_lost_records", **self.partition.fields, broker_id=who, fetch_offset=where)
             self._propose(isr.shrink((replica.broker_id,)))
+
+    def _tell_lag(self, removed: tuple[int, ...]) -> None:
+        for member in removed:
+            replica = self.replicas[member]
+            behind_ms = round((self.context.now() - replica.last_caught_up_time) * 1000)
+            at = replica.log_end_offset
+            log.info("isr.member_lags", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
 
     def out_of_sync(self) -> tuple[int, ...]:
         """Members that have not been caught up for too long: stuck ones and slow ones alike."""
@@ -272,7 +282,7 @@ class Leadership:
             self.isr = before
             self._repeat = before.is_in_flight
             return
-        log.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed=list(pending.proposed))
+        log.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
 
     def _broker_epoch_of(self, member: int) -> int:
         """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet."""
@@ -282,20 +292,21 @@ class Leadership:
         """The controller's answer. It counts only if nothing else has happened since the proposal."""
         partition = self.partition
         if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
-            log.info("isr.stale_answer", **partition.fields, error_code=answer.error_code)
+            log.info("isr.stale_answer", **partition.fields, error=to_code(answer.error_code).name)
             return
         if answer.error_code:
             self._on_refusal(pending, to_code(answer.error_code))
         elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
-            log.info("isr.stale_answer", **partition.fields, answer_epoch=answer.leader_epoch)
+            told = [answer.leader_epoch, answer.partition_epoch]
+            log.info("isr.stale_answer", **partition.fields, told_epochs=told)
         else:
             partition.partition_epoch = answer.partition_epoch
             self.isr = CommittedIsr(tuple(answer.isr))
-            log.info("isr.committed", **partition.fields, isr=list(answer.isr), partition_epoch=answer.partition_epoch)
+            log.info("isr.committed", **partition.fields, isr=list(answer.isr), reason="we proposed it")
             self._after_isr_change()
 
     def _on_refusal(self, pending: IsrState, code: ErrorCode) -> None:
-        log.info("isr.refused", **self.partition.fields, error=code.name)
+        log.info("isr.refused", **self.partition.fields, isr=list(pending.isr), error=code.name)
         if code in _NOT_APPLIED:
             self.isr = pending.committed
             self.maybe_increment_high_watermark()

@@ -111,8 +111,17 @@ class Partition:
 
     @property
     def fields(self) -> dict[str, object]:
-        """For log lines."""
-        return {"topic": self.topic, "partition": self.key[1], "leader_epoch": self.leader_epoch}
+        """For every log line about this partition."""
+        log_ = self.log
+        return {
+            "topic": self.topic,
+            "partition": self.key[1],
+            "leader_epoch": self.leader_epoch,
+            "partition_epoch": self.partition_epoch,
+            "log_start_offset": log_.log_start_offset,
+            "high_watermark": log_.high_watermark,
+            "log_end_offset": log_.log_end_offset,
+        }
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
@@ -132,7 +141,6 @@ class Partition:
         self.role = Role.LEADER
         self._tell_damage("reads from there on and all writes are refused; another replica should lead")
         self.leadership = Leadership(self, self.context, registration, start)
-        log.debug("partition.leader", **self.fields, epoch_start_offset=start, isr=list(registration.isr))
         self.context.observer.on_role_changed(self)
         self.leadership.maybe_increment_high_watermark()
         return True
@@ -148,7 +156,6 @@ class Partition:
         self._leave_role(registration)
         self.role = Role.FOLLOWER
         self._tell_damage("all from there on will be fetched anew from the leader")
-        log.debug("partition.follower", **self.fields, leader=self.leader_id, log_end_offset=self.log.log_end_offset)
         self.context.observer.on_role_changed(self)
         return True
 
@@ -164,7 +171,8 @@ class Partition:
     def _is_stale(self, registration: PartitionRegistration) -> bool:
         stale = registration.partition_epoch < self.partition_epoch or registration.leader_epoch < self.leader_epoch
         if stale:
-            log.info("partition.stale_registration", **self.fields, partition_epoch=registration.partition_epoch)
+            told = [registration.leader_epoch, registration.partition_epoch]
+            log.info("partition.stale_registration", **self.fields, told_epochs=told)
         return stale
 
     def _leave_role(self, registration: PartitionRegistration) -> None:
@@ -177,8 +185,7 @@ class Partition:
     def _tell_damage(self, outcome: str) -> None:
         damage = self.damage_told = self.log.corrupt_at
         if damage is not None:
-            facts = {"offset": damage, "high_watermark": self.log.high_watermark, "log_end_offset": self.log.log_end_offset}
-            log.warning("partition.damaged", **self.fields, **facts, outcome=outcome)
+            log.warning("partition.damaged", **self.fields, offset=damage, role=self.role.value, reason=outcome)
 
     def set_min_insync_replicas(self, value: int) -> None:
         self.min_insync_replicas = value
@@ -271,7 +278,7 @@ class Partition:
             info = log_.append_as_follower(records, position.leader_epoch)
             if info is None or info.size < len(records):
                 # The leader went through another epoch while it built the response: its HW is not of our epoch either.
-                log.info("partition.future_epoch_cut", **self.fields, log_end_offset=log_.log_end_offset)
+                log.info("partition.future_epoch_cut", **self.fields)
                 return True
         moved = response.high_watermark > log_.high_watermark and log_.update_high_watermark(response.high_watermark)
         if log_.log_start_offset < response.log_start_offset <= log_.high_watermark:
@@ -286,8 +293,7 @@ class Partition:
         if self.is_in_isr:
             reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-        facts = {"offset": offset, "high_watermark": log_.high_watermark, "log_end_offset": log_.log_end_offset}
-        log.warning("partition.damaged_tail_dropped", **self.fields, **facts, records=log_.log_end_offset - offset)
+        log.warning("partition.damaged_tail_dropped", **self.fields, offset=offset, records=log_.log_end_offset - offset)
         log_.truncate_to(offset)
         self.damage_told = log_.corrupt_at
 
@@ -322,12 +328,12 @@ class Partition:
     def truncate_fully_and_start_at(self, position: FetchPosition, offset: int) -> None:
         """Out of range because the leader deleted what follows our log: begin again at its start."""
         if self._is_at(position):
-            log.info("partition.restarted", **self.fields, log_end_offset=self.log.log_end_offset, offset=offset)
+            log.info("partition.restarted", **self.fields, offset=offset)
             self.log.truncate_fully_and_start_at(offset)
 
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log
         if offset < log_.high_watermark:
-            log.warning("partition.truncated_below_hw", **self.fields, offset=offset, high_watermark=log_.high_watermark)
-        log.info("partition.truncated", **self.fields, offset=offset, log_end_offset=log_.log_end_offset, reason=reason)
+            log.warning("partition.truncated_below_hw", **self.fields, offset=offset)
+        log.info("partition.truncated", **self.fields, offset=offset, records=log_.log_end_offset - offset, reason=reason)
         log_.truncate_to(offset)

@@ -46,6 +46,8 @@ log = structlog.get_logger()
 
 Key = tuple[bytes, int]
 
+ROLE_LINES_MAX = 100
+"""Of one delta: with more, the roles are counted and not told one by one. A thousand lines are 50 ms of the fail-over."""
 DAMAGE_WARNING_INTERVAL_S = 60.0
 """However often damage is met, on however many partitions: the log's own line told each of them once."""
 
@@ -102,6 +104,8 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._run_blocking = run_blocking
         self._is_checkpointing = False
+        self._tells_roles = True
+        """A line for each role that is taken; not when very many are taken at once."""
         self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
@@ -189,7 +193,8 @@ class ReplicaManager:
                 followers.append((key, registration))
         self._apply_configs(delta)
         if leaders or followers:
-            log.info("metadata.applied", offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
+            log.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
+        self._tells_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
         for key, registration in leaders:
             self._take_role(key, registration, self._lead)
         for key, registration in followers:
@@ -202,15 +207,30 @@ class ReplicaManager:
         try:
             take(self._partition_for(key), registration)
         except BrokerError as e:
-            log.error("partition.unavailable", topic_id=key[0].hex(), partition=key[1], reason=str(e))
+            topic, epochs = self.image.topics_by_id[key[0]].name, (registration.leader_epoch, registration.partition_epoch)
+            log.error(
+                "partition.unavailable",
+                topic=topic,
+                partition=key[1],
+                leader_epoch=epochs[0],
+                partition_epoch=epochs[1],
+                reason=str(e),
+            )
 
     def _lead(self, partition: Partition, registration: PartitionRegistration) -> None:
         self._fetchers.remove(partition.key)
-        partition.make_leader(registration)
+        is_new = partition.make_leader(registration)
+        leadership = partition.leadership
+        if is_new and self._tells_roles and leadership is not None:
+            isr, replicas, start = list(registration.isr), list(registration.replicas), leadership.epoch_start_offset
+            log.info("partition.became_leader", **partition.fields, epoch_start_offset=start, isr=isr, replicas=replicas)
 
     def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
         if not partition.make_follower(registration):
             return
+        if self._tells_roles:
+            isr, leader_id = list(registration.isr), registration.leader
+            log.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
         if registration.leader == NO_LEADER:
             self._fetchers.remove(partition.key)
         else:
@@ -338,7 +358,7 @@ class ReplicaManager:
             return
         self.disk_error = error
         self._log_dir.fail(error)
-        log.error("log_dir.offline", reason=str(error), partitions=len(self.partitions))
+        log.error("log_dir.offline", log_dir=self._log_dir.path, partitions=len(self.partitions), reason=str(error))
         self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
         if self._on_log_dir_failed is not None:
             self._on_log_dir_failed(error)
@@ -358,8 +378,8 @@ class ReplicaManager:
         now = self._context.now()
         if now >= self._damage_quiet_until:
             self._damage_quiet_until = now + DAMAGE_WARNING_INTERVAL_S
-            facts = {"offset": partition.log.corrupt_at, "role": partition.role.value}
-            log.warning("partition.damaged_read_refused", **partition.fields, **facts)
+            offset, role = partition.log.corrupt_at, partition.role.value
+            log.warning("partition.damaged_read_refused", **partition.fields, offset=offset, role=role)
 
     def shutdown(self) -> None:
         """Lead nothing any more and answer everyone who waits. The logs stay open for their owner to close."""
