@@ -32,6 +32,7 @@ import structlog
 
 from strandline.broker.partition import FetchPosition, Partition
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
+from strandline.protocol.log_limits import LineLimits, Suppressed, printable
 from strandline.protocol.messages.data import (
     FetchPartition,
     FetchPartitionResponse,
@@ -122,6 +123,8 @@ class FetcherCore:
         self._paused_until = 0.0
         self._failures = 0
         self._out_of_range: dict[Key, FetchPosition] = {}
+        self._limits = LineLimits()
+        """By trouble and partition: what fails at every attempt is told once a minute."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -282,7 +285,9 @@ class FetcherCore:
         self._failures += 1
         if not lost_session or self._failures > 1:
             self._pause(now)
-        log.info("fetcher.session_lost", error=code.name, failures=self._failures)
+        told = self._limits.admit(code.name, now)
+        if told is not None:
+            log.info("fetcher.session_lost", error=code.name, attempts=self._failures, **told.fields)
         self._start_over()
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
@@ -331,11 +336,15 @@ class FetcherCore:
             self._on_disk_failure(state, e)
             return False
         except BrokerError as e:
-            self._log(state, "fetcher.append_refused", error=e.code.name, reason=str(e))
+            told = self._admit(state, e.code, now)
+            if told is not None:
+                log.warning(
+                    "fetcher.append_refused", **state.partition.fields, error=e.code.name, reason=printable(e), **told.fields
+                )
             self._delay(state, now)
             return False
         except Exception:
-            log.exception("fetcher.partition_failed", topic=state.partition.topic, partition=state.partition.key[1])
+            log.exception("fetcher.partition_failed", **state.partition.fields)
             self.remove(state.partition.key)
             return False
         state.attempts = 0
@@ -345,27 +354,29 @@ class FetcherCore:
 
     def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._log(state, "fetcher.out_of_range", fetch_offset=sent.fetch_offset)
+            log.info("fetcher.out_of_range", **state.partition.fields, fetch_offset=sent.fetch_offset)
             state.due = NEVER
             self._set_aside(state.partition.key)
             self._out_of_range[state.partition.key] = sent
             return
         if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == state.partition.fetch_position().leader_epoch:
-            self._log(state, "fetcher.fenced", leader_epoch=sent.leader_epoch)
+            log.info("fetcher.fenced", **state.partition.fields)
             self.remove(state.partition.key)
             return
-        if state.attempts:
-            self._log(state, "fetcher.partition_delayed", error=code.name, attempts=state.attempts)
+        if state.attempts:  # once is nothing: a new leader may be a moment behind our metadata
+            told = self._admit(state, code, now)
+            if told is not None:
+                attempts = state.attempts + 1
+                log.info("fetcher.partition_delayed", **state.partition.fields, error=code.name, attempts=attempts, **told.fields)
         self._delay(state, now)
 
     def _on_disk_failure(self, state: _State, error: DiskError) -> None:
-        self._log(state, "fetcher.disk_failed", reason=str(error))
+        log.error("fetcher.disk_failed", **state.partition.fields, reason=str(error))
         self.remove(state.partition.key)
         self._on_disk_error(error)
 
-    @staticmethod
-    def _log(state: _State, event: str, **fields: object) -> None:
-        log.info(event, topic=state.partition.topic, partition=state.partition.key[1], **fields)
+    def _admit(self, state: _State, code: ErrorCode, now: float) -> Suppressed | None:
+        return self._limits.admit(f"{code.name} {state.partition.topic}-{state.partition.key[1]}", now)
 
     # -- out of range -------------------------------------------------------------------------------------------------
 
@@ -391,7 +402,7 @@ class FetcherCore:
         except DiskError as e:
             self._on_disk_failure(state, e)
             return
-        self._log(state, "fetcher.range_taken", leader_start=start, leader_end=end, was=asked.fetch_offset)
+        log.info("fetcher.range_taken", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
         state.due = 0.0
         self._make_ready(key)
 

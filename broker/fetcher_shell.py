@@ -17,6 +17,7 @@ from strandline.broker.fetcher import FetcherCore, Key, Plan
 from strandline.broker.partition import FetchPosition, Partition
 from strandline.protocol.apis import FETCH, LIST_OFFSETS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
@@ -89,6 +90,8 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._pump_scheduled = False
         self._closed = False
+        self._limits = LineLimits()
+        """By what happened: a leader that is down is tried every second, and told once a minute."""
 
     # -- from the manager ---------------------------------------------------------------------------------------------
 
@@ -158,7 +161,9 @@ class Fetcher:
             return  # `_on_lost` starts over
         now = self._loop.time()
         if isinstance(response, Exception):
-            log.info("fetcher.fetch_failed", leader=self.leader_id, reason=str(response))
+            told = self._limits.admit("fetch", now)
+            if told is not None:
+                log.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **told.fields)
             self.core.on_failure(plan, _code_of(response), now)
         else:
             try:
@@ -213,7 +218,9 @@ class Fetcher:
             try:
                 connection = await self._connect(self._on_lost)
             except BrokerError as e:
-                log.debug("fetcher.connect_failed", leader=self.leader_id, reason=str(e))
+                told = self._limits.admit("connect", self._loop.time())
+                if told is not None:
+                    log.info("fetcher.connect_failed", leader_id=self.leader_id, reason=printable(e), **told.fields)
                 continue
             self._connecting = None
             if self._closed or connection.closed:
@@ -228,7 +235,9 @@ class Fetcher:
     def _on_lost(self, connection: Connection, error: Exception | None) -> None:
         if connection is not self._connection or self._closed:
             return
-        log.info("fetcher.connection_lost", leader=self.leader_id, reason=str(error) if error else None)
+        told = self._limits.admit("lost", self._loop.time())
+        if told is not None:
+            log.info("fetcher.connection_lost", leader_id=self.leader_id, reason=printable(error), **told.fields)
         self._connection = None
         self._backoff_ms = RECONNECT_BACKOFF_MS
         self.core.on_connection_lost()

@@ -256,8 +256,8 @@ class Leadership:
     def _tell_lag(self, removed: tuple[int, ...]) -> None:
         for member in removed:
             replica = self.replicas[member]
-            behind_ms = round((self.context.now() - replica.last_caught_up_time) * 1000)
-            at = replica.log_end_offset
+            since, at = replica.last_caught_up_time, replica.log_end_offset
+            behind_ms = None if since == NEVER else round((self.context.now() - since) * 1000)
             log.info("isr.member_lags", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
 
     def out_of_sync(self) -> tuple[int, ...]:
