@@ -29,6 +29,10 @@ class LogUpkeep:
         self._on_disk_error = on_disk_error
         self._interrupted = False
         """Set on the loop, read by the recovering thread between two logs."""
+        self.logs = 0
+        """How many logs were here at the start. This and the next two are for whoever asks how far the recovery is."""
+        self.logs_recovered = 0
+        self.recovered = False
 
     async def recover(self) -> None:
         """Open every log that is here, before the broker registers: after a crash each one scans its tail, and that may
@@ -36,6 +40,7 @@ class LogUpkeep:
         work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
         try:
             await asyncio.shield(work)
+            self.recovered = True
         except asyncio.CancelledError:
             self._interrupted = True
             await asyncio.wait({work})
@@ -44,12 +49,14 @@ class LogUpkeep:
     def _open_all(self) -> None:
         now_ms = self._wall_clock_ms()
         existing = self._log_dir.existing_logs()
+        self.logs = len(existing)
         for topic, partition, topic_id in existing:
             if self._interrupted:
                 return
             self._log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
+            self.logs_recovered += 1
         if existing:
-            log.info("logs.recovered", logs=len(existing), clean=self._log_dir.was_clean)
+            log.info("logs.recovered", log_dir=self._log_dir.path, logs=len(existing), clean=self._log_dir.was_clean)
 
     def checkpoint(self) -> None:
         """Make closed segments durable, then write down that they are. The disk's part is on a thread."""
@@ -97,7 +104,7 @@ class LogUpkeep:
             try:
                 self._files.remove(path)
             except DiskError as e:
-                log.warning("segment.not_removed", path=path, reason=str(e))
+                log.warning("logs.segment_not_removed", path=path, reason=str(e))
 
     def _for_each(self, replicas: ReplicaManager, action: Callable[[Log], object]) -> None:
         """Some now, the rest in the next turns; a partition that is gone by then is passed over."""
@@ -130,7 +137,7 @@ class LogUpkeep:
         try:
             self._files.remove_tree(path)
         except DiskError as e:
-            log.warning("log.not_removed", path=path, reason=str(e))
+            log.warning("logs.not_removed", path=path, reason=str(e))
 
     def clear_strays(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
         """Logs of topics that were deleted, or moved to others, while this broker was away.
@@ -147,7 +154,7 @@ class LogUpkeep:
             registration = image.partition((topic_id, index))
             if registration is not None and broker_id in registration.replicas:
                 continue
-            log.warning("log.stray", topic=topic, partition=index, topic_id=topic_id.hex(), deleted=proven)
+            log.warning("logs.stray", topic_id=topic_id.hex(), log=f"{topic}-{index}", deleted=proven)
             path = self._log_dir.delete_log(topic, index, topic_id) if proven else None
             if path is not None:
                 self.remove_directory(path)

@@ -33,6 +33,7 @@ class ControllerServer:
         self.config = config
         self.port = config.port
         """After `start`: the port that was bound."""
+        self.listening = False
         self.ready = asyncio.Event()
         """Set when this node knows an active controller for the first time."""
         self.failure: asyncio.Future[StrandlineError] | None = None
@@ -64,6 +65,7 @@ class ControllerServer:
         await self.quorum.start()
         try:
             self.port = await self._server.start(self.config.host, self.config.port)
+            self.listening = True
         except OSError as e:
             await self.quorum.stop()
             raise UsageError(f"cannot listen on {self.config.host}:{self.config.port}: {_reason(e)}") from e
