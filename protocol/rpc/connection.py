@@ -22,7 +22,7 @@ from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import describe_os_error, refusal_of_all, tune_socket
+from strandline.protocol.rpc.sockets import describe_connect_error, refusal_of_all, tune_socket
 
 log = structlog.get_logger()
 
@@ -110,18 +110,19 @@ class Connection(asyncio.BufferedProtocol):
         listens there, at none of the host's addresses). `on_lost` is called once, whoever closed it, after every pending
         request was told; its argument is None when it was closed on purpose, by us."""
         loop = asyncio.get_running_loop()
-        failed = f"could not connect to {host}:{port}: "
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 _, connection = await loop.create_connection(
                     lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost), host, port
                 )
         except TimeoutError as e:
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"{failed}no answer within {connect_timeout_ms} ms") from e
+            raise BrokerError(
+                ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: no answer within {connect_timeout_ms} ms"
+            ) from e
         except (OSError, UnicodeError) as e:
             cause = refusal_of_all(e) or e
             try:
-                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, failed + describe_os_error(cause)) from cause
+                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, cause)) from cause
             finally:
                 del cause  # its traceback leads back to this frame
         return connection

@@ -61,6 +61,13 @@ def describe_os_error(e: Exception) -> str:
     return getattr(e, "strerror", None) or str(e)
 
 
+def describe_connect_error(host: str, port: int, e: Exception) -> str:
+    """Why no connection came about. A name that leads nowhere is another matter than a host where nobody listens."""
+    if isinstance(e, (socket.gaierror, UnicodeError)):
+        return f"cannot resolve {host}:{port} ({describe_os_error(e)})"
+    return f"could not connect to {host}:{port}: {describe_os_error(e)}"
+
+
 def refusal_of_all(e: Exception) -> ConnectionRefusedError | None:
     """The refusal, when every address of a host refused. Where a host has several, the event loops join what each of them
     said into one error without a number (`Multiple exceptions: [Errno 111] ..., [Errno 111] ...`)."""
