@@ -24,6 +24,7 @@ import structlog
 from strandline.broker.controller_channel import Channel
 from strandline.protocol.apis import ALTER_PARTITION
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.cluster import (
     AlterPartitionPartition,
     AlterPartitionPartitionResponse,
@@ -152,6 +153,7 @@ class AlterPartitionManager:
         self._registration = registration
         self._queue = AlterPartitionQueue()
         self._wake = asyncio.Event()
+        self._limits = LineLimits()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -202,7 +204,9 @@ class AlterPartitionManager:
         return len(decided) == len(request.partitions)
 
     async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:
-        log.info("alter_partition.retry", error=code.name, partitions=len(self._queue))
+        told = self._limits.admit(code.name, asyncio.get_running_loop().time())
+        if told is not None:
+            log.info("alter_partition.retry", error=code.name, partitions=len(self._queue), **told.fields)
         if code == ErrorCode.STALE_BROKER_EPOCH:
             await self._registration.renew(epoch)
         return False
@@ -211,4 +215,10 @@ class AlterPartitionManager:
         try:
             item.on_result(answer)
         except Exception:
-            log.exception("alter_partition.callback_failed", topic_id=item.topic_id.hex(), partition=item.partition)
+            log.exception(
+                "alter_partition.callback_failed",
+                topic_id=item.topic_id.hex(),
+                partition=item.partition,
+                leader_epoch=item.leader_epoch,
+                partition_epoch=item.partition_epoch,
+            )

@@ -26,6 +26,7 @@ from strandline.broker.controller_channel import Channel
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.protocol.apis import BROKER_HEARTBEAT, BROKER_REGISTRATION
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
+from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -187,6 +188,7 @@ class BrokerLifecycle:
         self._replaced = False
         """Final: what was said of this broker id since is not about us."""
         self._may_leave = asyncio.Event()
+        self._limits = LineLimits()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -261,9 +263,11 @@ class BrokerLifecycle:
         unfenced_in_image = broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
         if self.core.state is State.RUNNING and unfenced_in_image:
             if not self.ready.is_set():
-                log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+                log.info("broker.unfenced", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
             self.ready.set()
         else:
+            if self.ready.is_set() and not self.core.wants_to_leave:
+                log.warning("broker.fenced", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
             self.ready.clear()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -300,7 +304,7 @@ class BrokerLifecycle:
                 self._on_fatal(problem)
                 return False
             if self.core.state is not State.UNREGISTERED:
-                log.info("broker.registered", broker_epoch=self.broker_epoch)
+                log.info("broker.registered", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
                 self.registered.set()
                 return True
             await asyncio.sleep(RETRY_MS / 1000)
@@ -324,7 +328,9 @@ class BrokerLifecycle:
         try:
             response = await self._channel.request(BROKER_HEARTBEAT, request, self._session_timeout_ms)
         except BrokerError as e:
-            log.info("broker.heartbeat_failed", reason=str(e))
+            told = self._limits.admit(e.code.name, asyncio.get_running_loop().time())
+            if told is not None:
+                log.info("broker.heartbeat_failed", error=e.code.name, reason=printable(e), **told.fields)
             response = BrokerHeartbeatResponse(e.code)
             if not e.retriable:
                 await asyncio.sleep(RETRY_MS / 1000)

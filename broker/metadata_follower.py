@@ -27,6 +27,7 @@ from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC_ID, AnyRecord, decode_record
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError, to_code
+from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
 from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
@@ -221,7 +222,7 @@ class QuorumObserver:
     def _start_download(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset <= self.image.offset + 1:
             raise InternalError(f"the quorum offers a snapshot up to {snapshot_id.end_offset}, behind {self.image.offset + 1}")
-        log.info("metadata.snapshot_wanted", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+        log.info("metadata.snapshot_wanted", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
         self._download = _Download(snapshot_id)
 
     def _install(self, download: _Download) -> MetadataDelta:
@@ -284,6 +285,7 @@ class MetadataFollower:
         self._waiters: dict[asyncio.Future[None], Callable[[MetadataImage], bool]] = {}
         self._connection: Connection | None = None
         self._connected_to: int | None = None
+        self._limits = LineLimits()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -339,7 +341,9 @@ class MetadataFollower:
                 if isinstance(e, BrokerError) and e.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._on_fatal(_wrong_cluster(self._voters[voter_id], self._cluster_id))
                     return
-                log.debug("metadata.voter_failed", voter=voter_id, reason=str(e))
+                told = self._limits.admit(str(voter_id), asyncio.get_running_loop().time())
+                if told is not None:
+                    log.info("metadata.voter_failed", voter_id=voter_id, reason=printable(e), **told.fields)
                 self._observer.on_failure(voter_id)
                 self._drop_connection()
                 delta = None
@@ -385,7 +389,8 @@ class MetadataFollower:
 
     def _tell_controller(self) -> None:
         controller = self.controller
-        log.info("metadata.controller_changed", controller=controller and controller[0].id, epoch=self._observer.epoch)
+        controller_id = -1 if controller is None else controller[0].id
+        log.info("metadata.controller_changed", controller_id=controller_id, controller_epoch=self._observer.epoch)
         for callback in self.on_controller_changed:
             callback()
 
@@ -397,7 +402,7 @@ class MetadataFollower:
                 self._publish(delta)
         elif self._publish_from is not None and self._publish_from <= self._observer.image.offset and self._observer.caught_up:
             self.published.set()
-            log.info("metadata.caught_up", offset=self._observer.image.offset)
+            log.info("metadata.caught_up", metadata_offset=self._observer.image.offset)
             self._publish(self.image.delta_to(self._observer.image))
 
     def _publish(self, delta: MetadataDelta) -> None:
@@ -406,7 +411,7 @@ class MetadataFollower:
             try:
                 listener(delta)
             except Exception:
-                log.exception("metadata.listener_failed", offset=delta.image.offset)
+                log.exception("metadata.listener_failed", metadata_offset=delta.image.offset)
         for future, condition in list(self._waiters.items()):
             if not future.done() and condition(self.image):
                 future.set_result(None)

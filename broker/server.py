@@ -147,7 +147,7 @@ class BrokerServer:
             await self._abandon()
             raise
         self.metadata.allow_publication(self.lifecycle.broker_epoch)
-        log.info("broker.started", node=self.config.node_id, port=self.port, broker_epoch=self.lifecycle.broker_epoch)
+        log.info("broker.started", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch, port=self.port)
 
     def _open_log_dir(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
@@ -292,9 +292,15 @@ class BrokerServer:
         self.log_dir.close(clean=False)
 
     async def _leave(self) -> None:
-        wanted = self.config["controlled.shutdown.enable"] and self.lifecycle.registered.is_set()
-        if wanted and not await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
-            log.warning("broker.left_unasked", node=self.config.node_id)
+        if not (self.config["controlled.shutdown.enable"] and self.lifecycle.registered.is_set()):
+            return
+        broker_id, broker_epoch = self.config.node_id, self.lifecycle.broker_epoch
+        led = sum(partition.leadership is not None for partition in self.replicas.partitions.values())
+        log.info("broker.leaving", broker_id=broker_id, broker_epoch=broker_epoch, leaders=led)
+        if await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
+            log.info("broker.let_go", broker_id=broker_id, broker_epoch=broker_epoch)
+        else:
+            log.warning("broker.left_unasked", broker_id=broker_id, broker_epoch=broker_epoch)
 
     async def _stop_talking(self, drain_ms: int = DRAIN_MS) -> None:
         if hasattr(self, "_timers"):
@@ -313,7 +319,7 @@ class BrokerServer:
             self.log_dir.close(clean=self.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
         except DiskError as e:
             log.error("broker.unclean_stop", reason=str(e))
-        log.info("broker.stopped", node=self.config.node_id)
+        log.info("broker.stopped", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch)
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
