@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from strandline.broker.fetch import PartitionDirectory
 from strandline.broker.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
@@ -27,9 +25,10 @@ from strandline.protocol.messages.data import ProducePartition, ProducePartition
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
-log = structlog.get_logger()
-
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+_MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+"""The batch itself is bad: its producer, or what carried it, is worth a line (one a minute)."""
 
 
 class DelayedProduce(DelayedOperation):
@@ -95,6 +94,8 @@ class ProduceHandler:
             response = ProducePartitionResponse(item.topic_id, item.partition)
             responses.append(response)
             partition, required_offset = self._append(item, records, acks, response, now_ms)
+            if partition is None and response.error_code in _MALFORMED:
+                request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
             if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:
                 if waiting is None:
                     waiting = DelayedProduce(request, responses)
@@ -155,5 +156,4 @@ def _finish_unasked(request: ServerRequest, responses: list[ProducePartitionResp
     request.no_reply()
     if failed:
         code = ErrorCode(failed[0].error_code).name
-        log.info("produce.unacknowledged_failed", error=code, partitions=len(failed), peer=request.connection.peer)
-        request.connection.close()
+        request.connection.close_because(f"a produce with acks=0 failed: {code}", request.client_id)

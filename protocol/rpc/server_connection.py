@@ -302,6 +302,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         """A request of this peer was refused for what it holds (for a handler, too: batches that fail their checksum)."""
         self._server.bad_peers.refused(self.peer, self._loop.time(), reason, client_id)
 
+    def close_because(self, reason: str, client_id: str | None) -> None:
+        """A handler can tell this peer in no other way that something is wrong."""
+        self._server.bad_peers.closed(self.peer, self._loop.time(), reason, client_id)
+        self.close()
+
     # -- back pressure ------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:

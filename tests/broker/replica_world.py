@@ -164,6 +164,14 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.closed = False
+        self.complaints: list[str] = []
+
+    def on_malformed(self, reason: str, client_id: str | None) -> None:
+        self.complaints.append(reason)
+
+    def close_because(self, reason: str, client_id: str | None) -> None:
+        self.complaints.append(reason)
+        self.close()
 
     def close(self) -> None:
         self.closed = True
@@ -171,6 +179,8 @@ class FakeConnection:
 
 class Request:
     """A server request that remembers how it was answered, and fails the test when it is answered twice."""
+
+    client_id = "test"
 
     def __init__(self, body: Any) -> None:
         self.body = body

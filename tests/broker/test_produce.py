@@ -199,8 +199,12 @@ def test_a_damaged_batch_is_refused_and_the_next_one_taken() -> None:
     _, leader = three()
     damaged = batch("hello")
     damaged[-1] ^= 1
-    assert code(leader.produce(damaged, acks=1)) == ErrorCode.CORRUPT_MESSAGE
-    assert produced(leader.produce("a", acks=1)).base_offset == 0
+    refused = leader.produce(damaged, acks=1)
+    assert code(refused) == ErrorCode.CORRUPT_MESSAGE
+    assert refused.connection.complaints == ["produce: a produced batch failed its checksum"], "its peer is told of in the log"
+    taken = leader.produce("a", acks=1)
+    assert produced(taken).base_offset == 0
+    assert not taken.connection.complaints
 
 
 # -- idempotence ------------------------------------------------------------------------------------------------------
