@@ -127,6 +127,10 @@ class Files(ABC):
     @abstractmethod
     def is_dir(self, path: str) -> bool: ...
 
+    def owner(self, path: str) -> int | None:
+        """The user id that a file or directory belongs to; None when that cannot be said."""
+        return None
+
     @abstractmethod
     def make_dirs(self, path: str) -> None: ...
 

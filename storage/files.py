@@ -279,6 +279,12 @@ class RealFiles(Files):
         except OSError as e:
             raise DiskError("list", path, e.errno or errno.EIO) from e
 
+    def owner(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_uid
+        except OSError:
+            return None
+
     def make_dirs(self, path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)

@@ -14,7 +14,6 @@ restart. Files and directories that are not ours by name are left alone.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from random import Random
@@ -22,13 +21,11 @@ from typing import NamedTuple
 
 import structlog
 
-from strandline.protocol.doors import new_uuid
-from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
-    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     CleanShutdown,
@@ -39,18 +36,18 @@ from strandline.storage.checkpoints import (
     read_if_present,
     uuid_to_text,
 )
+from strandline.storage.claim import Claim, cannot_use
 from strandline.storage.disk import DiskError, Files, Lock, join
 from strandline.storage.log import METADATA_TOPIC, DirFailure, FlushWork, Log, LogConfig, TailBudget
+from strandline.storage.log_names import log_name, parse_log_name
+
+__all__ = ["Claim", "LogDir", "log_name", "parse_log_name"]
 
 logger = structlog.get_logger()
 
-LOCK = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-# A log's name ends with its partition, one on its way out with a suffix: no topic's name, `x-delete` neither, blurs them.
-_LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
-_MAX_PARTITION = 2**31 - 1
 _NAME_BYTES_MAX = 255
 """What file systems take."""
 
@@ -93,22 +90,6 @@ class CheckpointFiles(NamedTuple):
                 self.order.written[path] = self.moment, data
 
 
-def log_name(topic: str, partition: int) -> str:
-    """The directory's name. Refuses what would lead out of the data directory or could not be parsed back."""
-    name = f"{topic}-{partition}"
-    match = _LOG_NAME.match(name)
-    if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be kept for topic {topic!r}, partition {partition}")
-    return name
-
-
-def parse_log_name(name: str) -> TopicPartition | None:
-    match = _LOG_NAME.match(name)
-    if match is None or int(match[2]) > _MAX_PARTITION or match[1] in (".", ".."):
-        return None
-    return match[1], int(match[2])
-
-
 class LogDir:
     def __init__(self, files: Files, path: str, lock: Lock, meta: MetaProperties, tail_bytes_max: int) -> None:
         """Use `LogDir.open`."""
@@ -147,20 +128,22 @@ class LogDir:
         tail_bytes_max: int = 4 << 20,
     ) -> LogDir:
         """Take a data directory, making it when missing. UsageError, in one sentence, when it must not be used."""
+        claim = Claim.take(files, path, node_id=node_id, cluster_id=cluster_id)
+        return cls.open_claimed(claim, cluster_id=cluster_id, random=random, tail_bytes_max=tail_bytes_max)
+
+    @classmethod
+    def open_claimed(
+        cls, claim: Claim, *, cluster_id: str | None, random: Random | None = None, tail_bytes_max: int = 4 << 20
+    ) -> LogDir:
+        """Go on with a directory that was taken: formatted when it is fresh. On an error it is given back."""
         try:
-            files.make_dirs(path)
-            lock = files.lock(join(path, LOCK))
-        except DiskError as e:
-            raise UsageError(f"data directory {path} cannot be used: {e}") from e
-        try:
-            meta = _load_meta(files, path, node_id, cluster_id, random)
-            log_dir = cls(files, path, lock, meta, tail_bytes_max)
+            log_dir = cls(claim.files, claim.path, claim.lock, claim.format(cluster_id, random), tail_bytes_max)
             log_dir._load()
         except DiskError as e:
-            lock.release()
-            raise UsageError(f"data directory {path} cannot be used: {e}") from e
+            claim.release()
+            raise cannot_use(claim.files, claim.path, e) from e
         except BaseException:
-            lock.release()
+            claim.release()
             raise
         return log_dir
 
@@ -177,7 +160,7 @@ class LogDir:
         """A disk error that was met outside of a log."""
         if self.failure.error is None:
             self.failure.error = error
-            logger.error("log directory failed", dir=self.path, error=str(error))
+            logger.error("log_dir.failed", log_dir=self.path, operation=error.operation, path=error.path, reason=str(error))
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +186,7 @@ class LogDir:
             return {}
         offsets = OffsetCheckpoint.decode(data)
         if offsets is None:
-            logger.warning("checkpoint is damaged; starting from 0", path=join(self.path, name))
+            logger.warning("log_dir.checkpoint_damaged", path=join(self.path, name), reason="every log starts from 0")
             self.was_clean = False
         return offsets or {}
 
@@ -226,7 +209,7 @@ class LogDir:
         """Out of the way, but not deleted: we cannot prove that it is ours to delete."""
         target = self._free_name(name, bytes(16), STRAY_SUFFIX)
         self.files.rename(join(self.path, name), join(self.path, target))
-        logger.warning("log set aside", dir=self.path, log=name, renamed=target, reason=reason)
+        logger.warning("log_dir.log_set_aside", log_dir=self.path, log=name, renamed=target, reason=reason)
 
     def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
         """`<log>.<topic id><suffix>`, numbered when that is taken; a long topic's name is cut short, as in Kafka."""
@@ -422,30 +405,3 @@ class LogDir:
 def _log_start_to_save(log: Log) -> int | None:
     """Only where it is not simply the first segment's base offset, as in Kafka."""
     return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
-
-
-def _load_meta(files: Files, path: str, node_id: int, cluster_id: str | None, random: Random | None) -> MetaProperties:
-    file = join(path, META_PROPERTIES)
-    data = read_if_present(files, file)
-    if data is None:
-        if any(parse_log_name(name) for name in files.list(path) if name != f"{METADATA_TOPIC}-0"):
-            raise UsageError(f"{path} holds logs but no meta.properties: it is not known whose they are")
-        meta = MetaProperties(cluster_id, node_id, _new_directory_id(path, node_id, cluster_id, random))
-        files.write_atomic(file, meta.encode())
-        return meta
-    meta = MetaProperties.decode(data, file)
-    if meta.node_id != node_id:
-        raise UsageError(f"{path} belongs to node {meta.node_id}; this is node {node_id}")
-    if cluster_id is not None and meta.cluster_id is not None and meta.cluster_id != cluster_id:
-        raise UsageError(f"{path} belongs to cluster {meta.cluster_id}; this node is configured for {cluster_id}")
-    if cluster_id is not None and meta.cluster_id is None:
-        meta = MetaProperties(cluster_id, node_id, meta.directory_id)
-        files.write_atomic(file, meta.encode())
-    return meta
-
-
-def _new_directory_id(path: str, node_id: int, cluster_id: str | None, random: Random | None) -> bytes:
-    """Random where a source is given; else a name-based one, the same for the same directory of the same node."""
-    if random is not None:
-        return new_uuid(random)
-    return hashlib.sha256(f"{cluster_id} {node_id} {path}".encode()).digest()[:16]
