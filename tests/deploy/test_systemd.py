@@ -1,0 +1,134 @@
+"""The units of deploy/systemd, judged by systemd's own tools, and compared with what the nodes really do.
+
+There is no running systemd here: `systemd-analyze` reads the files and needs none.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+from tools import DEPLOY, check, tool
+
+from strandline.broker.config import KEYS, BrokerConfig
+from strandline.controller.config import ControllerConfig
+from strandline.node import from_environment
+
+UNITS = DEPLOY / "systemd"
+ROLES = ("broker", "controller")
+INSTALLED = "/opt/strandline/bin/strandline"
+EXPOSURE_MAX = 15
+"""Tenths on systemd's scale from 0 (locked away) to 100 (root). What is left is that the nodes speak TCP with anybody."""
+
+
+class Directives(dict[str, list[str]]):
+    """A unit's directives; one that stands there several times has several values."""
+
+    def __setitem__(self, key: str, value: list[str]) -> None:
+        super().__setitem__(key, self[key] + value if key in self and isinstance(value, list) else value)
+
+
+def unit(role: str) -> RawConfigParser:
+    parser = RawConfigParser(strict=False, dict_type=Directives, delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((UNITS / f"strandline-{role}@.service").read_text())
+    return parser
+
+
+def values(role: str, section: str, directive: str) -> list[str]:
+    return str(unit(role)[section][directive]).splitlines()
+
+
+def environment_file(role: str) -> dict[str, str]:
+    lines = (UNITS / f"{role}.env.example").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """The units as they are on a machine, but for the path of the program, which has to exist for the check."""
+    for file in UNITS.glob("strandline*"):
+        text = file.read_text()
+        if file.suffix == ".service":
+            assert f"ExecStart={INSTALLED} " in text
+        (tmp_path / file.name).write_text(text.replace(INSTALLED, str(Path(sys.executable).with_name("strandline"))))
+    return tmp_path
+
+
+def test_systemd_accepts_the_units(units: Path) -> None:
+    """`verify` loads them with everything that they refer to and tells every directive that it does not know."""
+    said = check(tool("systemd-analyze"), "verify", *sorted(units.iterdir()))
+    assert said == ""
+
+
+def test_systemd_would_say_if_a_unit_was_wrong(units: Path) -> None:
+    """The check before this one can fail: a directive that does not exist is told."""
+    file = units / "strandline-broker@.service"
+    file.write_text(file.read_text().replace("Restart=on-failure", "Restart=on-fealure\nRestartSecc=1"))
+    done = subprocess.run([tool("systemd-analyze"), "verify", str(file)], capture_output=True, text=True, timeout=60, check=False)
+    assert "RestartSecc" in done.stderr
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_node_that_was_taken_over_can_do_little(units: Path, role: str) -> None:
+    check(
+        tool("systemd-analyze"),
+        "security",
+        "--offline=true",
+        "--no-pager",
+        f"--threshold={EXPOSURE_MAX}",
+        units / f"strandline-{role}@.service",
+    )
+
+
+def test_the_user_of_the_units_is_made_by_sysusers(tmp_path: Path) -> None:
+    said = check(tool("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", UNITS / "sysusers.conf")
+    for role in ROLES:
+        assert f"'{values(role, 'Service', 'User')[0]}'" in said
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_example_of_the_environment_is_a_configuration(role: str, tmp_path: Path) -> None:
+    """With what the unit adds, the id and the directory, a node takes it as it stands."""
+    given = environment_file(role) | {
+        "STRANDLINE_NODE_ID": {"broker": "1", "controller": "101"}[role],
+        "STRANDLINE_LOG_DIRS": str(tmp_path / "data"),
+    }
+    config = {"broker": BrokerConfig, "controller": ControllerConfig}[role].from_mapping(from_environment(role, given))
+    assert str(config.node_id) == given["STRANDLINE_NODE_ID"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_instance_names_the_id_and_the_directory(role: str) -> None:
+    """So that no two instances of a machine can share either."""
+    assert values(role, "Service", "Environment") == [
+        "STRANDLINE_NODE_ID=%i",
+        f"STRANDLINE_LOG_DIRS=%S/strandline/{role}-%i",
+    ]
+    assert values(role, "Service", "StateDirectory") == [f"strandline/{role}-%i"]
+
+
+def test_a_broker_has_time_to_hand_its_leaders_over() -> None:
+    """SIGKILL in the midst of a controlled shutdown would make it an uncontrolled one."""
+    shutdown_ms = next(key.default for key in KEYS if key.name == "controlled.shutdown.timeout.ms")
+    assert float(values("broker", "Service", "TimeoutStopSec")[0]) * 1000 >= 3 * shutdown_ms
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_wrong_usage_is_not_tried_again(role: str) -> None:
+    """What the program itself ends with when it is called wrongly is what the unit does not restart."""
+    done = subprocess.run(
+        [sys.executable, "-m", "strandline.node", role, "--nonsense"], capture_output=True, timeout=30, check=False
+    )
+    assert str(done.returncode) in values(role, "Service", "RestartPreventExitStatus")[0].split()
+    assert values(role, "Service", "Restart") == ["on-failure"]
+
+
+def test_brokers_stop_before_the_controllers_of_their_machine() -> None:
+    """Units stop in the reverse of the order in which they start."""
+    assert "strandline-controllers.target" in values("controller", "Unit", "Before")
+    assert "strandline-controllers.target" in values("broker", "Unit", "After")[0].split()
+    assert "strandline-controllers.target" in values("broker", "Unit", "Wants")[0].split()

@@ -1,0 +1,44 @@
+"""The tools of the field that judge what lies in deploy/: Debian's packages, which not every machine has.
+
+Without its tool a test is skipped with a reason. The build machine installs them all and sets STRANDLINE_REQUIRE_TOOLS=1:
+there a tool that is missing is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+PACKAGES = {
+    "systemd-analyze": "systemd",
+    "systemd-sysusers": "systemd",
+    "promtool": "prometheus",
+    "prometheus": "prometheus",
+}
+"""tool -> the Debian package that brings it"""
+
+
+def tool(name: str) -> str:
+    """The tool's path, or no test."""
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    reason = f"{name} is not installed (Debian package {PACKAGES[name]})"
+    if os.environ.get("STRANDLINE_REQUIRE_TOOLS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def check(*command: str | Path, cwd: Path | None = None) -> str:
+    """Run a tool that has to be content; what it said."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, f"{Path(str(command[0])).name} says:\n{said}"
+    return said
