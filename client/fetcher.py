@@ -270,7 +270,7 @@ class Fetcher:
         """No answer: the connection broke, or the broker hangs. Its leaders may have moved."""
         self.counters["fetch_errors"] += 1
         if isinstance(error, BrokerError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
-            log.warning("fetch_timed_out", broker_id=lane.broker_id)
+            log.warning("consumer.fetch_timed_out", broker_id=lane.broker_id)
         lane.session.reset()
         self._cluster.request_refresh()
         self._look_at_all(asked, 10)
@@ -345,7 +345,7 @@ class Fetcher:
             state.fail(OffsetOutOfRange(text, topic=place.topic, partition=place.partition))
             self.wake()
             return
-        log.warning("position_out_of_range", topic=place.topic, partition=place.partition, position=position)
+        log.warning("consumer.out_of_range", topic=place.topic, partition=place.partition, fetch_offset=position)
         state.reset_to(self._subscription.default_reset)
 
     # -- the reader's side --------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class ProducerIdentity:
                 code = to_code(answer.error_code)
                 self.last_error = RequestFailed(describe(code), api="InitProducerId", code=code)
                 if not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR:
-                    log.warning("no_producer_id", error=str(self.last_error))
+                    log.warning("producer.no_producer_id", reason=str(self.last_error))
             except StrandlineError as e:
                 self.last_error = e
             await asyncio.sleep(delay_s)

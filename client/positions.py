@@ -92,7 +92,7 @@ class Positions:
             await self._look_up(leader_id, [state for state in states if state.reset is not None])
             await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
         except StrandlineError as e:
-            log.debug("position_not_answered", broker_id=leader_id, error=str(e))
+            log.debug("consumer.position_not_answered", broker_id=leader_id, reason=str(e))
             self._cluster.request_refresh()
             await asyncio.sleep(RETRY_S)
         finally:

@@ -96,7 +96,7 @@ class Producer:
             await self._sender.close()
             await self._cluster.close()
         if undelivered:
-            log.warning("producer_stopped_with_undelivered_records", records=undelivered)
+            log.warning("producer.stopped_with_undelivered", records=undelivered)
         return undelivered
 
     async def __aenter__(self) -> Self:

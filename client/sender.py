@@ -338,7 +338,7 @@ class Sender:
             if soon:
                 self._cluster.request_refresh()
             if batch.queue.renumber:
-                log.warning("producer_epoch_bump", topic=batch.queue.topic, partition=batch.queue.partition, code=code.name)
+                log.warning("producer.epoch_bump", topic=batch.queue.topic, partition=batch.queue.partition, error=code.name)
             return
         self._fail(batch, DeliveryFailed(describe(code, message), **self._facts(batch, now), code=code))
 
@@ -356,9 +356,8 @@ class Sender:
         batch.fail(error)
         self.counters["failed_records"] += batch.count
         self.last_error = str(error)
-        log.warning(
-            "delivery_failed", topic=batch.queue.topic, partition=batch.queue.partition, records=batch.count, error=str(error)
-        )
+        topic, partition = batch.queue.topic, batch.queue.partition
+        log.warning("producer.delivery_failed", topic=topic, partition=partition, records=batch.count, reason=str(error))
         self._release(batch)
 
     def _release(self, batch: Batch) -> None:
@@ -453,7 +452,7 @@ class Sender:
                 else:
                     error = DeliveryTimeout(f"no metadata: {self._cluster.last_error}", topic=name, elapsed_ms=waited_ms)
                 self.counters["failed_records"] += self._accumulator.fail_parked(name, error)
-                log.warning("delivery_failed", topic=name, error=str(error))
+                log.warning("producer.delivery_failed", topic=name, reason=str(error))
                 self.wake_room_waiter()
             else:
                 self._cluster.request_refresh()
@@ -472,7 +471,7 @@ class Sender:
 
     def _break_down(self, bug: Exception) -> None:
         """Our own bug, in a place that no caller sees: everyone who waits is told, and nobody may wait here again."""
-        log.error("producer_broke_down", exc_info=bug)
+        log.error("producer.broke_down", exc_info=bug)
         self.broken = DeliveryFailed(f"an error inside the producer, which is of no more use: {bug!r}")
         self._accumulator.bare_open.clear()
         for batch in list(self._accumulator.incomplete):

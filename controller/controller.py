@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import structlog
 
 from strandline.controller.broker_sessions import BrokerSessions
+from strandline.controller.change_lines import tell_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataDelta, MetadataImage
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, decode_record, encode_record
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replication_control import elect_leaderless
@@ -142,25 +143,12 @@ class Controller:
             raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, it ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
-        self._log_brokers(delta)
+        tell_changes(delta)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
         else:
             self.committed = delta.image
         return last_offset
-
-    def _log_brokers(self, delta: MetadataDelta) -> None:
-        for broker_id in delta.changed_brokers:
-            broker = delta.image.brokers.get(broker_id)
-            if broker is not None:
-                log.info(
-                    "broker_changed",
-                    broker=broker_id,
-                    broker_epoch=broker.broker_epoch,
-                    fenced=broker.fenced,
-                    in_controlled_shutdown=broker.in_controlled_shutdown,
-                    partitions_changed=len(delta.changed_partitions),
-                )
 
     # -- brokers that fall silent ---------------------------------------------------------------------------------------
 
@@ -173,11 +161,11 @@ class Controller:
         active.sessions.remove(broker_id)
         if broker.fenced:
             return
-        log.warning("broker_fencing", broker=broker_id, broker_epoch=broker_epoch, reason=reason)
+        log.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason)
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is not None:
-                log.error("broker_not_fenced", broker=broker_id, broker_epoch=broker_epoch, error=str(reply))
+                log.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
 
         self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker), may_split=True), on_reply)
 
@@ -224,7 +212,7 @@ class Controller:
         # Nobody knows since when they are silent: each gets a whole session. The fenced ones wait for their heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
-        log.info("controller_active", node=self.node_id, epoch=epoch, metadata_offset=self.image.offset)
+        log.info("controller.active", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
         self._complete_elections(self.active)
         if self.on_active is not None:
             self.on_active()
@@ -234,7 +222,7 @@ class Controller:
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is not None:
-                log.warning("elections_not_completed", error=str(reply))
+                log.warning("controller.elections_not_completed", reason=str(reply))
 
         self.submit(lambda _: Decision(None, elect_leaderless(self.image, active.index), may_split=True), on_reply)
 
@@ -246,7 +234,7 @@ class Controller:
         self.image = self.committed
         self._uncommitted.clear()
         refused, self._waiting = self._waiting, deque()
-        log.info("controller_resigned", node=self.node_id, epoch=epoch, refused=len(refused))
+        log.info("controller.resigned", node_id=self.node_id, controller_epoch=epoch, refused=len(refused))
         if self.on_inactive is not None:
             self.on_inactive()
         error = self.not_controller()

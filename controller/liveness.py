@@ -126,7 +126,8 @@ class BrokerLiveness:
         late_s = controller.now() - self._planned
         if active is not None and late_s > self._session_timeout_s / 2:
             # This process was stopped: heartbeats may lie unread in the sockets. Silence was ours, not theirs.
-            log.warning("sessions_extended", reason="the controller itself stood still", seconds=round(late_s, 3))
+            late_ms = round(late_s * 1000)
+            log.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
             live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
             active.sessions.restart(live, controller.now())
         controller.fence_expired()
@@ -167,7 +168,7 @@ class BrokerLiveness:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
-            log.error("probe_failed", exc_info=task.exception())
+            log.error("controller.probe_failed", exc_info=task.exception())
 
 
 async def probe_broker(broker: BrokerRegistration) -> Probe:

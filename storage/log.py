@@ -254,7 +254,7 @@ class Log:
         """The directory is offline from now on: what this error left behind is known only after a recovery."""
         if self.failure.error is None:
             self.failure.error = e
-            logger.error("log directory failed", dir=parent(self.dir), operation=e.operation, path=e.path, error=str(e))
+            logger.error("log_dir.failed", log_dir=parent(self.dir), operation=e.operation, path=e.path, reason=str(e))
         raise e
 
     def _last_record_epoch(self) -> int:
@@ -315,7 +315,7 @@ class Log:
     def mark_corrupt(self, offset: int) -> None:
         if self.corrupt_at is None or offset < self.corrupt_at:
             self.corrupt_at = offset
-            logger.error("damaged batch", topic=self.name, partition=self.partition, offset=offset, dir=self.dir)
+            logger.error("log.damaged", **self.fields, offset=offset, path=self.dir)
 
     # -- offsets and epochs ---------------------------------------------------------------------------------------
 
@@ -335,6 +335,18 @@ class Log:
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         return True
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """For every log line about this log. A log knows no role: the leader epoch is that of what was appended last."""
+        return {
+            "topic": self.name,
+            "partition": self.partition,
+            "leader_epoch": self.epochs.latest_epoch,
+            "log_start_offset": self.log_start_offset,
+            "high_watermark": self.high_watermark,
+            "log_end_offset": self.log_end_offset,
+        }
 
     @property
     def latest_epoch(self) -> int:

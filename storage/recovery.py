@@ -98,7 +98,7 @@ def _settle(log: Log, checkpoint: list[tuple[int, int]] | None, names: list[str]
 
 def _start_over(log: Log) -> None:
     """The log ends below its start: all that is left was deleted by its leader before. It goes on, empty, at its start."""
-    logger.warning("log ends below its start", topic=log.name, partition=log.partition, log_end_offset=log.log_end_offset)
+    logger.warning("log.ends_below_its_start", **log.fields)
     for segment in log.segments:
         for path in segment.remove():
             log.files.remove(path)
@@ -138,7 +138,7 @@ def _load_clean(log: Log) -> bool:
     try:
         log.log_end_offset = log.segments[-1].load_tail()
     except BrokerError as e:
-        logger.warning("clean log is damaged", topic=log.name, partition=log.partition, error=str(e))
+        logger.warning("log.clean_yet_damaged", **log.fields, reason=str(e))
         return False
     return True
 
@@ -261,13 +261,15 @@ class _Scan:
         """Decide about a damage: None after cutting the log there; else where the scan goes on behind it."""
         log = self.log
         following = self._next_valid(damage)
-        facts = {"topic": log.name, "partition": log.partition, "offset": damage.offset, "reason": damage.reason}
+        offset, reason = damage.offset, damage.reason
         if following is None or damage.offset >= max(log.recovery_point, log.high_watermark):
-            logger.warning("tail cut in recovery", **facts, segment=log.segments[damage.index].base_offset)
+            segment = log.segments[damage.index].base_offset
+            logger.warning("log.tail_cut_in_recovery", **log.fields, offset=offset, segment=segment, reason=reason)
             self._cut(damage)
             return None
         log.mark_corrupt(damage.offset)
-        logger.error("damage below the high watermark or recovery point", **facts, valid_again_at=following[2].base_offset)
+        valid_again_at = following[2].base_offset
+        logger.error("log.damaged_below_hw", **log.fields, offset=offset, valid_again_at=valid_again_at, reason=reason)
         self.expected = following[2].base_offset
         self.epoch = min(self.epoch, following[2].leader_epoch)
         return following[0], following[1]
@@ -394,4 +396,4 @@ def _replay_producers(log: Log, start: int) -> None:
                     return
     except BrokerError as e:
         log.mark_corrupt(e.offset if isinstance(e, DamagedBatch) else expected)
-        logger.error("damage met while loading producers", topic=log.name, partition=log.partition, error=str(e))
+        logger.error("log.producers_not_loaded", **log.fields, reason=str(e))

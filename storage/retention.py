@@ -28,7 +28,7 @@ def delete_old_segments(log: Log, now_ms: int) -> list[str]:
     log.unsynced[log.dir] = None
     if log.corrupt_at is not None and log.corrupt_at < start:
         log.corrupt_at = None
-    logger.info("segments deleted", topic=log.name, partition=log.partition, segments=count, log_start_offset=start)
+    logger.info("log.segments_deleted", **log.fields, segments=count)
     return [path for segment in gone for path in segment.remove()]
 
 

@@ -26,7 +26,7 @@ def truncate_to(log: Log, offset: int) -> bool:
     old_end = log.log_end_offset
     offset = _cut_segments(log, offset)
     _after_cut(log, offset)
-    logger.info("truncated", topic=log.name, partition=log.partition, to=offset, log_end_offset=old_end)
+    logger.debug("log.truncated", **log.fields, offset=offset, records=old_end - offset)
     return True
 
 
@@ -68,7 +68,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.corrupt_at = None
     _after_cut(log, offset)
     log.high_watermark = offset
-    logger.info("truncated fully", topic=log.name, partition=log.partition, start=offset)
+    logger.debug("log.truncated_fully", **log.fields, offset=offset)
 
 
 def _after_cut(log: Log, end: int) -> None:

@@ -37,6 +37,7 @@ from strandline.controller.raft.roles import (
     check_transition,
 )
 from strandline.protocol.errors import ErrorCode, InternalError
+from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.common import Message
 
 logger = structlog.get_logger()
@@ -78,6 +79,7 @@ class NodeBase:
         self.role: Role = Unattached(NEVER)
         self.leader_has_resigned = False
         """The leader of the present epoch said that it stopped leading: it is not followed again."""
+        self.limits = LineLimits()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -165,7 +167,8 @@ class NodeBase:
         check_transition(before, role)
         self.role = role
         self.on_left(before)
-        logger.debug("raft role", node_id=self.node_id, epoch=self.epoch, role=type(role).__name__, before=type(before).__name__)
+        was, now_is = type(before).__name__, type(role).__name__
+        logger.debug("quorum.role_changed", node_id=self.node_id, controller_epoch=self.epoch, role=now_is, previous_role=was)
 
     def on_left(self, role: Role) -> None:
         """What a role leaves behind is tidied: parked fetches answered, a half-fetched snapshot dropped."""
@@ -244,9 +247,8 @@ class NodeBase:
                 self.become_unattached(epoch, now + self.election_backoff())
             return True
         if self.election.leader_id not in (NO_NODE, leader_id):
-            logger.error(
-                "two leaders in one epoch", node_id=self.node_id, epoch=epoch, known=self.election.leader_id, told=leader_id
-            )
+            leaders = [self.election.leader_id, leader_id]
+            logger.error("quorum.two_leaders", node_id=self.node_id, controller_epoch=epoch, leader_ids=leaders)
             return False
         if self.leader_has_resigned or isinstance(self.role, (Follower, Leader, Resigned)):
             return False

@@ -173,7 +173,10 @@ class Elections(NodeBase):
     def on_vote_failed(self, voter_id: int, error: int, role: object, now: float) -> None:
         """No answer, or an error: ask again soon, until the round is over."""
         if error in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET):
-            logger.error("a voter refuses our vote request", node_id=self.node_id, voter_id=voter_id, error=ErrorCode(error).name)
+            told = self.limits.admit(f"vote {voter_id}", now)
+            if told is not None:
+                name = ErrorCode(error).name
+                logger.error("quorum.vote_refused", node_id=self.node_id, voter_id=voter_id, error=name, **told.fields)
         if role is self.role and isinstance(role, (Prospective, Candidate)):
             role.poll.retry_at[voter_id] = now + self.retry_backoff()
             role.poll.unreachable.add(voter_id)

@@ -62,19 +62,29 @@ class Following(NodeBase):
             return
         if not role.leader_lost:
             logger.info(
-                "lost the quorum's leader",
+                "quorum.leader_lost",
                 node_id=self.node_id,
                 leader_id=role.leader_id,
-                epoch=self.epoch,
+                controller_epoch=self.epoch,
                 error=to_code(error).name,
             )
         role.leader_lost = True
         role.fetch_deadline = min(role.fetch_deadline, now + self.election_backoff())
         role.fetch_at = now + self.retry_backoff()
 
-    def _retry_later(self, role: Follower, reason: str, now: float, **fields: object) -> None:
+    def _retry_later(self, role: Follower, reason: str, now: float, detail: str = "") -> None:
         """The leader lives, and what it sent is of no use."""
-        logger.warning(reason, node_id=self.node_id, leader_id=role.leader_id, epoch=self.epoch, **fields)
+        told = self.limits.admit(reason, now)
+        if told is not None:
+            logger.warning(
+                "quorum.fetch_of_no_use",
+                node_id=self.node_id,
+                leader_id=role.leader_id,
+                controller_epoch=self.epoch,
+                metadata_offset=self.log.end_offset,
+                reason=f"{reason}: {detail}" if detail else reason,
+                **told.fields,
+            )
         role.fetch_at = now + self.config.election_backoff_ms_max / 1000
 
     # -- Fetch ---------------------------------------------------------------------------------------------------------
@@ -106,10 +116,10 @@ class Following(NodeBase):
             try:
                 after = self.log.append_as_follower(records, self.epoch)
             except BrokerError as e:
-                self._retry_later(role, "the leader's records were refused", now, error=str(e), offset=before)
+                self._retry_later(role, "the leader's records were refused", now, str(e))
                 return
             if after == before:
-                self._retry_later(role, "the leader's records are of a newer epoch than its own", now, offset=before)
+                self._retry_later(role, "the leader's records are of a newer epoch than its own", now)
                 return
         self.advance_high_watermark(min(part.high_watermark, self.log.end_offset))
 
@@ -122,8 +132,14 @@ class Following(NodeBase):
                 f"node {self.node_id} was told to truncate the metadata log to {offset} (epoch {diverging.epoch} ends at "
                 f"{diverging.end_offset}), below its high watermark {self.high_watermark}: committed records would be lost"
             )
+        end = self.log.end_offset
         logger.info(
-            "truncates the metadata log", node_id=self.node_id, epoch=self.epoch, offset=offset, end_offset=self.log.end_offset
+            "quorum.log_truncated",
+            node_id=self.node_id,
+            controller_epoch=self.epoch,
+            high_watermark=self.high_watermark,
+            log_end_offset=end,
+            offset=offset,
         )
         self.log.truncate_to(offset)
 
@@ -131,13 +147,10 @@ class Following(NodeBase):
 
     def _start_download(self, role: Follower, snapshot_id: SnapshotId, now: float) -> None:
         if snapshot_id.end_offset <= self.high_watermark:
-            self._retry_later(
-                role, "the leader offers a snapshot older than what is committed here", now, snapshot=str(snapshot_id)
-            )
+            self._retry_later(role, "the leader offers a snapshot older than what is committed here", now, str(snapshot_id))
             return
-        logger.info(
-            "fetches a snapshot", node_id=self.node_id, end_offset=snapshot_id.end_offset, snapshot_epoch=snapshot_id.epoch
-        )
+        end, epoch = snapshot_id.end_offset, snapshot_id.epoch
+        logger.info("quorum.snapshot_wanted", node_id=self.node_id, controller_epoch=epoch, metadata_offset=end)
         role.download = Download(snapshot_id, self.log.create_snapshot(snapshot_id))
 
     def _send_fetch_snapshot(self, role: Follower, download: Download) -> None:
@@ -164,7 +177,7 @@ class Following(NodeBase):
         chunk = response.records[0] if response.records else memoryview(b"")
         fits = response.snapshot_id == download.snapshot_id and response.position == download.sink.size
         if error != ErrorCode.NONE or not fits or not len(chunk) or len(chunk) > response.size - response.position:
-            self._drop_download(role, "the snapshot can no longer be fetched", now, error=to_code(error).name)
+            self._drop_download(role, "the snapshot can no longer be fetched", now, to_code(error).name)
         else:
             self._take_chunk(role, download, chunk, response.size, now)
         self.tick_follower(now)
@@ -177,14 +190,15 @@ class Following(NodeBase):
         try:
             download.sink.freeze()
         except BrokerError as e:
-            self._retry_later(role, "a fetched snapshot is damaged", now, error=str(e))
+            self._retry_later(role, "a fetched snapshot is damaged", now, str(e))
             return
         self.log.install_snapshot(download.snapshot_id)
         self.advance_high_watermark(download.snapshot_id.end_offset)
-        logger.info("installed a snapshot", node_id=self.node_id, end_offset=download.snapshot_id.end_offset)
+        end, epoch = download.snapshot_id.end_offset, download.snapshot_id.epoch
+        logger.info("quorum.snapshot_installed", node_id=self.node_id, controller_epoch=epoch, metadata_offset=end)
 
-    def _drop_download(self, role: Follower, reason: str, now: float, **fields: object) -> None:
+    def _drop_download(self, role: Follower, reason: str, now: float, detail: str) -> None:
         assert role.download is not None
         role.download.sink.discard()
         role.download = None
-        self._retry_later(role, reason, now, **fields)
+        self._retry_later(role, reason, now, detail)

@@ -191,9 +191,8 @@ class MetadataLog:
             self._snapshots = sorted([*self._snapshots, snapshot_id], key=sort_key)
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        logger.info(
-            "restarts the metadata log at a snapshot", end_offset=snapshot_id.end_offset, snapshot_epoch=snapshot_id.epoch
-        )
+        end, epoch = snapshot_id.end_offset, snapshot_id.epoch
+        logger.info("quorum.log_restarted_at_snapshot", controller_epoch=epoch, metadata_offset=end)
         self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
         self._log.flush()
         self.flushed_offset = self._log.log_end_offset

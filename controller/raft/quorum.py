@@ -215,7 +215,7 @@ class Quorum:
                     self._settled.clear()
                     await self._settled.wait()
         except TimeoutError:
-            logger.warning("stops without a successor", node_id=self.node_id, epoch=self.epoch)
+            logger.warning("quorum.left_without_successor", node_id=self.node_id, controller_epoch=self.epoch)
 
     async def _close_connections(self) -> None:
         if self._timer is not None:
@@ -232,7 +232,7 @@ class Quorum:
         self.failure = error
         self._running = False
         self._settled.set()
-        logger.critical("the quorum's node stops for good", node_id=self.node_id, epoch=self.epoch, exc_info=error)
+        logger.critical("quorum.failed", node_id=self.node_id, controller_epoch=self.epoch, exc_info=error)
         self._closing = self._loop.create_task(self._close_connections(), name="close the failed quorum node")
         if self._on_fatal is not None:
             self._on_fatal(error)
@@ -336,16 +336,19 @@ class Quorum:
         node, role = self.node, self.node.role
         if self._led_epoch is not None and not (isinstance(role, Leader) and node.epoch == self._led_epoch):
             epoch, self._led_epoch = self._led_epoch, None
-            logger.info("resigned as leader of the quorum", node_id=self.node_id, epoch=epoch)
+            logger.info("quorum.leader_resigned", node_id=self.node_id, controller_epoch=epoch)
             self._listener.on_resign(epoch)
         self._apply()
         leader = (node.leader_id, node.epoch)
         if leader != self._told_leader:
             self._told_leader = leader
+            if node.leader_id not in (NO_NODE, self.node_id):
+                logger.info("quorum.following", node_id=self.node_id, leader_id=node.leader_id, controller_epoch=node.epoch)
             self._listener.on_leader_changed(*leader)
         if isinstance(role, Leader) and self._led_epoch is None and self._applied_offset > role.epoch_start_offset:
             self._led_epoch = node.epoch
-            logger.info("leads the quorum", node_id=self.node_id, epoch=node.epoch, high_watermark=node.high_watermark)
+            hw = node.high_watermark
+            logger.info("quorum.became_leader", node_id=self.node_id, controller_epoch=node.epoch, high_watermark=hw)
             self._listener.on_leader(node.epoch)
         self._maybe_snapshot()
 
@@ -418,14 +421,16 @@ class Quorum:
             self._bytes_since_snapshot += bytes_before
             self._records_since_snapshot += records_before
             self._snapshot_retry = self._loop.call_later(self.config.snapshot_retry_ms / 1000, self._on_snapshot_retry)
-            facts = {"end_offset": snapshot_id.end_offset, "error": str(e), "retry_ms": self.config.snapshot_retry_ms}
-            logger.warning("gave a snapshot up", node_id=self.node_id, **facts)
+            end, retry_ms = snapshot_id.end_offset, self.config.snapshot_retry_ms
+            reason = f"{e}; again in {retry_ms} ms"
+            logger.warning("quorum.snapshot_given_up", node_id=self.node_id, metadata_offset=end, reason=reason)
             return None
         if size is None:
             return None
         # From here on it is the log's own files that change: an error there is fatal as any other of the log's.
         self.log.clean(self._doors.wall_clock_ms())
-        logger.info("wrote a snapshot", node_id=self.node_id, end_offset=snapshot_id.end_offset, size=size)
+        end = snapshot_id.end_offset
+        logger.info("quorum.snapshot_written", node_id=self.node_id, metadata_offset=end, size_bytes=size)
         return snapshot_id
 
     def _on_snapshot_retry(self) -> None:

@@ -252,7 +252,7 @@ async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_late
     with capture_logs() as logs:
         for _ in range(25):
             leader.quorum.append([b"x"], leader.quorum.epoch)
-        await until(lambda: any(line["event"] == "gave a snapshot up" for line in logs))
+        await until(lambda: any(line["event"] == "quorum.snapshot_given_up" for line in logs))
     assert not leader.fatal
     assert not [name for name in disk.list(f"d/{DIRECTORY}") if name.endswith(".part")]
     await until(lambda: leader.quorum.log.latest_snapshot_id is not None)
