@@ -55,6 +55,8 @@ class Node:
     role: str
     id: int
     port: int
+    http_port: int
+    """Where it serves health and metrics; 0: nowhere."""
     folder: Path
     process: asyncio.subprocess.Process | None = None
     """The latest process; None before the first start."""
@@ -83,6 +85,11 @@ class Node:
         return self.folder / "data"
 
     @property
+    def http(self) -> str | None:
+        """The address of its health and metrics."""
+        return f"{HOST}:{self.http_port}" if self.http_port else None
+
+    @property
     def config_file(self) -> Path:
         return self.folder / f"{self.role}.toml"
 
@@ -98,6 +105,7 @@ class Node:
             "pid": self.pid,
             "host": HOST,
             "port": self.port,
+            "http": self.http,
             "data": str(self.data),
             "state": self.state,
         }
@@ -106,8 +114,9 @@ class Node:
 class LocalCluster:
     """`async with LocalCluster(folder) as cluster:` has three controllers and three brokers, ready.
 
-    Controllers are numbered from 101, brokers from 1; brokers listen on `base_port` and up, controllers behind them.
-    `base_port=0` takes a free range. `settings` are configuration keys, given to each role that knows them.
+    Controllers are numbered from 101, brokers from 1; brokers listen on `base_port` and up, controllers behind them,
+    and behind those each node's HTTP. `base_port=0` takes a free range. `settings` are configuration keys, given to each
+    role that knows them; `http.listener` can only be empty there: no HTTP.
     """
 
     def __init__(
@@ -128,12 +137,13 @@ class LocalCluster:
         self._on_event = on_event or (lambda event: None)
         self.extra_state: dict[str, Any] = {}
         """What the owner wants to be found in `cluster.json` beside the nodes."""
-        base = base_port or free_port_range(brokers + controllers)
         plan = [("broker", 1 + i) for i in range(brokers)] + [("controller", 101 + i) for i in range(controllers)]
-        self.nodes = {
-            f"{role}-{number}": Node(f"{role}-{number}", role, number, base + i, self.folder / f"{role}-{number}")
-            for i, (role, number) in enumerate(plan)
-        }
+        with_http = self._settings["broker"].get("http.listener") is None
+        base = base_port or free_port_range(len(plan) * (2 if with_http else 1))
+        self.nodes = {}
+        for i, (role, number) in enumerate(plan):
+            name, http_port = f"{role}-{number}", base + len(plan) + i if with_http else 0
+            self.nodes[name] = Node(name, role, number, base + i, http_port, self.folder / name)
 
     # -- who is who
 
@@ -169,7 +179,7 @@ class LocalCluster:
 
     async def start(self, *, timeout_ms: int = 30_000) -> None:
         """Start every node and wait until the cluster is ready; on failure nothing is left running."""
-        check_ports_are_free(n.port for n in self.nodes.values())
+        check_ports_are_free(port for n in self.nodes.values() for port in (n.port, n.http_port) if port)
         self._prepare_folder()
         try:
             # Controllers first: their election runs while the brokers import.
@@ -335,6 +345,7 @@ class LocalCluster:
             "listeners": f"{listener}://{HOST}:{node.port}",
             "log.dirs": str(node.data),
             "controller.quorum.voters": voters,
+            "http.listener": node.http or "",
         }
         known = {key.name for key in keys_of(node.role)}
         replication = min(3, len(self.brokers))
@@ -422,6 +433,8 @@ def _settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
             raise unknown_key(name, [key for keys in known.values() for key in keys])
         for role in roles:
+            if name == "http.listener" and known[role][name].parse(value):
+                raise UsageError("config http.listener: each node of a local cluster has its own; it can only be empty")
             known[role][name].parse(value)  # a wrong value is refused here, once, and not by each process
             by_role[role][name] = value
     return by_role
@@ -464,4 +477,12 @@ def _last_words(node: Node) -> str:
         lines = node.log_file.read_text(errors="replace").strip().splitlines()
     except OSError:
         return "it left no log"
-    return lines[-1] if lines else "it left no log"
+    return _as_sentence(lines[-1]) if lines else "it left no log"
+
+
+def _as_sentence(line: str) -> str:
+    """What a refusal says, out of the JSON that it is logged as."""
+    try:
+        return str(json.loads(line)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return line

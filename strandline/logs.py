@@ -1,6 +1,9 @@
 """Logging of a process: structlog, one line per event, to stderr; coloured for a person, JSON for everyone else. It never
 fails: see `Lines`.
 
+    STRANDLINE_LOG_LEVEL     debug, info (the default), warning, error
+    STRANDLINE_LOG_FORMAT    auto (the default: console on a terminal, else json), json, console
+
 Import this before anything that imports structlog. structlog imports rich at once where rich is installed, for pretty
 tracebacks that a server never prints; that is half of a node's start-up, so rich is hidden while structlog is imported.
 """
@@ -10,7 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TextIO, cast
+
+from strandline.protocol.errors import UsageError
 
 
 def _import_structlog_without_rich() -> None:
@@ -27,9 +33,11 @@ _import_structlog_without_rich()
 
 import structlog  # noqa: E402
 
-__all__ = ["configure", "structlog"]
+__all__ = ["check_environment", "configure", "is_json", "structlog"]
 
+LEVEL, FORMAT = "STRANDLINE_LOG_LEVEL", "STRANDLINE_LOG_FORMAT"
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+FORMATS = ("auto", "json", "console")
 
 
 class Lines:
@@ -47,13 +55,35 @@ class Lines:
     def flush(self) -> None: ...
 
 
-def configure(*, node: str = "", level: str = "info") -> None:
+def check_environment(environment: Mapping[str, str]) -> None:
+    """`UsageError` for a value that is none."""
+    for name, choices in ((LEVEL, tuple(LEVELS)), (FORMAT, FORMATS)):
+        value = environment.get(name)
+        if value is not None and value not in choices:
+            raise UsageError(f"{name}: {value!r} is not allowed: must be one of {', '.join(choices)}")
+
+
+def is_json(environment: Mapping[str, str]) -> bool:
+    """Whether lines are for programs. A value that is none counts as `auto`: the complaint about it has to be told too."""
+    wanted = environment.get(FORMAT)
+    return wanted == "json" or (wanted != "console" and not _is_terminal())
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(2)
+    except OSError:
+        return False
+
+
+def configure(*, node: str, environment: Mapping[str, str]) -> None:
     """Set structlog up for this process; `node` (its name, such as `broker-1`) is part of every line."""
     from structlog.processors import ExceptionRenderer, JSONRenderer, TimeStamper, add_log_level
 
-    person = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if person else JSONRenderer()
+    person = not is_json(environment)
+    renderer = _console(environment) if person else JSONRenderer()
     exceptions = [] if person else [ExceptionRenderer()]
+    level = LEVELS.get(environment.get(LEVEL, ""), LEVELS["info"])
 
     def add_node(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         if node:
@@ -68,7 +98,13 @@ def configure(*, node: str = "", level: str = "info") -> None:
             *exceptions,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, Lines())),
         cache_logger_on_first_use=True,
     )
+
+
+def _console(environment: Mapping[str, str]) -> structlog.dev.ConsoleRenderer:
+    # Colours are for a terminal; https://no-color.org is heard.
+    colors = _is_terminal() and not environment.get("NO_COLOR")
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)

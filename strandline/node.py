@@ -9,6 +9,9 @@ Signals: the first SIGTERM or SIGINT stops the node in order (leaders are handed
 one ends it at once, SIGHUP is ignored. With `--stop-with-parent`, the end of standard input stops the node as well:
 whoever started it holds the other end of that pipe, and a node does not outlive its cluster.
 
+A process serves health and metrics over HTTP (`http.listener`) from before its start to after its stop, so that whoever
+watches it can tell a long recovery from a hang.
+
 The command line parser is written by hand and neither typer nor rich is imported: a node is started, and started again,
 while somebody waits for it.
 """
@@ -19,11 +22,15 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NoReturn, Protocol
 
 from strandline import logs
+from strandline.observe.health import Health
+from strandline.observe.http import HttpPort, bind
 from strandline.protocol.errors import StrandlineError, UsageError
 
 ROLES = ("broker", "controller")
@@ -32,6 +39,7 @@ RESERVED_ENVIRONMENT = frozenset(
         "STRANDLINE_BOOTSTRAP",
         "STRANDLINE_CONFIG",
         "STRANDLINE_KAFKA_TOOLS",
+        "STRANDLINE_LOG_FORMAT",
         "STRANDLINE_LOG_LEVEL",
         "STRANDLINE_REQUIRE_KAFKA",
         "STRANDLINE_REQUIRE_TOOLS",
@@ -44,6 +52,7 @@ class Server(Protocol):
     """What a broker and a controller have in common, seen from the process that runs them. One that has a `failure`, a
     future, completes it with the reason why it cannot go on."""
 
+    config: Any
     port: int
     ready: asyncio.Event
 
@@ -145,9 +154,28 @@ def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
-async def serve(name: str, server: Server, *, stop_with_parent: bool = False) -> None:
-    """Start the server, wait until someone asks it to stop, stop it in order."""
+async def serve(
+    name: str, role: str, server: Server, http_listener: socket.socket | None, *, stop_with_parent: bool = False
+) -> None:
+    """Start the server, wait until someone asks it to stop, stop it in order. HTTP is answered all that time."""
     loop = asyncio.get_running_loop()
+    asked = _listen_to_signals(loop)
+    if stop_with_parent:
+        loop.add_reader(0, _on_stdin, loop, asked)
+    health = Health(name, role, server, loop.time)
+    asked.add_done_callback(lambda done: health.on_stopping(done.result()))
+    http = None if http_listener is None else HttpPort(http_listener, health, server)
+    if http is not None:
+        http.start()
+    try:
+        await _run(server, asked, http.address if http is not None else "")
+    finally:
+        if http is not None:
+            await http.stop()
+
+
+def _listen_to_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
+    """Done when somebody asks the node to stop, with the reason."""
     asked: asyncio.Future[str] = loop.create_future()
 
     def on_signal(number: int) -> None:
@@ -158,9 +186,10 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if stop_with_parent:
-        loop.add_reader(0, _on_stdin, loop, asked)
+    return asked
 
+
+async def _run(server: Server, asked: asyncio.Future[str], http_address: str) -> None:
     log = logs.structlog.get_logger()
     start = asyncio.ensure_future(server.start())
     await _first_of(start, asked)
@@ -171,9 +200,9 @@ async def serve(name: str, server: Server, *, stop_with_parent: bool = False) ->
         log.info("node.stopped", reason=f"{asked.result()} during the start")
         return
     start.result()
-    log.info("node.started", port=server.port, pid=os.getpid())
+    log.info("node.started", port=server.port, pid=os.getpid(), http=http_address)
     _calm_the_collector()
-    failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or loop.create_future()
+    failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or asyncio.get_running_loop().create_future()
     await _first_of(asked, failure)
     log.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
@@ -206,20 +235,31 @@ def _calm_the_collector() -> None:
 
 def run(role: str, config: str | None, settings: Sequence[str] = (), *, stop_with_parent: bool = False) -> int:
     """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
+    _prepare_to_be_process_one()
+    logs.configure(node=role, environment=os.environ)
+    name, event = role, "node.refused"
     try:
+        logs.check_environment(os.environ)
         mapping = read_config(role, config, os.environ, settings)
         name, server = make_server(role, mapping)
-    except (StrandlineError, OSError) as e:
-        return complain(role, sentence(e))
-    logs.configure(node=name, level=os.environ.get("STRANDLINE_LOG_LEVEL", "info"))
-    import uvloop
+        logs.configure(node=name, environment=os.environ)
+        with bind(server.config["http.listener"]) or nullcontext() as http_listener:
+            event = "node.failed"
+            import uvloop
 
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(name, server, stop_with_parent=stop_with_parent))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(name, role, server, http_listener, stop_with_parent=stop_with_parent))
     except (StrandlineError, OSError) as e:
-        return complain(name, sentence(e))
+        return complain(name, sentence(e), event)
     return 0
+
+
+def _prepare_to_be_process_one() -> None:
+    """In a container this is process 1. The kernel gives that one no default actions, so a SIGTERM that comes while we
+    still import would be lost, and it is the parent of every orphan there, whose end nobody else would take note of."""
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    if os.getpid() == 1:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def sentence(error: Exception) -> str:
@@ -230,8 +270,12 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-def complain(name: str, text: str) -> int:
-    print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
+def complain(name: str, text: str, event: str) -> int:
+    """The last words of a node, for a person a sentence, for a log collector a line like all others."""
+    if logs.is_json(os.environ):
+        logs.structlog.get_logger().error(event, reason=text)
+    else:
+        print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -23,7 +23,7 @@ def up(
     brokers: Annotated[int, typer.Option(help="How many brokers.", min=1)] = 3,
     controllers: Annotated[int, typer.Option(help="How many controllers: 1, 3 or 5.", min=1)] = 3,
     data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the data here; without it, a temporary folder.")] = None,
-    base_port: Annotated[int, typer.Option(help="Brokers listen on this port and up, controllers behind them.")] = 9092,
+    base_port: Annotated[int, typer.Option(help="Brokers listen on this port and up, controllers and HTTP behind.")] = 9092,
     settings: Settings = None,
     json: Json = False,
 ) -> None:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 COMMAND = [str(Path(sys.executable).with_name("strandline"))]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_")}
+ENVIRONMENT["STRANDLINE_HTTP_LISTENER"] = "127.0.0.1:0"
+"""Nodes that a test starts by themselves do not fight for the default port."""
 
 
 class Outcome(NamedTuple):
@@ -46,10 +48,11 @@ def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None, tim
 
 
 def one_sentence(outcome: Outcome) -> str:
-    """The complaint, which has to be a single line on stderr with nothing on stdout."""
+    """The complaint, which has to be a single line on stderr with nothing on stdout. A node writes it as JSON: a log
+    collector reads it."""
     assert outcome.out == ""
     (line,) = outcome.err.strip().splitlines()
-    return line
+    return str(json.loads(line)["reason"]) if line.startswith("{") else line
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:

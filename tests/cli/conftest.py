@@ -19,7 +19,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Three brokers and one controller, by the command itself."""
     folder = tmp_path_factory.mktemp("up")
     output = folder / "up.jsonl"
-    arguments = ["up", "--json", "--data", str(folder / "data"), "--base-port", str(free_port_range(4)), "--controllers", "1"]
+    arguments = ["up", "--json", "--data", str(folder / "data"), "--base-port", str(free_port_range(8)), "--controllers", "1"]
     with output.open("w") as out, (folder / "up.err").open("w") as err:
         process = subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=err, text=True, env=ENVIRONMENT)
     try:

@@ -26,7 +26,7 @@ def test_ready_names_every_node_with_its_process_and_place(up: Up) -> None:
     names = [n["name"] for n in up.ready["nodes"]]
     assert names == ["broker-1", "broker-2", "broker-3", "controller-101"]
     for node in up.ready["nodes"]:
-        assert {"name", "role", "id", "pid", "host", "port", "data"} <= node.keys()
+        assert {"name", "role", "id", "pid", "host", "port", "http", "data"} <= node.keys()
         os.kill(node["pid"], 0)
         assert Path(node["data"], "meta.properties").exists()
     assert up.bootstrap == ",".join(f"127.0.0.1:{n['port']}" for n in up.ready["nodes"] if n["role"] == "broker")
@@ -70,7 +70,7 @@ def test_nodes_do_not_outlive_an_up_that_was_killed(tmp_path: Path) -> None:
     """Each node holds the other end of a pipe from `up`; however that ends, they end too."""
     arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
     # The broker's goodbye needs a controller, and that one goes at the same time.
-    arguments += ["--base-port", str(free_port_range(2)), "--set", "controlled.shutdown.timeout.ms=500"]
+    arguments += ["--base-port", str(free_port_range(4)), "--set", "controlled.shutdown.timeout.ms=500"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     with process.stdout:

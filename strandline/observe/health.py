@@ -1,0 +1,243 @@
+"""Whether a node lives, and whether it is ready: the questions that an orchestrator asks every second.
+
+Live: the event loop answers, and the node has not said that it can not go on. A node that recovers its logs for an hour
+is live all that time; to restart it would only begin the recovery anew.
+
+Ready: clients and other nodes can rely on it. For that each role has a list of checks, in the order in which a start
+fulfils them, so the first that fails is what the node waits for. A check is a plain function of a snapshot of the
+node's state (`BrokerState`, `ControllerState`); `read_broker` and `read_controller` take that snapshot from a server at
+any moment of its life, before its `start` and after its `stop` too.
+
+A broker does not know that it was fenced while it cannot hear the controllers. So silence counts: once no active
+controller was heard for as long as the session lasts, the others will have fenced it, and it says that it is not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from strandline.broker.server import BrokerServer
+    from strandline.controller.server import ControllerServer
+
+METADATA_LAG_MAX = 1000
+"""Records of the metadata log that a ready node may be behind what it knows to be committed."""
+
+
+class Check(NamedTuple):
+    name: str
+    ok: bool
+    detail: str
+    """How it stands, in words, whether it is ok or not."""
+
+
+class BrokerState(NamedTuple):
+    """What a broker's readiness rests on, as it is at one moment. The defaults are those of a process that just began."""
+
+    logs: int = 0
+    """How many logs the data directory has."""
+    logs_recovered: int = 0
+    recovered: bool = False
+    """All of them are open."""
+    data_dir: str = ""
+    disk_error: str = ""
+    registered: bool = False
+    broker_epoch: int = -1
+    unfenced: bool = False
+    controller_id: int = -1
+    """The active one, as far as the broker knows; -1: none is known."""
+    silence_ms: float = 0
+    """Since when no active controller is known."""
+    session_timeout_ms: int = 0
+    caught_up: bool = False
+    """It has published the metadata at least once."""
+    metadata_offset: int = -1
+    metadata_lag: int = 0
+
+
+class ControllerState(NamedTuple):
+    """What a controller's readiness rests on, as it is at one moment."""
+
+    listening: bool = False
+    address: str = ""
+    node_id: int = -1
+    leader_id: int = -1
+    """The active controller; -1: none is known."""
+    epoch: int = 0
+    follows: bool = False
+    """It leads, or has heard the leader's answer."""
+    log_end_offset: int = 0
+    high_watermark: int = 0
+    """Of the leader, as far as this node was told."""
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def broker_checks(state: BrokerState) -> list[Check]:
+    return [
+        _recovery(state),
+        _log_dirs(state),
+        _registered(state),
+        _metadata(state),
+        _controller_heard(state),
+        _unfenced(state),
+    ]
+
+
+def _recovery(state: BrokerState) -> Check:
+    if state.recovered:
+        return Check("recovery", True, f"{_count(state.logs, 'log')} open")
+    return Check("recovery", False, f"{state.logs_recovered} of {_count(state.logs, 'log')} recovered")
+
+
+def _log_dirs(state: BrokerState) -> Check:
+    if state.disk_error:
+        return Check("log_dirs", False, f"{state.data_dir} is offline: {state.disk_error}")
+    return Check("log_dirs", state.recovered, f"{state.data_dir} is online" if state.recovered else "not open yet")
+
+
+def _registered(state: BrokerState) -> Check:
+    if state.registered:
+        return Check("registered", True, f"broker epoch {state.broker_epoch}")
+    return Check("registered", False, "no controller has taken the registration yet")
+
+
+def _metadata(state: BrokerState) -> Check:
+    if not state.caught_up:
+        return Check("metadata", False, "has not caught up with the metadata log yet")
+    detail = f"at offset {state.metadata_offset}, {_count(state.metadata_lag, 'record')} behind"
+    return Check("metadata", state.metadata_lag <= METADATA_LAG_MAX, detail)
+
+
+def _controller_heard(state: BrokerState) -> Check:
+    if state.controller_id >= 0:
+        return Check("controller", True, f"follows controller {state.controller_id}")
+    detail = f"no active controller was heard for {state.silence_ms / 1000:.1f} s"
+    return Check("controller", state.registered and state.silence_ms <= state.session_timeout_ms, detail)
+
+
+def _unfenced(state: BrokerState) -> Check:
+    return Check("unfenced", state.unfenced, "leads and follows" if state.unfenced else "the controllers have not unfenced it")
+
+
+def controller_checks(state: ControllerState) -> list[Check]:
+    lag = max(0, state.high_watermark - state.log_end_offset)
+    known = state.leader_id >= 0
+    if not known:
+        active = "no active controller is known"
+    elif state.leader_id == state.node_id:
+        active = f"this one, epoch {state.epoch}"
+    else:
+        active = f"controller {state.leader_id}, epoch {state.epoch}"
+    metadata = f"ends at offset {state.log_end_offset}, {_count(lag, 'record')} behind"
+    return [
+        Check("listening", state.listening, f"on {state.address}" if state.listening else "not yet"),
+        Check("active_controller", known, active),
+        Check(
+            "metadata",
+            state.follows and lag <= METADATA_LAG_MAX,
+            metadata if state.follows else "has not fetched from an active controller",
+        ),
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# -- what the checks look at ------------------------------------------------------------------------------------------
+
+
+def read_broker(server: BrokerServer, silence_ms: float) -> BrokerState:
+    config, lifecycle, metadata, upkeep = server.config, server.lifecycle, server.metadata, getattr(server, "upkeep", None)
+    if upkeep is None:  # the data directory is not open yet
+        return BrokerState(data_dir=config.data_dir)
+    error = server.replicas.disk_error
+    return BrokerState(
+        logs=upkeep.logs,
+        logs_recovered=upkeep.logs_recovered,
+        recovered=upkeep.recovered,
+        data_dir=config.data_dir,
+        disk_error="" if error is None else str(error),
+        registered=lifecycle.registered.is_set(),
+        broker_epoch=lifecycle.broker_epoch,
+        unfenced=lifecycle.ready.is_set(),
+        controller_id=-1 if metadata.controller is None else metadata.controller[0].id,
+        silence_ms=silence_ms,
+        session_timeout_ms=config["broker.session.timeout.ms"],
+        caught_up=metadata.published.is_set(),
+        metadata_offset=metadata.image.offset,
+    )
+
+
+def read_controller(server: ControllerServer) -> ControllerState:
+    quorum = getattr(server, "quorum", None)
+    node = getattr(quorum, "node", None)
+    if quorum is None or node is None:  # the metadata log is not open yet
+        return ControllerState()
+    return ControllerState(
+        listening=server.listening,
+        address=f"{server.config.host}:{server.port}",
+        node_id=server.config.node_id,
+        leader_id=quorum.leader_id,
+        epoch=quorum.epoch,
+        follows=quorum.is_leader or getattr(node.role, "hears_leader", False),
+        log_end_offset=quorum.log_end_offset,
+        high_watermark=quorum.high_watermark,
+    )
+
+
+# -- a node's answers -------------------------------------------------------------------------------------------------
+
+
+class Health:
+    """Answers for one node, for as long as its process runs."""
+
+    def __init__(self, name: str, role: str, server: Any, now: Callable[[], float]) -> None:
+        self.name = name
+        self.role = role
+        self.stopping = ""
+        """Why the node is on its way out; empty while it is not."""
+        self._server = server
+        self._now = now
+        self._silent_since = now()
+        if role == "broker":
+            server.metadata.on_controller_changed.append(self._on_controller_changed)
+
+    def _on_controller_changed(self) -> None:
+        if self._server.metadata.controller is None:
+            self._silent_since = self._now()
+
+    def on_stopping(self, reason: str) -> None:
+        self.stopping = reason
+
+    def live(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether it lives, and the document that says so."""
+        reason = self._failure()
+        answer = {"status": "failed" if reason else "live", "node": self.name, "role": self.role}
+        return not reason, answer | ({"reason": reason} if reason else {})
+
+    def ready(self) -> tuple[bool, Mapping[str, Any]]:
+        checks = [self._running(), *self._checks()]
+        ok = all(check.ok for check in checks)
+        return ok, {
+            "status": "ready" if ok else "not ready",
+            "node": self.name,
+            "role": self.role,
+            "checks": [check._asdict() for check in checks],
+        }
+
+    def _failure(self) -> str:
+        failure = getattr(self._server, "failure", None)
+        return str(failure.result()) if failure is not None and failure.done() and not failure.cancelled() else ""
+
+    def _running(self) -> Check:
+        reason = self._failure() or (f"is stopping: {self.stopping}" if self.stopping else "")
+        return Check("running", not reason, reason or "neither failed nor stopping")
+
+    def _checks(self) -> list[Check]:
+        if self.role == "broker":
+            return broker_checks(read_broker(self._server, (self._now() - self._silent_since) * 1000))
+        return controller_checks(read_controller(self._server))

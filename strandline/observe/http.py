@@ -1,0 +1,108 @@
+"""A node's HTTP port: bound before anything else, served from the first connection on.
+
+A taken port has to be told at once and in one sentence, so the socket is bound and listens before the node's loop runs.
+But aiohttp and prometheus_client cost a third of a node's memory and much of its start, and many nodes (those of a test,
+or of somebody's laptop) are never asked anything. So they are imported when the first connection arrives, on a thread, so
+that the loop does not stand still; the connection waits in the backlog that long.
+
+What is answered is in `pages.py`; it alone imports the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.observe.health import Health
+    from strandline.observe.pages import HttpServer
+
+log = structlog.get_logger()
+
+BACKLOG = 128
+
+
+def bind(listener: str) -> socket.socket | None:
+    """The listening socket of `http.listener`; None when there is to be none. `UsageError` when it cannot be had."""
+    if not listener:
+        return None
+    host, _, port = listener.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        server = socket.socket(family, kind, protocol)
+    except OSError as e:
+        raise _cannot_listen(listener, e) from None
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(address)
+        server.listen(BACKLOG)
+        server.setblocking(False)
+    except OSError as e:
+        server.close()
+        raise _cannot_listen(listener, e) from None
+    return server
+
+
+def _cannot_listen(listener: str, error: OSError) -> UsageError:
+    # A resolver's error numbers are its own; the system's are put in the system's words, lower case as ours are.
+    reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    return UsageError(f"cannot listen on {listener} for HTTP (http.listener): {(reason or str(error)).lower()}")
+
+
+class HttpPort:
+    """Owns the socket from `start` to `stop`."""
+
+    def __init__(self, listener: socket.socket, health: Health, server: Any) -> None:
+        self._socket = listener
+        self._health = health
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[None] | None = None
+        self._pages: HttpServer | None = None
+
+    @property
+    def address(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def start(self) -> None:
+        """Returns at once: from now on whoever connects is answered."""
+        self._loop.add_reader(self._socket.fileno(), self._on_first_connection)
+
+    def _on_first_connection(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._opening = self._loop.create_task(self._open(), name="http")
+
+    async def _open(self) -> None:
+        try:
+            make = await self._loop.run_in_executor(None, _import_pages)
+            self._pages = make(self._health, self._server)
+            await self._pages.start(self._socket)
+        except Exception:
+            # The node works without it, and whoever asks is refused instead of waiting for ever.
+            log.exception("http.unavailable", listener=self.address)
+            self._socket.close()
+
+    async def stop(self) -> None:
+        if self._opening is None:
+            self._loop.remove_reader(self._socket.fileno())
+        else:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._pages is not None:
+            await self._pages.stop()
+        self._socket.close()
+
+
+def _import_pages() -> type[HttpServer]:
+    from strandline.observe.pages import HttpServer
+
+    return HttpServer
