@@ -12,7 +12,13 @@ from strandline.protocol.errors import UsageError
 
 KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("node.id", "int", REQUIRED, "", "the controller's id; one of controller.quorum.voters", min=0),
-    ConfigKey("cluster.id", "string", REQUIRED, "", "the cluster that this controller belongs to; it never joins another one"),
+    ConfigKey(
+        "cluster.id",
+        "string",
+        None,
+        "",
+        "the cluster that this controller belongs to for ever; without it, the controllers agree on one at the first start",
+    ),
     ConfigKey(
         "listeners",
         "list",
@@ -91,7 +97,8 @@ class ControllerConfig:
     """A controller's settings, checked. `values` has every key; the fields are those that code asks for by name."""
 
     node_id: int
-    cluster_id: str
+    cluster_id: str | None
+    """None: not configured; the data directory has it, or the controllers agree on one."""
     listener_name: str
     host: str
     port: int
@@ -106,8 +113,8 @@ class ControllerConfig:
         """From Kafka's dotted keys; `UsageError` with one clear sentence for whatever is wrong."""
         values = parse(KEYS, mapping)
         node_id = values["node.id"]
-        if not values["cluster.id"]:
-            raise UsageError("config cluster.id must not be empty")
+        if values["cluster.id"] == "":
+            raise UsageError("config cluster.id must not be empty; leave it out, and the controllers agree on one")
         voters = _voters(values["controller.quorum.voters"])
         me = next((voter for voter in voters if voter.id == node_id), None)
         if me is None:

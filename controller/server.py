@@ -1,4 +1,9 @@
-"""A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers."""
+"""A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers.
+
+Start: take the data directory and look whose it is, take the port, find out the cluster's id (`cluster_id.py`) if neither
+the directory nor the configuration has one, format a fresh directory, open the quorum, answer. While the id is being found
+out the port is open already: the handshake says that there is no id yet, and every other request is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from strandline.controller.cluster_id import agree_on_cluster_id
 from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
@@ -17,10 +23,10 @@ from strandline.controller.raft.quorum import Quorum
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
-from strandline.protocol.errors import InternalError, StrandlineError, UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
-from strandline.storage.files import Files
-from strandline.storage.log_dir import LogDir
+from strandline.storage.files import DiskError, Files
+from strandline.storage.log_dir import Claim, LogDir
 
 log = structlog.get_logger()
 
@@ -41,43 +47,69 @@ class ControllerServer:
         self.incarnation_id = new_uuid(doors.random)
         self._doors = doors
         self._files = files
+        self.cluster_id: str | None = None
+        """Known, and durable, from a point in `start` on."""
         self.controller: Controller
         self.quorum: Quorum
         self._log_dir: LogDir
         """Held for its lock and for meta.properties; the metadata log in it is the quorum's."""
-        self._liveness: BrokerLiveness
+        self._liveness: BrokerLiveness | None = None
         self._server: Server
 
     async def start(self) -> None:
         """Listens and takes part in the quorum when this returns; `UsageError` when the folder or address cannot be used."""
         config = self.config
-        self._log_dir = LogDir.open(
-            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
-        )
+        claim = Claim.take(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, role="controller")
         try:
-            await self._start()
+            await self._start(claim)
+        except DiskError as e:
+            claim.release()
+            raise UsageError(f"data directory {config.data_dir} cannot be used: {e}") from e
         except BaseException:
-            self._log_dir.close(clean=False)
+            claim.release()
             raise
 
-    async def _start(self) -> None:
-        self._build()
-        await self.quorum.start()
+    async def _start(self, claim: Claim) -> None:
+        await self._bind()
         try:
-            self.port = await self._server.start(self.config.host, self.config.port)
-            self.listening = True
+            cluster_id = claim.cluster_id or await self._agree()
+            self._log_dir = LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
+            self.cluster_id = self._server.cluster_id = cluster_id  # told to others from here on: it is on the disk
+            self._build(cluster_id)
+            await self.quorum.start()
+        except BaseException:
+            await self._server.stop()
+            raise
+        self._server.handlers.update(self._handlers(cluster_id))
+        if not self.listening:
+            await self._listen()
+
+    async def _bind(self) -> None:
+        config = self.config
+        self._server = self._make_server()
+        try:
+            self.port = await self._server.bind(config.host, config.port)
         except OSError as e:
-            await self.quorum.stop()
-            raise UsageError(f"cannot listen on {self.config.host}:{self.config.port}: {_reason(e)}") from e
+            raise UsageError(f"cannot listen on {config.host}:{config.port}: {_reason(e)}") from e
+
+    async def _listen(self) -> None:
+        await self._server.serve()
+        self.listening = True
+
+    async def _agree(self) -> str:
+        """The only time at which a controller listens before it can say which cluster it is of."""
+        await self._listen()
+        return await agree_on_cluster_id(self.config.node_id, self.config.voters, self._doors.random)
 
     async def stop(self) -> None:
         """Hand over first, so that another controller is active before this one is gone."""
-        await self._liveness.stop()
+        if self._liveness is not None:
+            await self._liveness.stop()
         await self.quorum.stop()
         await self._server.stop(DRAIN_MS)
         self._log_dir.close(clean=False)
 
-    def _build(self) -> None:
+    def _build(self, cluster_id: str) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         self.failure = loop.create_future()
         session_timeout_ms = config["broker.session.timeout.ms"]
@@ -86,7 +118,7 @@ class ControllerServer:
         )
         self.quorum = Quorum(
             node_id=config.node_id,
-            cluster_id=config.cluster_id,
+            cluster_id=cluster_id,
             voters=config.voters,
             data_dir=config.data_dir,
             files=self._files,
@@ -104,11 +136,18 @@ class ControllerServer:
         )
         self.controller.on_active = self._liveness.on_active
         self.controller.on_inactive = self._liveness.on_inactive
-        self._server = Server(
-            self._handlers(),
+
+    def _make_server(self) -> Server:
+        config = self.config
+        return Server(
+            {
+                api.key: self._refuse_early
+                for api in apis.APIS.values()
+                if "controller" in api.served_by and api.key != apis.API_VERSIONS
+            },
             role="controller",
             node_id=config.node_id,
-            cluster_id=config.cluster_id,
+            cluster_id=None,
             incarnation_id=self.incarnation_id,
             listener_name=config.listener_name,
             limits=Limits(
@@ -119,29 +158,36 @@ class ControllerServer:
             on_connection_lost=self._on_connection_lost,
         )
 
-    def _handlers(self) -> Mapping[int, Any]:
+    def _refuse_early(self, request: ServerRequest) -> None:
+        """Retriable: the asker tries another controller, or this one a little later."""
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.config.node_id} is starting")
+
+    def _handlers(self, cluster_id: str) -> Mapping[int, Any]:
+        assert self._liveness is not None
+        liveness = self._liveness
         defaults = TopicDefaults(self.config["num.partitions"], self.config["default.replication.factor"])
         topics = TopicControl(self._doors.random, defaults)
-        ours: dict[int, Callable[[Any], None]] = dict(ControllerApis(self.controller, topics, self.config.cluster_id).handlers())
+        ours: dict[int, Callable[[Any], None]] = dict(ControllerApis(self.controller, topics, cluster_id).handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 
         def handle_heartbeat(request: ServerRequest) -> None:
             decide_heartbeat(request)
-            self._liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
+            liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
 
         def handle_registration(request: ServerRequest) -> None:
             decide_registration(request)
             broker = self.controller.image.brokers.get(request.body.broker_id)
             if broker is not None and broker.incarnation_id == request.body.incarnation_id:
                 # A process that dies before its first heartbeat is noticed like any other.
-                self._liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
+                liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
 
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
         return {**self.quorum.handlers, **ours}
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
-        self._liveness.on_connection_lost(connection)
+        if self._liveness is not None:
+            self._liveness.on_connection_lost(connection)
 
     def _on_fatal(self, error: BaseException) -> None:
         """The quorum's node stopped for good: nothing that it had not seen committed may be answered as if it were."""

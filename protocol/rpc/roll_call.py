@@ -112,7 +112,7 @@ class RollCall:
     async def _tell_who_is_awaited(self) -> None:
         await asyncio.sleep(FIRST_NOTICE_MS / 1000)
         while True:
-            log.warning("waits for " + self._purpose, awaited=self.reasons)
+            log.warning("roll_call.waiting", purpose=self._purpose, awaited=self.reasons)
             await asyncio.sleep(NOTICE_MS / 1000)
 
 

@@ -69,14 +69,25 @@ class Server:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the bound port (of interest when `port` is 0). Raises OSError when the address is taken."""
+        bound = await self.bind(host, port)
+        await self.serve()
+        return bound
+
+    async def bind(self, host: str, port: int) -> int:
+        """Take the address, and let nobody in yet: connections are refused until `serve`. A node that finds its address
+        taken has touched nothing else so far."""
         self._loop = asyncio.get_running_loop()
         self._turn = self._turn or Turn(self._loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
         self._listener = await self._loop.create_server(
-            self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True
+            self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
         )
-        self._schedule_sweep()
         return int(self._listener.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        assert self._listener is not None
+        await self._listener.start_serving()
+        self._schedule_sweep()
 
     async def stop(self, drain_ms: int = 0) -> None:
         """Accept and read no more, let requests in flight be answered for up to `drain_ms`, then close everything."""

@@ -1,0 +1,94 @@
+"""How controllers that were given no cluster id agree on one, at the first start of a cluster.
+
+A controller whose data directory or configuration has an id needs none of this. The others ask all other voters who they
+are (the handshake says it, also while a voter is undecided) and follow three rules:
+
+- A voter **adopts** the id of any voter that has one.
+- Only the voter with the lowest node id **makes** one, and only when every other voter has told this very process that
+  it has none yet.
+- The id is in meta.properties, durably, before it is told to anyone.
+
+So there is never a second id. An id comes into being in one place, and its maker asked everybody first: had there been
+one before, each voter that had taken part in the agreement would still have it (rule three), and would have said so. A
+maker that dies before the id is durable told nobody; one that dies afterwards finds it in its directory. A maker whose
+volume was lost is a voter without an id like any other, and adopts. And if all voters stay up they agree: the lowest hears
+from all, and then all hear from it.
+
+The price: the very first start of a cluster needs every controller, once. What is not covered: volumes that are lost while
+the agreement is still under way, and ids that somebody configures on some of the voters by hand. Both can make two ids;
+a voter that sees two refuses to start and says who has which, and voters of different clusters never answer each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import structlog
+
+from strandline.controller.raft.config import Voter
+from strandline.protocol.doors import new_uuid
+from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.admin import ApiVersionsResponse
+from strandline.protocol.rpc.roll_call import RollCall
+from strandline.storage.checkpoints import uuid_to_text
+
+log = structlog.get_logger()
+
+
+class Agreement:
+    """The decision of one voter without an id. `None` for an id: the voter has none yet."""
+
+    def __init__(self, node_id: int, voter_ids: Sequence[int]) -> None:
+        self.node_id = node_id
+        self._others = sorted(voter_id for voter_id in voter_ids if voter_id != node_id)
+        self.answers: dict[int, str | None] = {}
+        """What each voter said last. Only what was heard by this process: an earlier one's knowledge is not kept."""
+
+    def on_answer(self, voter_id: int, cluster_id: str | None) -> None:
+        if voter_id in self._others:
+            self.answers[voter_id] = cluster_id
+            self._refuse_two()
+
+    def _refuse_two(self) -> None:
+        known = {voter_id: cluster_id for voter_id, cluster_id in sorted(self.answers.items()) if cluster_id is not None}
+        if len(set(known.values())) > 1:
+            who = ", ".join(f"controller {voter_id} to {cluster_id}" for voter_id, cluster_id in known.items())
+            raise UsageError(f"the controllers of controller.quorum.voters belong to different clusters: {who}")
+
+    @property
+    def adopted(self) -> tuple[str, int] | None:
+        """An id that exists already, and a voter that has it."""
+        return next(
+            ((cluster_id, voter_id) for voter_id, cluster_id in sorted(self.answers.items()) if cluster_id is not None), None
+        )
+
+    @property
+    def may_make(self) -> bool:
+        return all(self.node_id < other and other in self.answers and self.answers[other] is None for other in self._others)
+
+    @property
+    def is_decided(self) -> bool:
+        return self.adopted is not None or self.may_make
+
+
+async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random) -> str:
+    """The cluster's id, which the caller makes durable before it tells it to anyone. Waits for as long as it takes."""
+    agreement = Agreement(node_id, [voter.id for voter in voters])
+
+    def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
+        agreement.on_answer(voter_id, answer.cluster_id)
+        return "it has no cluster id yet either" if answer.cluster_id is None else None
+
+    others = [voter for voter in voters if voter.id != node_id]
+    roll_call = RollCall(
+        others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer
+    )
+    await roll_call.run(lambda: agreement.is_decided)
+    if agreement.adopted is not None:
+        cluster_id, teller = agreement.adopted
+        log.info("cluster_id.adopted", node_id=node_id, cluster_id=cluster_id, from_node_id=teller)
+        return cluster_id
+    cluster_id = uuid_to_text(new_uuid(random))
+    log.info("cluster_id.made", node_id=node_id, cluster_id=cluster_id, voters=[voter.id for voter in voters])
+    return cluster_id
