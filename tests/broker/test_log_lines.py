@@ -1,0 +1,146 @@
+"""What a broker writes to its log: whole positions, and never a line per attempt of what fails again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from replica_world import P, World
+from structlog.testing import capture_logs
+
+from strandline.broker import fetcher_shell
+from strandline.broker.fetcher import FetcherCore, FetcherSettings
+from strandline.broker.fetcher_shell import Fetcher
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import FetchPartitionResponse, FetchResponse
+from strandline.storage.disk import DiskError
+
+POSITION = {
+    "topic", "partition", "leader_epoch", "partition_epoch", "log_start_offset", "high_watermark", "log_end_offset",
+}  # fmt: skip
+
+
+def raise_it(error: DiskError) -> None:
+    raise error
+
+
+def core_of(world: World, follower: int) -> FetcherCore:
+    core = FetcherCore(broker_id=follower, broker_epoch=lambda: 1, settings=FetcherSettings(), on_disk_error=raise_it)
+    core.add(world[follower].p)
+    return core
+
+
+def named(lines: list[Any], event: str) -> list[Any]:
+    return [line for line in lines if line["event"] == event]
+
+
+def test_roles_elections_and_the_isr_are_told_with_the_whole_position() -> None:
+    world = World()
+    with capture_logs() as lines:
+        world.topic(epoch=3)
+        world[1].produce("a", acks=1)
+        world.elect(2, isr=(2, 3))
+        world.set_isr(1, 2, 3, at=(2,))
+    assert set(world[1].p.fields) == POSITION
+    about_one = [line for line in lines if line["event"].startswith(("partition.", "isr."))]
+    assert all(line.keys() >= POSITION for line in about_one)
+    led = [(line["leader_epoch"], line["epoch_start_offset"], line["isr"]) for line in named(lines, "partition.became_leader")]
+    assert led == [(3, 0, [1, 2, 3]), (4, 0, [2, 3])]
+    [follows] = [line for line in named(lines, "partition.became_follower") if line["log_end_offset"] == 1]
+    assert (follows["leader_id"], follows["leader_epoch"], follows["high_watermark"]) == (2, 4, 0)
+    assert named(lines, "isr.committed")[-1]["isr"] == [1, 2, 3]
+
+
+def test_a_steady_state_writes_nothing() -> None:
+    """Not per request, not per fetch, not per tick."""
+    world = World()
+    world.topic()
+    world.replicate(2, 1)
+    with capture_logs() as lines:
+        for n in range(20):
+            world[1].produce(f"v{n}", acks=1)
+            world.replicate(2, 1)
+            world.replicate(3, 1)
+            world[1].manager.maybe_shrink_isrs()
+    assert lines == []
+
+
+def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each of ten thousand partitions would be half a second in which nothing is served."""
+    monkeypatch.setattr("strandline.broker.replica_manager.ROLE_LINES_MAX", 0)
+    world = World()
+    with capture_logs() as lines:
+        world.topic()
+    assert named(lines, "metadata.applied")
+    assert not named(lines, "partition.became_leader")
+
+
+def test_a_partition_that_the_leader_refuses_for_minutes_has_one_line_a_minute() -> None:
+    world = World()
+    world.topic(epoch=1)
+    core, now = core_of(world, 2), 0.0
+    asked = 0
+    with capture_logs() as lines:
+        while now < 150:
+            plan = core.plan(now)
+            if plan is not None:
+                asked += 1
+                refused = FetchPartitionResponse(P[0], P[1], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                core.on_response(plan, FetchResponse(0, 0, 7, [refused], [memoryview(b"")]), now)
+            now += 0.01
+    assert asked > 140
+    told = named(lines, "fetcher.partition_delayed")
+    assert len(told) == 3
+    assert told[1]["suppressed"] > 50
+    assert set(told[0]) >= POSITION | {"error", "attempts"}
+
+
+def test_a_fetch_that_is_refused_as_a_whole_for_minutes_has_one_line_a_minute() -> None:
+    world = World()
+    world.topic(epoch=1)
+    core, now = core_of(world, 2), 0.0
+    with capture_logs() as lines:
+        while now < 90:
+            plan = core.plan(now)
+            if plan is not None:
+                core.on_failure(plan, ErrorCode.UNKNOWN_SERVER_ERROR, now)
+            now += 0.01
+    assert len(named(lines, "fetcher.session_lost")) == 2
+
+
+async def test_a_leader_that_is_down_has_no_line_per_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_shell, "RECONNECT_BACKOFF_MS", 1)
+    monkeypatch.setattr(fetcher_shell, "RECONNECT_BACKOFF_MS_MAX", 1)
+    world = World()
+    world.topic(epoch=1)
+    attempts, enough = 0, asyncio.Event()
+
+    async def connect(on_lost: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 100:
+            enough.set()
+        raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "could not connect to broker-1:9092: Connection refused")
+
+    core = core_of(world, 2)
+    fetcher = Fetcher(leader_id=1, broker_id=2, core=core, connect=connect, on_progress=lambda keys: None)
+    with capture_logs() as lines:
+        fetcher.add(world[2].p)
+        await asyncio.wait_for(enough.wait(), 10)
+    fetcher.close()
+    assert [line["event"] for line in lines] == ["fetcher.connect_failed"]
+    assert lines[0]["leader_id"] == 1
+
+
+def test_who_falls_behind_is_told_with_how_far() -> None:
+    world = World()
+    world.topic()
+    world[1].produce("a", acks=1)
+    world.loop.advance(60)
+    with capture_logs() as lines:
+        world[1].manager.maybe_shrink_isrs()
+    lags = named(lines, "isr.member_lags")
+    assert [(line["broker_id"], line["fetch_offset"]) for line in lags] == [(2, -1), (3, -1)]
+    assert all(line["behind_ms"] == 60_000 for line in lags)
+    assert named(lines, "isr.proposed")[0]["proposed_isr"] == [1]

@@ -1,0 +1,151 @@
+"""Every log call in the code against docs/logs.md: one style of event names, one name per field, whole positions.
+
+Whoever greps a log at night must be able to rely on it. The page is what operators read, so it is the list.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from strandline.protocol.log_limits import Suppressed
+from strandline.storage.log import Log, LogConfig, TailBudget
+from strandline.storage.memory_files import MemoryFiles
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("protocol", "storage", "controller", "broker", "client", "strandline")
+PAGE = (ROOT / "docs" / "logs.md").read_text()
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
+LOGGERS = ("log", "logger")
+
+POSITION = {"topic", "partition", "leader_epoch", "log_start_offset", "high_watermark", "log_end_offset"}
+EXPANDED = {"told": {"suppressed", "suppressed_others"}, **dict.fromkeys(("self", "partition", "log"), POSITION)}
+"""`**x.fields`: what it stands for, by the last name before `.fields`. Held against the real things below."""
+ABOUT_A_PARTITION = ("partition.", "isr.", "log.")
+
+
+class Call(NamedTuple):
+    place: str
+    room: str
+    event: ast.expr
+    keywords: list[ast.keyword]
+
+    @property
+    def name(self) -> str:
+        return str(self.event.value) if isinstance(self.event, ast.Constant) else ""
+
+    @property
+    def fields(self) -> set[str]:
+        named = {keyword.arg for keyword in self.keywords if keyword.arg is not None}
+        return named.union(*(EXPANDED[e] for e in self.expansions if e in EXPANDED))
+
+    @property
+    def expansions(self) -> list[str]:
+        return [expansion(keyword.value) for keyword in self.keywords if keyword.arg is None]
+
+
+def expansion(node: ast.expr) -> str:
+    """Of `**self.partition.fields`: `partition`. Anything else than `**<...>.fields` cannot be read here, nor by you."""
+    if not (isinstance(node, ast.Attribute) and node.attr == "fields"):
+        return f"**{ast.unparse(node)}"
+    return ast.unparse(node.value).rsplit(".", 1)[-1]
+
+
+def calls_in(source: str, place: str) -> Iterator[Call]:
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
+            continue
+        if ast.unparse(node.func.value).rsplit(".", 1)[-1] in LOGGERS:
+            event = node.args[0] if len(node.args) == 1 else ast.Constant(None)
+            yield Call(f"{place}:{node.lineno}", place.split("/")[0], event, node.keywords)
+
+
+def all_calls() -> list[Call]:
+    files = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return [call for path in files for call in calls_in(path.read_text(), str(path.relative_to(ROOT)))]
+
+
+CALLS = all_calls()
+
+
+def names_in(heading: str) -> set[str]:
+    """The names in the first column of the table under a heading of the page."""
+    section = PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+EVENTS, FIELDS = names_in("Events"), names_in("Fields")
+
+
+def complaints(call: Call) -> list[str]:
+    """What is wrong with one call."""
+    found = []
+    if not re.fullmatch(r"[a-z_]+\.[a-z_]+", call.name):
+        found.append(f"the event is not a constant of the form whom.what_happened: {ast.unparse(call.event)}")
+    elif call.name not in EVENTS:
+        found.append(f"the event {call.name} is not in docs/logs.md")
+    found += [f"the field {name} is not in docs/logs.md" for name in sorted(call.fields - FIELDS)]
+    found += [f"{name}: write the fields out, or give the object a `fields`" for name in call.expansions if name not in EXPANDED]
+    missing = {"topic", "partition", "leader_epoch"} - call.fields
+    about_one = call.name.startswith(ABOUT_A_PARTITION) or "partition" in call.fields
+    if about_one and missing & ({"topic", "partition"} if call.room == "client" else missing) and call.name != EXEMPT:
+        found.append(f"a line about a partition without {', '.join(sorted(missing))}")
+    return found
+
+
+EXEMPT = "alter_partition.callback_failed"
+"""It knows the topic's id alone."""
+
+
+def test_there_are_calls_to_look_at() -> None:
+    assert len([call for call in CALLS if call.room in ("broker", "controller")]) > 60
+
+
+def test_every_line_keeps_the_rules_of_the_page() -> None:
+    wrong = [f"{call.place}: {complaint}" for call in CALLS for complaint in complaints(call)]
+    assert wrong == []
+
+
+def test_the_page_lists_no_event_and_no_field_that_is_gone() -> None:
+    assert sorted(EVENTS - {call.name for call in CALLS}) == []
+    by_the_processors = {"timestamp", "level", "node", "event", "exception"}
+    used = set().union(*(call.fields for call in CALLS)) | by_the_processors | {"partition_epoch"}
+    assert sorted(FIELDS - used) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('log.info("node_started")', "whom.what_happened"),
+        ('log.info(f"partition.{what}")', "whom.what_happened"),
+        ('log.info("partition.came_and_went", **partition.fields)', "not in docs/logs.md"),
+        ('log.info("broker.fenced", broker=1)', "field broker is not"),
+        ('log.info("isr.committed", **partition.fields, leo=1)', "field leo is not"),
+        ('log.info("isr.committed", **facts)', "write the fields out"),
+        ('log.info("isr.committed", topic=t, partition=0)', "without leader_epoch"),
+        ('log.info("broker.fenced", partition=0)', "without leader_epoch, topic"),
+    ],
+)
+def test_a_line_that_breaks_a_rule_is_found(line: str, complaint: str) -> None:
+    [call] = calls_in(line, "broker/x.py")
+    assert complaint in "; ".join(complaints(call))
+
+
+def test_a_log_gives_its_whole_position() -> None:
+    files = MemoryFiles()
+    files.make_dirs("/data/orders-0")
+    arguments = {"topic": "orders", "partition": 0, "topic_id": bytes(16), "config": LogConfig(), "budget": TailBudget()}
+    log = Log.open(files, "/data/orders-0", clean_shutdown=True, now_ms=0, **arguments)  # type: ignore[arg-type]
+    assert set(log.fields) == POSITION
+    assert log.fields["topic"] == "orders"
+
+
+def test_what_was_left_out_is_said_under_these_names() -> None:
+    assert set(Suppressed(1, 1).fields) == EXPANDED["told"]
+    assert Suppressed(0, 0).fields == {}
