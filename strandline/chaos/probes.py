@@ -1,0 +1,154 @@
+"""Raw requests to one certain broker: what a producer does that holds it for the leader, whatever the metadata says.
+
+A client of ours would ask for metadata and go to the new leader; these requests go where they are sent. A probe's record
+is part of the history: what may have been written must not be taken for something that nobody sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from strandline.chaos.picture import Picture
+from strandline.chaos.watch import Peer
+from strandline.client.encoding import encode_values
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.messages.data import (
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from strandline.testing.history import History
+
+SERVER_TIMEOUT_MS = 2000
+"""How long the broker may wait for the high watermark before it has to answer REQUEST_TIMED_OUT."""
+ANSWER_TIMEOUT_MS = 120_000
+"""Longer than any pause: what was sent to a broker that stands still is answered when it goes on."""
+PARTITION = 0
+ACKS = {"all": -1, "1": 1}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one raw produce request. `code` None: no answer came, or the connection broke."""
+
+    value: bytes
+    code: ErrorCode | None
+    offset: int = -1
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.code == ErrorCode.NONE
+
+    @property
+    def text(self) -> str:
+        return "connection lost" if self.code is None else "acknowledged" if self.is_acknowledged else self.code.name
+
+
+class Prober:
+    """Sends raw requests to one broker, one by one or all the time."""
+
+    _numbers = 0
+
+    def __init__(self, peer: Peer, picture: Picture, history: History, acks: str) -> None:
+        Prober._numbers += 1
+        self.name = f"probe-{Prober._numbers}"
+        self.peer = peer
+        self.answers: list[Answer] = []
+        self._picture = picture
+        self._history = history
+        self._acks = acks
+        self._sent = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._pending: set[asyncio.Task[Answer]] = set()
+
+    @property
+    def sent(self) -> int:
+        return self._sent
+
+    def start(self, every_s: float) -> None:
+        self._sending = asyncio.create_task(self._send_always(every_s))
+
+    async def stop(self, within_s: float) -> int:
+        """No more requests; returns how many have no answer after the bound."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        left: set[asyncio.Task[Answer]] = set()
+        if self._pending:
+            _, left = await asyncio.wait(self._pending, timeout=within_s)
+        self.peer.close()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
+
+    async def _send_always(self, every_s: float) -> None:
+        while True:
+            task = asyncio.create_task(self.send())
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+            await asyncio.sleep(every_s)
+
+    async def send(self) -> Answer:
+        """One record in one request."""
+        self._sent += 1
+        value = f"{self.name}/{self._sent}".encode()
+        send = self._history.invoke(self.name, PARTITION, value)
+        batch = encode_values([value], time.time_ns() // 1_000_000, -1, -1, -1)
+        where = ProducePartition(self._picture.topic_id, PARTITION)
+        # The decoded request holds the records; what is sent has them behind the message.
+        request = ProduceRequest(None, ACKS[self._acks], SERVER_TIMEOUT_MS, [where], [])
+        try:
+            response = await self.peer.ask(
+                apis.PRODUCE, request, ProduceResponse, records=[[batch]], timeout_ms=ANSWER_TIMEOUT_MS
+            )
+            (part,) = response.partitions
+            answer = Answer(value, to_code(part.error_code), part.base_offset)
+        except BrokerError as e:
+            answer = Answer(value, None if e.code == ErrorCode.NETWORK_EXCEPTION else e.code)
+        if answer.is_acknowledged and self._acks == "all":
+            send.ok(answer.offset)
+        elif answer.code == ErrorCode.NOT_ENOUGH_REPLICAS:
+            send.fail()  # the one refusal that comes for certain before the append
+        else:
+            send.info()
+        self.answers.append(answer)
+        return answer
+
+
+async def high_watermark(peer: Peer, picture: Picture, partition: int) -> int:
+    """The leader's; BrokerError when it is not to be had."""
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsPartition(picture.topic_id, partition, -1, LATEST_TIMESTAMP)])
+    response = await peer.ask(apis.LIST_OFFSETS, request, ListOffsetsResponse)
+    (part,) = response.partitions
+    if part.error_code:
+        raise BrokerError(to_code(part.error_code))
+    return part.offset
+
+
+@dataclass(slots=True)
+class ReplicaEnd:
+    """What a follower itself says about its log."""
+
+    reaches: bool
+    """Its log end is at or beyond the offset that was asked for."""
+    high_watermark: int = field(default=-1)
+
+
+async def replica_end(peer: Peer, picture: Picture, partition: int, offset: int) -> ReplicaEnd:
+    """Ask a follower as a consumer does (KIP-392): it refuses an offset that its log has not reached yet."""
+    where = FetchPartition(picture.topic_id, partition, -1, offset, -1, 0, 1)
+    request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where])
+    response = await peer.ask(apis.FETCH, request, FetchResponse)
+    if response.error_code:
+        raise BrokerError(to_code(response.error_code))
+    (part,) = response.partitions
+    return ReplicaEnd(not part.error_code, part.high_watermark)

@@ -1,0 +1,26 @@
+"""The one way in: a scenario, a driver, and somebody who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from strandline.chaos.drivers import Driver
+from strandline.chaos.report import Report
+from strandline.chaos.runner import Run, Say
+from strandline.chaos.scenario import Scenario
+
+
+async def run_scenario(scenario: Scenario, driver: Driver, say: Say = lambda event: None) -> Report:
+    """Open the cluster, run, leave it whole. SIGTERM is taken as Ctrl-C is: what was broken is mended first."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await driver.open(scenario)
+        try:
+            return await Run(scenario, driver, say).run()
+        finally:
+            await driver.close()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,142 @@
+"""The conditions of `wait`: each is looked at again and again until it holds or its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from strandline.chaos import probes
+from strandline.chaos.load import until
+from strandline.chaos.picture import CONTROLLER
+from strandline.chaos.report import SEEN
+from strandline.chaos.scenario import Step
+from strandline.chaos.watch import Peer
+from strandline.protocol.errors import BrokerError
+
+if TYPE_CHECKING:
+    from strandline.chaos.runner import Run
+
+REFILL_POLL_S = 0.02
+
+
+class Waits:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def wait(self, step: Step) -> None:
+        await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
+
+    async def in_sync(self, within_s: float) -> None:
+        """Every replica in its ISR, every broker that was away registered anew, every controller with the others."""
+        picture, run = self._run.watch.picture, self._run
+        down = set(run.ids(run.broken.names("down")))
+
+        def registered() -> bool:
+            away = {i: e for i, e in run.epochs_before.items() if i in self._restarted()}
+            return all(picture.broker_epochs.get(i, -1) > epoch for i, epoch in away.items() if i not in down)
+
+        def holds() -> bool:
+            return picture.is_whole and registered() and picture.controller >= 0 and not picture.voters_behind
+
+        await until(holds, "all replicas are in sync and all controllers follow", within_s)
+
+    def _restarted(self) -> set[int]:
+        """Brokers that were killed or stopped in this run."""
+        ended = [name for fault in self._run.report.faults if fault.do in ("kill", "stop") for name in fault.nodes]
+        return set(self._run.ids(ended))
+
+    async def _in_sync(self, step: Step) -> None:
+        await self.in_sync(step["within_s"])
+
+    async def _progress(self, step: Step) -> None:
+        await self._run.load.progress(step["records"], step["within_s"])
+
+    async def _seconds(self, step: Step) -> None:
+        await asyncio.sleep(step["seconds"])
+
+    async def _leader_moved(self, step: Step) -> None:
+        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["away_from"])))
+
+        def moved() -> bool:
+            return all(p.leader >= 0 and p.leader not in ids for p in picture.partitions.values())
+
+        await until(moved, "other brokers lead", step["within_s"])
+
+    async def _controller_moved(self, step: Step) -> None:
+        picture, names = self._run.watch.picture, self._run.who(step["away_from"])
+        ids = self._run.ids(names, CONTROLLER)
+        await until(lambda: picture.controller not in ids, "another controller is active", step["within_s"])
+
+    async def _left_isr(self, step: Step) -> None:
+        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["target"])))
+
+        def left() -> bool:
+            return all(not ids & set(p.isr) or ids >= set(p.isr) for p in picture.partitions.values())
+
+        await until(left, "they are out of the ISRs", step["within_s"])
+
+    async def _isr_is(self, step: Step) -> None:
+        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["target"])))
+        await until(lambda: set(picture.partitions[0].isr) == ids, f"the ISR is {sorted(ids)}", step["within_s"])
+
+    async def _ended(self, step: Step) -> None:
+        """By themselves: from now on they are down."""
+        run = self._run
+        for name in run.who(step["target"]):
+
+            async def ended(name: str = name) -> bool:
+                return not (await run.driver.ending(name)).is_running
+
+            await until(ended, f"{name} ended", step["within_s"])
+            run.broken.add("down", [name])
+            run.tell(SEEN, f"{name} ended by itself, exit code {(await run.driver.ending(name)).exit_code}")
+
+    # -- a replica that starts from nothing
+
+    async def _refilled(self, step: Step) -> None:
+        """Whenever it is seen in an ISR, its log has to reach the high watermark that the leader had before.
+
+        The order of asking makes this exact: first the leader's high watermark, then whether the replica is in the ISR,
+        then the replica itself. It is in the ISR from some moment on; from then on the high watermark does not pass its
+        log end, and before then it was not in.
+        """
+        run = self._run
+        (name,) = run.who(step["target"])
+        member = run.driver.member(name)
+        replica = Peer(member)
+        leaders = {m.id: Peer(m) for m in run.driver.brokers}
+        counts = {"behind": 0, "too early": 0}
+
+        async def look() -> bool:
+            states = [await self._look(p, member.id, replica, leaders, counts) for p in sorted(run.watch.picture.partitions)]
+            if all(states):
+                return True
+            await asyncio.sleep(REFILL_POLL_S)
+            return False
+
+        try:
+            await until(look, f"{name} is in every ISR", step["within_s"])
+        finally:
+            for peer in (replica, *leaders.values()):
+                peer.close()
+        ok = counts["behind"] > 0 and not counts["too early"]
+        seen = f"seen {counts['behind']} times behind and outside the ISR, {counts['too early']} times behind and inside"
+        run.claim(step.number, f"{name} joins an ISR only when it has caught up", ok, seen)
+
+    async def _look(
+        self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], counts: dict[str, int]
+    ) -> bool:
+        """Is it in the ISR of this partition?"""
+        picture = self._run.watch.picture
+        try:
+            goal = await probes.high_watermark(leaders[picture.partitions[partition].leader], picture, partition)
+        except (BrokerError, KeyError):
+            return False
+        is_in_isr = replica_id in picture.partitions[partition].isr
+        try:
+            end = await probes.replica_end(replica, picture, partition, goal)
+        except BrokerError:
+            return False
+        if not end.reaches:
+            counts["too early" if is_in_isr else "behind"] += 1
+        return is_in_isr and end.reaches

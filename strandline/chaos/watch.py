@@ -1,0 +1,124 @@
+"""Watches a cluster from outside, over the brokers' client listeners: one connection per broker, asked again and again.
+
+Every broker is asked, since any of them may be dead, stand still, or be cut off and tell what once was; `Picture` finds
+the newest account. Changes are told as they are seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
+from typing import TypeVar
+
+from strandline.chaos.picture import Change, Member, PartitionState, Picture
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.frames import Records
+from strandline.protocol.messages.admin import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopicRequest,
+)
+from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.connection import Connection
+
+TOPIC_POLL_S, CLUSTER_POLL_S = 0.03, 0.1
+ASK_TIMEOUT_MS = 1000
+SILENT_MS = 2000
+"""A voter that has not fetched for so long is not counted as there."""
+
+R = TypeVar("R", bound=Message)
+
+
+class Peer:
+    """One broker, asked over a connection that is made anew after each failure."""
+
+    def __init__(self, member: Member, client_id: str = "chaos") -> None:
+        self.member = member
+        self._client_id = client_id
+        self._connection: Connection | None = None
+
+    async def ask(
+        self, api_key: int, body: Message, kind: type[R], *, records: Records | None = None, timeout_ms: int = ASK_TIMEOUT_MS
+    ) -> R:
+        """The answer, or BrokerError."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            member = self.member
+            connection = self._connection = await Connection.connect(
+                member.host, member.port, client_id=self._client_id, connect_timeout_ms=ASK_TIMEOUT_MS
+            )
+        answer = await connection.request(api_key, body, records, timeout_ms=timeout_ms)
+        assert isinstance(answer, kind)
+        return answer
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class Watch:
+    def __init__(self, brokers: Sequence[Member], topic: str, on_change: Callable[[Change], None]) -> None:
+        self.picture = Picture()
+        self._topic = topic
+        self._on_change = on_change
+        self._looks = (
+            (self._look_at_topic, TOPIC_POLL_S),
+            (self._look_at_quorum, CLUSTER_POLL_S),
+            (self._look_at_brokers, CLUSTER_POLL_S),
+        )
+        # Each look has a connection of its own: one that waits for the controllers must not hold up the others.
+        self._peers = [Peer(member) for member in brokers for _ in self._looks]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for peer, (look, pause_s) in zip(self._peers, cycle(self._looks), strict=False):
+            self._tasks.append(asyncio.create_task(self._repeat(look, peer, pause_s)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for peer in self._peers:
+            peer.close()
+
+    async def _repeat(self, look: Callable[[Peer], Awaitable[None]], peer: Peer, pause_s: float) -> None:
+        while True:
+            try:
+                await look(peer)
+            except BrokerError:
+                pass  # dead, standing still, on its way: another one tells
+            await asyncio.sleep(pause_s)
+
+    async def _look_at_topic(self, peer: Peer) -> None:
+        answer = await peer.ask(apis.METADATA, MetadataRequest([MetadataTopicRequest(self._topic)]), MetadataResponse)
+        for topic in answer.topics:
+            if topic.partitions:
+                self.picture.topic_id = topic.topic_id
+            for p in topic.partitions:
+                state = PartitionState(p.leader_id, p.leader_epoch, p.partition_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes))
+                self._tell(self.picture.on_partition(p.partition, state))
+
+    async def _look_at_quorum(self, peer: Peer) -> None:
+        answer = await peer.ask(apis.DESCRIBE_QUORUM, DescribeQuorumRequest(), DescribeQuorumResponse)
+        if not answer.error_code:
+            behind = [
+                v.replica_id
+                for v in answer.current_voters
+                if v.log_end_offset < answer.high_watermark or not 0 <= v.last_fetch_age_ms < SILENT_MS
+            ]
+            self._tell(self.picture.on_quorum(answer.leader_id, answer.leader_epoch, behind))
+
+    async def _look_at_brokers(self, peer: Peer) -> None:
+        answer = await peer.ask(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse)
+        if not answer.error_code:
+            for broker in answer.brokers:
+                self._tell(self.picture.on_broker(broker.broker_id, broker.broker_epoch))
+
+    def _tell(self, change: Change | None) -> None:
+        if change is not None:
+            self._on_change(change)

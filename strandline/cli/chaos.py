@@ -1,0 +1,141 @@
+"""`strandline chaos`: a scenario of faults under load, told as it happens, with a verdict."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import UNHEALTHY, Json, new_app, parse_settings, print_json, print_table, run
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.chaos.drivers import Driver
+    from strandline.chaos.report import Event, Report
+    from strandline.chaos.scenario import Scenario
+
+app = new_app("Run a scenario of faults under load, or list the scenarios.")
+
+SCENARIOS = Path("deploy/chaos")
+
+
+@app.command("list")
+def list_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the scenario files are.")] = SCENARIOS, json: Json = False
+) -> None:
+    """List the scenarios of a folder with their titles."""
+    from strandline.chaos.scenario import load_scenario
+
+    files = sorted(folder.glob("*.toml"))
+    if not files:
+        raise UsageError(f"there are no scenario files (*.toml) in {folder}")
+    scenarios = [(file, load_scenario(file)) for file in files]
+    if json:
+        rows: list[dict[str, Any]] = [
+            {"file": str(f), "title": s.title, "why": s.why, "requires": s.requires, "parameters": s.parameters}
+            for f, s in scenarios
+        ]
+        print_json({"scenarios": rows})
+    else:
+        print_table(("file", "title", "requires"), [(f, s.title, ", ".join(s.requires)) for f, s in scenarios])
+
+
+@app.command("run")
+def run_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as deploy/chaos/kill-leader.toml.")],
+    compose: Annotated[
+        Path | None, typer.Option(metavar="PROJECT_DIR", help="Against the running compose project of this folder.")
+    ] = None,
+    local: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Against the cluster that `strandline up --data DIR` runs.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="The compose project's name, where a folder has several.")] = None,
+    repeat: Annotated[int, typer.Option(help="How often, with min, median and max of the longest gap.", min=1)] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=NUMBER", help="A parameter of the scenario; may be given several times."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a scenario under a steady load with acks=all and judge what the clients saw. Without --compose or --local it
+    starts a cluster of its own. The cluster is left whole, also after Ctrl-C. Exit code 3 when the verdict is bad."""
+    from strandline.chaos.report import summary
+    from strandline.chaos.scenario import load_scenario
+
+    if compose is not None and local is not None:
+        raise UsageError("--compose and --local exclude each other")
+    scenario = load_scenario(file, parse_settings(settings))
+    print(f"{scenario.title}\n{scenario.why}\n", file=sys.stderr)
+    reports = []
+    for number in range(1, repeat + 1):
+        if repeat > 1:
+            print(f"-- run {number} of {repeat}", file=sys.stderr)
+        with ExitStack() as stack:
+            report = run(_one(scenario, _driver(compose, local, project, stack)))
+        reports.append(report)
+        if not json:
+            _print(report)
+    if json:
+        print_json(reports[0].to_json() if repeat == 1 else {**summary(reports), "reports": [r.to_json() for r in reports]})
+    elif repeat > 1:
+        gaps = summary(reports)["longest_gap_ms"]
+        print(f"longest gap of {repeat} runs: min {gaps['min']:.0f} ms, median {gaps['median']:.0f} ms, max {gaps['max']:.0f} ms")
+    if not all(r.good for r in reports):
+        raise typer.Exit(UNHEALTHY)
+
+
+def _driver(compose: Path | None, local: Path | None, project: str | None, stack: ExitStack) -> Driver:
+    if compose is not None:
+        from strandline.chaos.compose import ComposeProject
+
+        return ComposeProject(compose, project)
+    from strandline.chaos.local import OwnCluster, RunningCluster
+
+    if local is not None:
+        return RunningCluster(local)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="strandline-chaos-", ignore_cleanup_errors=True))
+    return OwnCluster(Path(folder))
+
+
+async def _one(scenario: Scenario, driver: Driver) -> Report:
+    from strandline.chaos.run import run_scenario
+
+    return await run_scenario(scenario, driver, _say)
+
+
+MARKS = {"step": ">", "seen": " ", "claim": " ", "note": "#", "problem": "!"}
+
+
+def _say(event: Event) -> None:
+    print(f"{event.at_s:8.3f} s {MARKS[event.kind]} {event.text}", file=sys.stderr, flush=True)
+
+
+def _print(report: Report) -> None:
+    for problem in report.problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    by_fault = [(f"gap after: {f.do} {', '.join(f.nodes)}", f"{f.gap_ms:.0f} ms") for f in report.faults]
+    rows = [
+        (
+            "records sent / acknowledged / failed",
+            f"{report.records_sent} / {report.records_acknowledged} / {report.records_failed}",
+        ),
+        ("records read", report.records_read),
+        ("lost / doubled / reordered", f"{report.records_lost} / {report.records_doubled} / {report.records_reordered}"),
+        ("other anomalies", report.other_anomalies),
+        ("replica logs compared / different", f"{report.replicas_compared} / {report.replicas_different}"),
+        ("claims held", f"{sum(c['ok'] for c in report.claims)} of {len(report.claims)}"),
+        *by_fault,
+        ("longest gap before any fault", f"{report.steady_gap_ms:.0f} ms"),
+        ("longest gap without any partition", f"{report.whole_topic_gap_ms:.0f} ms"),
+    ]
+    print_table(("what", "result"), rows)
+    goal = "" if report.gap_goal_ms is None else f" (expected: at most {report.gap_goal_ms:.0f} ms)"
+    print(
+        f"{report.records_acknowledged} acknowledged, {report.records_lost} lost, {report.records_doubled} doubled, "
+        f"{report.records_reordered} reordered; longest gap {report.longest_gap_ms:.0f} ms{goal}: "
+        f"{'all is well' if report.good else 'NOT well'}"
+    )
