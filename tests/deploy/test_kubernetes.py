@@ -255,7 +255,7 @@ def test_a_pod_runs_as_the_images_user_without_any_privilege(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_log_directory_lies_on_the_volume_but_is_not_its_root(role: str) -> None:
-    """A fresh ext4 has a lost+found in its root, and a log directory with unknown content is refused."""
+    """The root of a volume belongs to its file system: a fresh ext4 has a lost+found there."""
     (mount,) = container(role)["volumeMounts"]
     (claim,) = one("StatefulSet", role)["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == mount["name"]
