@@ -21,8 +21,9 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.dial import dial
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import describe_connect_error, refusal_of_all, tune_socket
+from strandline.protocol.rpc.sockets import describe_connect_error, tune_socket
 
 log = structlog.get_logger()
 
@@ -109,22 +110,20 @@ class Connection(asyncio.BufferedProtocol):
         """Open a connection, or raise NETWORK_EXCEPTION, whose cause is what the system said (`ConnectionRefusedError`: nobody
         listens there, at none of the host's addresses). `on_lost` is called once, whoever closed it, after every pending
         request was told; its argument is None when it was closed on purpose, by us."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(
-                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost), host, port
+                connection = await dial(
+                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost),
+                    host,
+                    port,
+                    drop=lambda late: late._drop(),
                 )
         except TimeoutError as e:
             raise BrokerError(
                 ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: no answer within {connect_timeout_ms} ms"
             ) from e
         except (OSError, UnicodeError) as e:
-            cause = refusal_of_all(e) or e
-            try:
-                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, cause)) from cause
-            finally:
-                del cause  # its traceback leads back to this frame
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, e)) from e
         return connection
 
     @property
@@ -181,6 +180,11 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self.closed = True
             self._transport.close()
+
+    def _drop(self) -> None:
+        """Nobody has been given it: nobody is told of its end."""
+        self._on_lost = None
+        self.close()
 
     # -- asyncio's callbacks ------------------------------------------------------------------------------------------
 

@@ -141,6 +141,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_turn",
         "client_id",
         "closed",
+        "closed_by_peer",
         "id",
         "last_received_at",
         "listener_name",
@@ -162,6 +163,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """For the owner: for example which broker this is."""
         self.closed = False
         """Set before the transport is told, so that late answers stop here."""
+        self.closed_by_peer = False
+        """The peer's FIN or RST came: its host was there a moment ago, and whoever held the connection let go of it."""
         self._transport: asyncio.Transport
         self._reader = FrameReader(server.limits.max_frame_bytes, server._scratch)
         self._in_flight = 0
@@ -199,6 +202,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         tune_socket(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed and isinstance(exc, (ConnectionResetError, BrokenPipeError)):
+            self.closed_by_peer = True
         self.closed = True
         self._out.clear()
         self._server._on_connection_lost(self)
@@ -215,6 +220,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer will send no more: it gets the answers that are ready, and parked ones are dropped with it."""
+        self.closed_by_peer = not self.closed
         self._flush()
         return False
 

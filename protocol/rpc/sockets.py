@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import re
 import resource
 import socket
 import sys
@@ -68,14 +66,11 @@ def describe_connect_error(host: str, port: int, e: Exception) -> str:
     return f"could not connect to {host}:{port}: {describe_os_error(e)}"
 
 
-def refusal_of_all(e: Exception) -> ConnectionRefusedError | None:
-    """The refusal, when every address of a host refused. Where a host has several, the event loops join what each of them
-    said into one error without a number (`Multiple exceptions: [Errno 111] ..., [Errno 111] ...`)."""
-    if isinstance(e, OSError) and e.errno is None:
-        numbers = re.findall(r"\[Errno (\d+)\]", str(e))
-        if numbers and all(int(number) == errno.ECONNREFUSED for number in numbers):
-            return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-    return None
+def describe_bind_error(host: str, port: int, e: OSError) -> str:
+    """Why a server cannot listen. The event loops put their own words around the system's."""
+    if isinstance(e, socket.gaierror):
+        return f"cannot listen on {host}:{port}: cannot resolve {host} ({describe_os_error(e)})"
+    return f"cannot listen on {host}:{port}: {describe_os_error(e)}"
 
 
 def open_files_max() -> int:
