@@ -108,3 +108,8 @@ def _console(environment: Mapping[str, str]) -> structlog.dev.ConsoleRenderer:
     # Colours are for a terminal; https://no-color.org is heard.
     colors = _is_terminal() and not environment.get("NO_COLOR")
     return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+
+
+def silence() -> None:
+    """For a command that says in its own words what went wrong."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50), cache_logger_on_first_use=False)

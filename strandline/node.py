@@ -26,7 +26,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from strandline import logs
 from strandline.observe.health import Health
@@ -233,7 +233,7 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def run(role: str, config: str | None, settings: Sequence[str] = (), *, stop_with_parent: bool = False) -> int:
+def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_parent: bool = False) -> int:
     """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
     _prepare_to_be_process_one()
     logs.configure(node=role, environment=os.environ)
@@ -282,28 +282,37 @@ def complain(name: str, text: str, event: str) -> int:
 USAGE = "usage: python -m strandline.node broker|controller [--config FILE] [--set KEY=VALUE]... [--stop-with-parent]"
 
 
-def main(arguments: Sequence[str]) -> int:
-    words = list(arguments)
-    role = words.pop(0) if words else ""
-    config, settings, stop_with_parent = None, [], False
-    if role not in ROLES:
-        _usage()
-    while words:
-        word = words.pop(0)
-        if word == "--stop-with-parent":
+class Arguments(NamedTuple):
+    config: str | None
+    settings: list[str]
+    stop_with_parent: bool
+
+
+def parse(words: Sequence[str]) -> Arguments | None:
+    """What comes behind the role on the command line; None for what cannot be understood."""
+    config, settings, stop_with_parent = os.environ.get("STRANDLINE_CONFIG") or None, [], False
+    rest = list(words)
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if option == "--stop-with-parent" and not equals:
             stop_with_parent = True
-        elif word == "--config" and words:
-            config = words.pop(0)
-        elif word == "--set" and words:
-            settings.append(words.pop(0))
+            continue
+        if option not in ("--config", "--set") or not (equals or rest):
+            return None
+        value = value if equals else rest.pop(0)
+        if option == "--config":
+            config = value
         else:
-            _usage()
-    return run(role, config, settings, stop_with_parent=stop_with_parent)
+            settings.append(value)
+    return Arguments(config, settings, stop_with_parent)
 
 
-def _usage() -> NoReturn:
-    print(USAGE, file=sys.stderr)
-    raise SystemExit(2)
+def main(words: Sequence[str]) -> int:
+    arguments = parse(words[1:])
+    if not words or words[0] not in ROLES or arguments is None:
+        print(USAGE, file=sys.stderr)
+        return 2
+    return run(words[0], *arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""`strandline health`: one question, answered by the exit code. Without a target it is asked by `probe.py` alone, without
+this module; here are the two that speak the protocol.
+
+A broker is asked for its own picture of the cluster: whether it is unfenced in it, and knows an active controller. The
+cluster is asked through any broker: every broker, the controller, and every partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline import logs
+from strandline.cli import probe
+from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, run
+from strandline.cli.probe import Verdict
+from strandline.protocol.errors import BrokerError, PeerError, StrandlineError, UsageError
+
+if TYPE_CHECKING:
+    from strandline.client import Admin, BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
+    from strandline.protocol.messages.admin import DescribeClusterResponse
+
+app = new_app()
+
+PARTITIONS_TOLD = 10
+"""So many troubled partitions of a kind are named; the rest is counted."""
+
+
+Broker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask this broker, by its client or HTTP address.")]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the answer.", min=0.001, max=86_400)]
+
+
+@app.command()
+def health(
+    broker: Broker = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Ask about the whole cluster, by --bootstrap.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = 2,
+    json: Json = False,
+) -> None:
+    """Say whether a node, or the whole cluster, is healthy: exit code 0, or 3 when it is not or cannot be reached.
+
+    Without options this node is asked over HTTP, at STRANDLINE_HTTP_LISTENER or 127.0.0.1:8092.
+    """
+    if broker is not None and cluster:
+        raise UsageError("--broker asks about one broker and --cluster about all; give one of them")
+    logs.silence()
+    if cluster:
+        verdict = run(_ask_cluster(bootstrap, timeout))
+    elif broker is not None:
+        host, port = probe.split_address(broker, "--broker")
+        verdict = run(_ask_broker(host, port, timeout))
+    else:
+        verdict = probe.ask_node(probe.own_address(os.environ.get(probe.LISTENER)), timeout)
+    raise typer.Exit(probe.tell(verdict, as_json=json))
+
+
+# -- a broker ---------------------------------------------------------------------------------------------------------
+
+
+async def _ask_broker(host: str, port: int, timeout_s: float) -> Verdict:
+    from strandline.protocol import apis
+    from strandline.protocol.messages.admin import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        DescribeClusterRequest,
+        DescribeClusterResponse,
+    )
+    from strandline.protocol.rpc.connection import Connection
+
+    address = probe.join_address(host, port)
+    timeout_ms = max(1, int(timeout_s * 1000))
+    connection = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            connection = await Connection.connect(host, port, client_id="health", connect_timeout_ms=timeout_ms)
+            who = await connection.request(apis.API_VERSIONS, ApiVersionsRequest(), timeout_ms=timeout_ms)
+            assert isinstance(who, ApiVersionsResponse)
+            if who.role != "broker":
+                raise UsageError(f"--broker: {address} is {who.role}-{who.node_id}, no broker; ask it by its HTTP address")
+            picture = await connection.request(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_ms=timeout_ms)
+            assert isinstance(picture, DescribeClusterResponse)
+    except TimeoutError:
+        return Verdict(False, address, [f"no answer from {address} within {timeout_s:g} s"])
+    except (BrokerError, PeerError) as e:
+        if connection is None:
+            return Verdict(False, address, [getattr(e, "message", None) or str(e)])
+        # It listens, and does not speak the protocol: it may be an HTTP address.
+        return await asyncio.to_thread(probe.ask_node, address, timeout_s)
+    finally:
+        if connection is not None:
+            connection.close()
+    return _judge_broker(address, who.node_id, picture)
+
+
+def _judge_broker(address: str, broker_id: int, picture: DescribeClusterResponse) -> Verdict:
+    node = f"broker-{broker_id}"
+    me = next((b for b in picture.brokers if b.broker_id == broker_id), None)
+    known, unfenced, led = me is not None, me is not None and not me.is_fenced, picture.controller_id >= 0
+    checks = [
+        _check("registered", known, "its own metadata knows it" if known else "its own metadata does not know it"),
+        _check("unfenced", unfenced, "as its own metadata says" if unfenced else "it is fenced"),
+        _check("controller", led, f"follows controller {picture.controller_id}" if led else "knows no active controller"),
+    ]
+    facts = {"status": "ready" if known and unfenced and led else "not ready", "node": node, "role": "broker", "checks": checks}
+    return probe.judge_node(address, facts)
+
+
+def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
+    return {"name": name, "ok": ok, "detail": detail}
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+async def _ask_cluster(bootstrap: str, timeout_s: float) -> Verdict:
+    from strandline.client import Admin
+
+    timeout_ms = max(1, int(timeout_s * 1000))
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            Admin(bootstrap_servers=bootstrap, connect_timeout_ms=timeout_ms // 2 + 1) as admin,
+        ):
+            cluster = await admin.describe_cluster(timeout_ms=timeout_ms)
+            topics = await admin.describe_topics(timeout_ms=timeout_ms)
+            min_isr = {t.name: await _min_isr(admin, t, timeout_ms) for t in topics if _is_troubled(t)}
+    except TimeoutError:
+        return Verdict(False, bootstrap, [f"no answer from {bootstrap} within {timeout_s:g} s"])
+    except UsageError:
+        raise
+    except StrandlineError as e:
+        return Verdict(False, bootstrap, [str(e)])
+    return judge_cluster(bootstrap, cluster, topics, min_isr)
+
+
+async def _min_isr(admin: Admin, topic: TopicDescription, timeout_ms: int) -> int:
+    (entry,) = await admin.describe_configs("topic", topic.name, ["min.insync.replicas"], timeout_ms=timeout_ms)
+    return int(entry.value or 1)
+
+
+def _is_troubled(topic: TopicDescription) -> bool:
+    return any(p.is_under_replicated or p.leader_id < 0 for p in topic.partitions)
+
+
+def judge_cluster(
+    target: str, cluster: ClusterDescription, topics: Iterable[TopicDescription], min_isr: Mapping[str, int]
+) -> Verdict:
+    """Pure: what was described, as a verdict. `min_isr`: of the topics with a partition that is not whole."""
+    partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
+    offline = [key for key in partitions if key[1].leader_id < 0]
+    below = [(t, p) for t, p in partitions if len(p.isr) < min(min_isr.get(t, 1), len(p.replicas))]
+    under = [key for key in partitions if key[1].is_under_replicated]
+    fenced = [b for b in cluster.brokers if b.is_fenced]
+    problems = [
+        *([] if cluster.controller_id >= 0 else ["no controller is active"]),
+        *(_about_broker(b) for b in cluster.brokers if b.is_fenced or b.in_controlled_shutdown),
+        # A partition is told of once, with the worst that is to be said of it.
+        *_about(offline, "offline: it has no leader"),
+        *_about([key for key in below if key not in offline], "under its min.insync.replicas"),
+        *_about([key for key in under if key not in below and key not in offline], "under-replicated"),
+    ]
+    facts = {
+        "status": "not healthy" if problems else "healthy",
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller_id,
+        "brokers": len(cluster.brokers),
+        "fenced_brokers": [b.broker_id for b in fenced],
+        "partitions": len(partitions),
+        "offline_partitions": len(offline),
+        "under_min_isr_partitions": len(below),
+        "under_replicated_partitions": len(under),
+    }
+    summary = f"the cluster is healthy: {len(cluster.brokers)} brokers, {len(partitions)} partitions"
+    return Verdict(not problems, target, problems, facts, summary)
+
+
+def _about_broker(broker: BrokerDescription) -> str:
+    state = "is fenced" if broker.is_fenced else "is shutting down"
+    return f"broker {broker.broker_id} ({broker.host}:{broker.port}) {state}"
+
+
+def _about(found: list[tuple[str, PartitionDescription]], what: str) -> list[str]:
+    lines = [
+        f"partition {topic}-{p.partition} is {what} (replicas {_list(p.replicas)}, in sync {_list(p.isr)})"
+        for topic, p in found[:PARTITIONS_TOLD]
+    ]
+    more = len(found) - PARTITIONS_TOLD
+    return [*lines, f"{more} more partitions are {what}"] if more > 0 else lines
+
+
+def _list(ids: Iterable[int]) -> str:
+    return ",".join(map(str, ids)) or "none"

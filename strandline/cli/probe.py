@@ -1,0 +1,142 @@
+"""Asks one node over HTTP whether it is ready. This is what a container's health check runs every second or two, so it is
+a socket and a few lines of HTTP/1.0, in the standard library's lightest modules: no asyncio, no typer, no HTTP client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from strandline.protocol.errors import UsageError
+
+HEALTHY, UNHEALTHY = 0, 3
+LISTENER = "STRANDLINE_HTTP_LISTENER"
+DEFAULT_ADDRESS = "127.0.0.1:8092"
+DEFAULT_TIMEOUT_S = 2.0
+ANSWER_BYTES_MAX = 1 << 20
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Question(NamedTuple):
+    json: bool
+    timeout_s: float
+
+
+class Verdict(NamedTuple):
+    """What `--json` prints, whatever was asked."""
+
+    healthy: bool
+    target: str
+    """The address that was asked."""
+    problems: list[str]
+    """Sentences; empty when healthy."""
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What else was learned, under stable keys."""
+    summary: str = ""
+    """The good news in a sentence."""
+
+
+def parse(words: Sequence[str]) -> Question | None:
+    """The question of `strandline health` without a target; None for anything else."""
+    as_json, timeout_s = False, DEFAULT_TIMEOUT_S
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--json":
+            as_json = True
+        elif word == "--timeout" and rest:
+            try:
+                timeout_s = float(rest.pop(0))
+            except ValueError:
+                return None
+            if not 0.001 <= timeout_s <= 86_400:
+                return None
+        else:
+            return None
+    return Question(as_json, timeout_s)
+
+
+def run(question: Question) -> int:
+    return tell(ask_node(own_address(os.environ.get(LISTENER)), question.timeout_s), as_json=question.json)
+
+
+def own_address(listener: str | None) -> str:
+    """Where the node of this container, or machine, answers; `UsageError` when it does not."""
+    if listener is None:
+        return DEFAULT_ADDRESS
+    host, port = split_address(listener, f"{LISTENER} is the address of this node's HTTP")
+    return join_address(_EVERYWHERE.get(host, host), port)
+
+
+def split_address(text: str, what: str) -> tuple[str, int]:
+    host, _, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"{what}: {text!r} is not of the form host:port")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def ask_node(address: str, timeout_s: float) -> Verdict:
+    """Whether the node with this HTTP address is ready. Never raises: a node that does not answer is not healthy."""
+    try:
+        _, body = get(address, "/health/ready", timeout_s)
+        return judge_node(address, json.loads(body))
+    except TimeoutError:
+        return Verdict(False, address, [f"no answer from {address} within {timeout_s:g} s"])
+    except OSError as e:
+        reason = e.strerror or str(e)
+        return Verdict(False, address, [f"cannot reach {address}: {reason[:1].lower()}{reason[1:]}"])
+    except UnicodeError:
+        return Verdict(False, address, [f"cannot reach {address}: that is no host's name"])
+    except (ValueError, KeyError, TypeError):
+        return Verdict(False, address, [f"what answers at {address} is no node of Strandline"])
+
+
+def judge_node(address: str, answer: dict[str, Any]) -> Verdict:
+    """A node's own answer about its readiness, as a verdict."""
+    node, ready = str(answer["node"]), answer["status"] == "ready"
+    problems = [f"{node} is not ready: {check['name']}: {check['detail']}" for check in answer["checks"] if not check["ok"]]
+    return Verdict(ready, address, problems, answer, f"{node} is ready")
+
+
+def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+    """Status and body. `OSError` (also `TimeoutError`) when there is no answer, `ValueError` when it is not HTTP."""
+    deadline = time.monotonic() + timeout_s
+    host, port = split_address(address, "an address")
+    with socket.create_connection((host, port), timeout_s) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n".encode())
+        answer = bytearray()
+        while len(answer) < ANSWER_BYTES_MAX:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = connection.recv(65536)
+            if not piece:
+                break
+            answer += piece
+    head, separator, body = bytes(answer).partition(b"\r\n\r\n")
+    words = head.split(b" ", 2)
+    if not separator or not words[0].startswith(b"HTTP/1.") or len(words) < 2:
+        raise ValueError("the answer is not HTTP")
+    return int(words[1]), body
+
+
+def tell(verdict: Verdict, *, as_json: bool) -> int:
+    """Print it; the exit code."""
+    if as_json:
+        judged = {"healthy": verdict.healthy, "target": verdict.target, "problems": verdict.problems}
+        print(json.dumps({**judged, **verdict.facts}, ensure_ascii=False))
+    elif verdict.healthy:
+        print(verdict.summary)
+    else:
+        print("\n".join(verdict.problems))
+    sys.stdout.flush()
+    return HEALTHY if verdict.healthy else UNHEALTHY

@@ -1,0 +1,56 @@
+"""The command `strandline` itself: a group whose commands are imported when they are called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from strandline.cli import COMMANDS
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported when they are called, and not for the list of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        app = import_module(f"strandline.cli.{COMMANDS[cmd_name][0]}").app
+        command = typer.main.get_command(app)
+        # A module with several top-level commands (`run`) is a group of them; one with a single command is that command.
+        if isinstance(command, TyperGroup) and cmd_name in command.commands:
+            return command.commands[cmd_name]
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self.commands = dict.fromkeys(COMMANDS, cast(Any, None))  # names for "did you mean"
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("strandline"))
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_print_version),
+) -> None:
+    """Strandline: a replicated log with Kafka's replication, in Python."""
