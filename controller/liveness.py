@@ -5,12 +5,22 @@ kernel closes its connections at once. So when the connection that carried a bro
 knocks at the broker's own door:
 
     it answers, with the incarnation id of its registration  -> it lives; leave it to the session timeout
-    no answer at all (host away, process stopped)            -> cannot be told; leave it to the session timeout
+    it is accepted and not answered                          -> something holds the port and stands still: session timeout
     refused, or another incarnation answers                  -> dead: fence it after a short grace, unless it is back
     accepted and closed again                                -> perhaps just dying: look once more after the grace
+    no way to its host: silence, no route, no such name      -> it depends on how the connection was lost
+
+How it was lost: *closed by the peer* (its FIN or RST came), it proves that the network was up a moment ago and that the
+process let go of it. A broker that then is neither back within the grace nor to be reached is gone together with its
+host (a container takes its address and its name with it): it is fenced, after a second look. Lost by a time-out, it
+proves nothing that the silence of the heartbeats does not: the session timeout decides.
+
+Being wrong here costs a leader election, never a record: a fenced broker that lives is out of the ISRs and leads nothing
+in the new leader epochs, so what it still takes is never acknowledged with acks=all, and its next heartbeat unfences it.
 
 A new active controller has no connections yet. It gives each broker a moment to come to it, then knocks at the doors of
-those that did not: a broker that died together with the last controller is noticed too.
+those that did not: a broker that died together with the last controller is noticed too. Of these it does not know how
+they fell silent; but one whose very name is gone for a while is not awaited for a whole session.
 """
 
 from __future__ import annotations
@@ -27,23 +37,34 @@ from strandline.controller.metadata.image import BrokerRegistration
 from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
+from strandline.protocol.rpc.dial import says_no_such_name
 
 log = structlog.get_logger()
 
-PROBE_TIMEOUT_MS = 1000
+PROBE_CONNECT_MS = 150
+"""A living host's kernel accepts at once, however busy the process is."""
+PROBE_ANSWER_MS = 1000
+NAME_GONE_MS = 500
+"""A broker that a new active controller never heard of and whose name is gone for so long is not awaited longer."""
 
 
 class Probe(Enum):
     ALIVE = "alive"
-    DEAD = "dead"
-    DYING = "accepted and closed"
-    UNKNOWN = "no answer"
+    DEAD = "its port refuses us"
+    DYING = "its port accepts and closes"
+    SILENT = "its port accepts and does not answer"
+    UNREACHABLE = "there is no way to its host"
+    NAME_GONE = "its name does not exist any more"
+
+
+_GONE = frozenset({Probe.UNREACHABLE, Probe.NAME_GONE})
 
 
 class Tagged(Protocol):
     """A server connection; `tag` is the broker id whose heartbeats it carries."""
 
     tag: Any
+    closed_by_peer: bool
 
 
 class BrokerLiveness:
@@ -105,7 +126,7 @@ class BrokerLiveness:
         active = self._controller.active
         # Without a session there is nothing to end: the broker was fenced, or has told us that it stops.
         if broker is not None and active is not None and active.sessions.get(broker_id, broker.broker_epoch):
-            self._spawn(self._suspect(broker))
+            self._spawn(self._suspect(broker, let_go=connection.closed_by_peer))
 
     # -- sessions --
 
@@ -137,22 +158,32 @@ class BrokerLiveness:
 
     async def _look_for(self, broker: BrokerRegistration) -> None:
         """A broker that is only slow to come is found alive: to knock too early costs a connection, no more."""
+        loop = asyncio.get_running_loop()
+        patience_ends = loop.time() + NAME_GONE_MS / 1000
         await asyncio.sleep(self._grace_s)
-        if self._is_away(broker):
-            await self._suspect(broker)
+        if not self._is_away(broker) or await self._suspect(broker, let_go=False) is not Probe.NAME_GONE:
+            return
+        await asyncio.sleep(max(0.0, patience_ends - loop.time()))
+        if self._is_away(broker) and await self._probe(broker) is Probe.NAME_GONE:
+            self._fence(broker, Probe.NAME_GONE)
 
-    async def _suspect(self, broker: BrokerRegistration) -> None:
-        """The heartbeat connection broke: find out, and fence the broker if it is dead and has not come back."""
+    async def _suspect(self, broker: BrokerRegistration, *, let_go: bool) -> Probe:
+        """Find out, and fence the broker if it is dead and has not come back. `let_go`: it closed its connection itself."""
         loop = asyncio.get_running_loop()
         grace_ends = loop.time() + self._grace_s
         found = await self._probe(broker)
-        if found in (Probe.ALIVE, Probe.UNKNOWN):
-            return
-        await asyncio.sleep(max(0.0, grace_ends - loop.time()))
-        if found is Probe.DYING and self._is_away(broker):
-            found = await self._probe(broker)
-        if found is Probe.DEAD and self._is_away(broker):
-            self._controller.fence(broker.broker_id, broker.broker_epoch, "its connection broke and its port refuses us")
+        gone = _GONE if let_go else frozenset()
+        if found is Probe.DEAD or found is Probe.DYING or found in gone:
+            await asyncio.sleep(max(0.0, grace_ends - loop.time()))
+            if found is not Probe.DEAD and self._is_away(broker):
+                found = await self._probe(broker)
+            if found is Probe.DEAD or found in gone:
+                self._fence(broker, found)
+        return found
+
+    def _fence(self, broker: BrokerRegistration, found: Probe) -> None:
+        if self._is_away(broker):
+            self._controller.fence(broker.broker_id, broker.broker_epoch, f"its connection broke, and {found.value}")
 
     def _is_away(self, broker: BrokerRegistration) -> bool:
         """Still the same incarnation, and no heartbeat on a living connection since."""
@@ -172,27 +203,32 @@ class BrokerLiveness:
 
 
 async def probe_broker(broker: BrokerRegistration) -> Probe:
-    """Knock at the broker's first listener and compare incarnation ids."""
+    """Knock at the door that the other brokers use, and compare incarnation ids."""
     from strandline.protocol.rpc.connection import Connection
 
     endpoint = broker.endpoint()
     if endpoint is None:
-        return Probe.UNKNOWN
+        return Probe.SILENT
     try:
         connection = await Connection.connect(
-            endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_TIMEOUT_MS
+            endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_CONNECT_MS
         )
     except BrokerError as e:
-        # Refused: the host answered that nobody listens there.
-        return Probe.DEAD if isinstance(e.__cause__, ConnectionRefusedError) else Probe.UNKNOWN
+        return _no_connection(e.__cause__)
     try:
         answer = await connection.request(
-            API_VERSIONS, ApiVersionsRequest("strandline-controller", ""), timeout_ms=PROBE_TIMEOUT_MS
+            API_VERSIONS, ApiVersionsRequest("strandline-controller", ""), timeout_ms=PROBE_ANSWER_MS
         )
     except BrokerError as e:
-        return Probe.DYING if e.code == ErrorCode.NETWORK_EXCEPTION else Probe.UNKNOWN
+        return Probe.DYING if e.code == ErrorCode.NETWORK_EXCEPTION else Probe.SILENT
     finally:
         connection.close()
     if not isinstance(answer, ApiVersionsResponse) or answer.incarnation_id != broker.incarnation_id:
         return Probe.DEAD
     return Probe.ALIVE
+
+
+def _no_connection(cause: BaseException | None) -> Probe:
+    if isinstance(cause, ConnectionRefusedError):
+        return Probe.DEAD  # The host answered that nobody listens there.
+    return Probe.NAME_GONE if says_no_such_name(cause) else Probe.UNREACHABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from strandline.protocol.rpc.server import Server
 class FakeConnection:
     def __init__(self) -> None:
         self.tag: Any = None
+        self.closed_by_peer = True
 
 
 class Scene:
@@ -85,9 +87,44 @@ async def test_a_dead_broker_is_fenced_after_the_grace_long_before_its_session_e
     assert scene.world.register(1, incarnation=2), "its successor may register at once"
 
 
-@pytest.mark.parametrize("found", [[Probe.ALIVE], [Probe.UNKNOWN], [Probe.DYING, Probe.DYING], [Probe.DYING, Probe.UNKNOWN]])
+@pytest.mark.parametrize(
+    "found",
+    [[Probe.ALIVE], [Probe.SILENT], [Probe.DYING, Probe.DYING], [Probe.DYING, Probe.SILENT], [Probe.UNREACHABLE, Probe.ALIVE]],
+)
 async def test_a_broker_that_is_not_known_to_be_dead_is_left_to_its_session(scene: Scene, found: list[Probe]) -> None:
     scene.probes = list(found)
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.settled()
+    assert not scene.fenced()
+    assert scene.probes == []
+
+
+GONE = [
+    [Probe.UNREACHABLE, Probe.UNREACHABLE],
+    [Probe.UNREACHABLE, Probe.NAME_GONE],
+    [Probe.NAME_GONE, Probe.NAME_GONE],
+    [Probe.DYING, Probe.UNREACHABLE],
+]
+
+
+@pytest.mark.parametrize("found", GONE)
+async def test_a_broker_that_let_go_of_its_connection_and_is_gone_with_its_host_is_fenced(
+    scene: Scene, found: list[Probe]
+) -> None:
+    """A killed container: its connections are closed in order, then its address and its name vanish. Nobody is left who
+    could refuse a connection."""
+    scene.probes = list(found)
+    scene.liveness.on_connection_lost(scene.connections[1])
+    await scene.until(scene.fenced)
+    assert scene.probes == []
+    assert scene.world.partition("t").leader == 2
+
+
+@pytest.mark.parametrize("found", [Probe.UNREACHABLE, Probe.NAME_GONE])
+async def test_a_connection_that_merely_timed_out_proves_nothing(scene: Scene, found: Probe) -> None:
+    """Nobody let go of it: perhaps the network is interrupted, and for riding that out the session is there."""
+    scene.connections[1].closed_by_peer = False
+    scene.probes = [found]
     scene.liveness.on_connection_lost(scene.connections[1])
     await scene.settled()
     assert not scene.fenced()
@@ -181,6 +218,31 @@ async def test_a_new_active_controller_looks_for_brokers_that_did_not_come_to_it
     await scene.liveness.stop()
 
 
+@pytest.mark.parametrize(
+    ("found", "fenced"),
+    [
+        ([Probe.NAME_GONE, Probe.NAME_GONE], True),
+        ([Probe.NAME_GONE, Probe.UNREACHABLE], False),
+        ([Probe.NAME_GONE, Probe.SILENT], False),
+        ([Probe.UNREACHABLE], False),
+    ],
+)
+async def test_a_new_active_controller_does_not_await_a_broker_whose_name_is_gone(
+    monkeypatch: pytest.MonkeyPatch, found: list[Probe], fenced: bool
+) -> None:
+    """It never had a connection to the broker, and cannot know whether it let go. A host that is silent may only be cut
+    off for a moment; a name that is gone twice, half a second apart, is that of a container that is gone."""
+    monkeypatch.setattr("strandline.controller.liveness.NAME_GONE_MS", 60)
+    scene = Scene()
+    scene.world.controller.on_resign(1)
+    scene.probes = list(found)
+    scene.world.become_active(epoch=2)
+    scene.beat(2, FakeConnection())
+    await scene.settled()
+    assert (scene.fenced(), scene.probes) == (fenced, [])
+    await scene.liveness.stop()
+
+
 # -- the probe itself ---------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +259,9 @@ async def test_the_probe_tells_the_registered_process_from_another() -> None:
     assert await probe_broker(broker_at(port)) is Probe.DEAD
 
 
-@pytest.mark.parametrize(("hosts", "found"), [(("127.0.0.1", "127.0.0.2"), Probe.DEAD), (("127.0.0.1", "::2"), Probe.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("hosts", "found"), [(("127.0.0.1", "127.0.0.2"), Probe.DEAD), (("127.0.0.1", "::2"), Probe.UNREACHABLE)]
+)
 async def test_a_host_of_several_addresses_is_dead_when_all_of_them_refuse(
     monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], found: Probe
 ) -> None:
@@ -216,7 +280,7 @@ async def test_a_host_of_several_addresses_is_dead_when_all_of_them_refuse(
 
 
 async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.controller.liveness.PROBE_TIMEOUT_MS", 50)
+    monkeypatch.setattr("strandline.controller.liveness.PROBE_ANSWER_MS", 50)
 
     async def listen(on_connection: Callable[[asyncio.StreamWriter], None]) -> tuple[asyncio.Server, int]:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,9 +293,55 @@ async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(mon
     closing, closing_port = await listen(lambda writer: writer.close())
     silent, silent_port = await listen(writers.append)
     assert await probe_broker(broker_at(closing_port)) is Probe.DYING
-    assert await probe_broker(broker_at(silent_port)) is Probe.UNKNOWN
+    assert await probe_broker(broker_at(silent_port)) is Probe.SILENT
     for writer in writers:
         writer.close()
     for server in (closing, silent):
         server.close()
         await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), Probe.NAME_GONE),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), Probe.UNREACHABLE),
+    ],
+)
+async def test_the_probe_tells_a_name_that_is_gone_from_a_resolver_that_is(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, found: Probe
+) -> None:
+    def getaddrinfo(*args: object, **kwargs: object) -> list[Any]:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    listener = Listener("PLAINTEXT", "a-container-that-was", 9092)
+    assert await probe_broker(BrokerRegistration(1, 5, b"i" * 16, (listener,), None, False, False)) is found
+
+
+async def test_the_probe_waits_for_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver may take ten seconds to say that it knows nothing."""
+    answered = threading.Event()
+
+    def getaddrinfo(*args: object, **kwargs: object) -> list[Any]:
+        answered.wait(10)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    listener = Listener("PLAINTEXT", "a-name-that-takes-long", 9092)
+    started = asyncio.get_running_loop().time()
+    try:
+        assert await probe_broker(BrokerRegistration(1, 5, b"i" * 16, (listener,), None, False, False)) is Probe.UNREACHABLE
+        assert asyncio.get_running_loop().time() - started < 5
+    finally:
+        answered.set()
+
+
+async def test_the_probe_knocks_where_the_other_brokers_do() -> None:
+    """The first listener of a registration is the one that brokers use among themselves. Another may be advertised under
+    a name that means the controller's own host here (`localhost`)."""
+    server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=b"i" * 16)
+    port = await server.start("127.0.0.1", 0)
+    listeners = (Listener("INTERNAL", "127.0.0.1", port), Listener("EXTERNAL", "localhost", 1))
+    assert await probe_broker(BrokerRegistration(1, 5, b"i" * 16, listeners, None, False, False)) is Probe.ALIVE
+    await server.stop()
