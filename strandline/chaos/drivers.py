@@ -121,5 +121,5 @@ class Driver(ABC):
         """What its latest process logged, as fields."""
 
     @abstractmethod
-    async def copy_logs(self, topic: str, folder: Path) -> Mapping[str, Path]:
+    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
         """Directories that hold the topic's partitions as they lie on each broker's disk; copies may be put into `folder`."""

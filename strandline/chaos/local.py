@@ -69,7 +69,7 @@ class _Processes(Driver):
             log.seek(self._log_starts.get(name, 0))
             return parse_log_lines(log.read())
 
-    async def copy_logs(self, topic: str, folder: Path) -> Mapping[str, Path]:
+    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
         return {m.name: self._data(m.name) for m in self.brokers}
 
 
@@ -121,6 +121,8 @@ class OwnCluster(_Processes):
 
     async def start(self, names: Sequence[str]) -> None:
         for name in names:
+            if self.cluster.node(name).running:
+                continue
             self._note_log_start(name)
             await self.cluster.start_node(name)
 
@@ -130,7 +132,8 @@ class OwnCluster(_Processes):
 
     async def resume(self, names: Sequence[str]) -> None:
         for name in names:
-            self.cluster.resume(name)
+            if self.cluster.node(name).paused:
+                self.cluster.resume(name)
 
     async def fill_disk(self, names: Sequence[str]) -> None:
         for name in names:
@@ -189,8 +192,9 @@ class RunningCluster(_Processes):
 
     async def start(self, names: Sequence[str]) -> None:
         for name in names:
-            self._note_log_start(name)
-            await self._ask("start", name)
+            if not (await self.ending(name)).is_running:
+                self._note_log_start(name)
+                await self._ask("start", name)
 
     async def pause(self, names: Sequence[str]) -> None:
         await self._each("pause", names)

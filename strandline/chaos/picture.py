@@ -41,6 +41,15 @@ class PartitionState(NamedTuple):
         return self.leader >= 0 and set(self.isr) == set(self.replicas)
 
 
+class VoterState(NamedTuple):
+    """A controller as the active one sees it."""
+
+    is_caught_up: bool
+    """It has all that is committed."""
+    fetched_at: float
+    """When it last asked; never: minus infinity."""
+
+
 class Change(NamedTuple):
     """Something that was seen to have changed, as a sentence and as fields."""
 
@@ -54,8 +63,7 @@ class Picture:
     topic_id: bytes = b""
     controller: int = -1
     controller_epoch: int = -1
-    voters_behind: tuple[int, ...] = ()
-    """Controllers that lack committed metadata, or are silent."""
+    voters: dict[int, VoterState] = field(default_factory=dict)
     broker_epochs: dict[int, int] = field(default_factory=dict)
     """The highest seen: a broker that registers again gets a higher one."""
 
@@ -67,10 +75,10 @@ class Picture:
         self.partitions[index] = state
         return None if known is None else _change(index, known, state)
 
-    def on_quorum(self, leader: int, epoch: int, behind: Sequence[int] = ()) -> Change | None:
+    def on_quorum(self, leader: int, epoch: int, voters: Mapping[int, VoterState]) -> Change | None:
         if epoch < self.controller_epoch or leader < 0:
             return None
-        self.voters_behind = tuple(behind)
+        self.voters = dict(voters)
         if (leader, epoch) == (self.controller, self.controller_epoch):
             return None
         before, epoch_before = self.controller, self.controller_epoch

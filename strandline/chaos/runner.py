@@ -80,7 +80,9 @@ class Run:
         self.broken = Broken()
         self.aliases: dict[str, list[str]] = {}
         self.epochs_before: dict[int, int] = {}
-        """Broker id -> the broker epoch that a new process of it must surpass."""
+        """Broker id -> its broker epoch when something was last done to it; a new process gets a higher one."""
+        self.started_at: dict[str, float] = {}
+        """Nodes that were started again, and when."""
         self._say = say
         self._began = perf_counter()
         self._moments: list[tuple[float, Fault]] = []
@@ -203,6 +205,8 @@ class Run:
         if not names:
             return
         self._note_fault_end(step, do, names)
+        if do == "start":
+            self.started_at |= dict.fromkeys(names, perf_counter())
         await getattr(self.driver, do.replace("-", "_"))(names)
         self.broken.remove(MEND_KIND[do], names)
 
@@ -301,7 +305,7 @@ class Run:
 
     async def _read_replicas(self) -> list[Comparison]:
         with tempfile.TemporaryDirectory(prefix="strandline-replicas-", ignore_cleanup_errors=True) as folder:
-            folders = await self.driver.copy_logs(self.topic, Path(folder))
+            folders = await self.driver.copy_logs(self.topic, self.scenario.load.partitions, Path(folder))
             return await asyncio.to_thread(compare_replicas, folders, self.topic)
 
     async def _leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from strandline.chaos import probes
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from strandline.chaos.runner import Run
 
 REFILL_POLL_S = 0.02
+SILENT_S = 2.0
+"""A controller that has not fetched for so long does not follow."""
 
 
 class Waits:
@@ -27,23 +30,30 @@ class Waits:
         await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
 
     async def in_sync(self, within_s: float) -> None:
-        """Every replica in its ISR, every broker that was away registered anew, every controller with the others."""
-        picture, run = self._run.watch.picture, self._run
-        down = set(run.ids(run.broken.names("down")))
-
-        def registered() -> bool:
-            away = {i: e for i, e in run.epochs_before.items() if i in self._restarted()}
-            return all(picture.broker_epochs.get(i, -1) > epoch for i, epoch in away.items() if i not in down)
+        """Every replica in its ISR, every node that was started again back with the others."""
+        picture = self._run.watch.picture
 
         def holds() -> bool:
-            return picture.is_whole and registered() and picture.controller >= 0 and not picture.voters_behind
+            return picture.is_whole and picture.controller >= 0 and self._have_registered() and self._follow()
 
         await until(holds, "all replicas are in sync and all controllers follow", within_s)
 
-    def _restarted(self) -> set[int]:
-        """Brokers that were killed or stopped in this run."""
-        ended = [name for fault in self._run.report.faults if fault.do in ("kill", "stop") for name in fault.nodes]
-        return set(self._run.ids(ended))
+    def _have_registered(self) -> bool:
+        """Until a new process registers, metadata may still show the ISRs that its predecessor was in."""
+        run = self._run
+        epochs = run.watch.picture.broker_epochs
+        return all(epochs.get(i, -1) > run.epochs_before.get(i, -1) for i in run.ids(list(run.started_at)))
+
+    def _follow(self) -> bool:
+        """Has every controller caught up, and those that were started again asked since?"""
+        run, now = self._run, perf_counter()
+        for member in run.driver.members:
+            if member.role == CONTROLLER:
+                voter = run.watch.picture.voters.get(member.id)
+                since = run.started_at.get(member.name, now - SILENT_S)
+                if voter is None or not voter.is_caught_up or voter.fetched_at < since:
+                    return False
+        return True
 
     async def _in_sync(self, step: Step) -> None:
         await self.in_sync(step["within_s"])

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
+from math import inf
+from time import perf_counter
 from typing import TypeVar
 
-from strandline.chaos.picture import Change, Member, PartitionState, Picture
+from strandline.chaos.picture import Change, Member, PartitionState, Picture, VoterState
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.frames import Records
@@ -28,8 +30,6 @@ from strandline.protocol.rpc.connection import Connection
 
 TOPIC_POLL_S, CLUSTER_POLL_S = 0.03, 0.1
 ASK_TIMEOUT_MS = 1000
-SILENT_MS = 2000
-"""A voter that has not fetched for so long is not counted as there."""
 
 R = TypeVar("R", bound=Message)
 
@@ -106,12 +106,15 @@ class Watch:
     async def _look_at_quorum(self, peer: Peer) -> None:
         answer = await peer.ask(apis.DESCRIBE_QUORUM, DescribeQuorumRequest(), DescribeQuorumResponse)
         if not answer.error_code:
-            behind = [
-                v.replica_id
+            now = perf_counter()
+            voters = {
+                v.replica_id: VoterState(
+                    v.log_end_offset >= answer.high_watermark,
+                    -inf if v.last_fetch_age_ms < 0 else now - v.last_fetch_age_ms / 1000,
+                )
                 for v in answer.current_voters
-                if v.log_end_offset < answer.high_watermark or not 0 <= v.last_fetch_age_ms < SILENT_MS
-            ]
-            self._tell(self.picture.on_quorum(answer.leader_id, answer.leader_epoch, behind))
+            }
+            self._tell(self.picture.on_quorum(answer.leader_id, answer.leader_epoch, voters))
 
     async def _look_at_brokers(self, peer: Peer) -> None:
         answer = await peer.ask(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse)

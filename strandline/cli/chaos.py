@@ -44,6 +44,11 @@ def list_(
         print_table(("file", "title", "requires"), [(f, s.title, ", ".join(s.requires)) for f, s in scenarios])
 
 
+def _describe(file: Path, scenario: Scenario) -> dict[str, Any]:
+    s = scenario
+    return {"file": str(file), "title": s.title, "why": s.why, "requires": s.requires, "parameters": s.parameters}
+
+
 @app.command("run")
 def run_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as deploy/chaos/kill-leader.toml.")],

@@ -1,0 +1,307 @@
+"""Scenarios on the containers of a running compose project, by the `docker` command.
+
+Who is who is read from the labels that compose gives its containers: the service's name is the node's name, the project's
+folder finds the project. What is asked of the engine is plain (`docker kill`, `docker network disconnect`, ...), so that a
+reader can do the same by hand. Only a removed volume needs compose itself, which makes container and volume anew; it goes
+by the environment, so run it with the same one as `docker-compose up`.
+
+A small disk is a volume on a tmpfs (deploy/chaos/small-disk.yml). It lasts as long as any container has it mounted; the
+service `small-disk` does, and so its content outlives the broker's process, as a disk should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strandline.chaos.drivers import Driver, DriverError, Ending
+from strandline.chaos.local import BALLAST, parse_log_lines
+from strandline.chaos.picture import BROKER, CONTROLLER, Member
+from strandline.chaos.scenario import Scenario
+from strandline.chaos.steps import NETWORK, SMALL_DISK
+from strandline.protocol.errors import UsageError
+from strandline.storage.log_dir import CLEAN_SHUTDOWN
+
+LABEL = "com.docker.compose."
+CLUSTER_NETWORK = "cluster"
+"""The compose file's name of the network that is cut."""
+KEEPER = "small-disk"
+"""The service that keeps the small disk mounted."""
+STOP_TIMEOUT_S = 30
+RUNNING = "running"
+
+
+@dataclass(slots=True)
+class Container:
+    """What is known of one from `docker inspect`."""
+
+    name: str
+    service: str
+    project: str
+    config_files: str
+    status: str
+    is_paused: bool
+    exit_code: int
+    started_at: str
+    environment: Mapping[str, str]
+    published: Mapping[int, int]
+    """Port inside -> port on the host."""
+    volume: str
+    """The volume of the data directory."""
+    networks: Mapping[str, Sequence[str]]
+    """Network -> the aliases there."""
+
+    @property
+    def data(self) -> str:
+        return self.environment.get("STRANDLINE_LOG_DIRS", "/var/lib/strandline")
+
+
+def read_container(inspected: Mapping[str, Any]) -> Container:
+    config, state, labels = inspected["Config"], inspected["State"], inspected["Config"]["Labels"]
+    environment = dict(item.partition("=")[::2] for item in config.get("Env") or ())
+    bindings = inspected["HostConfig"].get("PortBindings") or {}
+    networks = inspected["NetworkSettings"]["Networks"] or {}
+    volumes = [m["Name"] for m in inspected.get("Mounts") or () if m["Type"] == "volume"]
+    return Container(
+        name=inspected["Name"].lstrip("/"),
+        service=labels.get(LABEL + "service", ""),
+        project=labels.get(LABEL + "project", ""),
+        config_files=labels.get(LABEL + "project.config_files", ""),
+        status=state["Status"],
+        is_paused=state["Paused"],
+        exit_code=state["ExitCode"],
+        started_at=state["StartedAt"],
+        environment=environment,
+        published={int(inside.partition("/")[0]): int(hosts[0]["HostPort"]) for inside, hosts in bindings.items() if hosts},
+        volume=volumes[0] if volumes else "",
+        networks={name: [a for a in (n.get("Aliases") or ()) if a != inspected["Id"][:12]] for name, n in networks.items()},
+    )
+
+
+def read_member(container: Container) -> Member | None:
+    """The node that a container is; None of one that is none."""
+    role, _, number = container.service.rpartition("-")
+    if role not in (BROKER, CONTROLLER) or not number.isdigit():
+        return None
+    node_id = int(container.environment.get("STRANDLINE_NODE_ID", number))
+    if role == CONTROLLER:
+        return Member(container.service, role, node_id)
+    for listener in container.environment.get("STRANDLINE_ADVERTISED_LISTENERS", "").split(","):
+        host, _, port = listener.partition("://")[2].rpartition(":")
+        if port.isdigit() and int(port) in container.published:
+            return Member(container.service, role, node_id, host, container.published[int(port)])
+    raise DriverError(f"{container.name} has no published listener: clients on this host cannot reach it")
+
+
+class ComposeProject(Driver):
+    kind = "compose"
+
+    def __init__(self, folder: Path, project: str | None = None) -> None:
+        super().__init__()
+        self._folder = folder.absolute()
+        self._project = project or ""
+        self.where = f"the compose project in {folder}"
+        self.offers = frozenset({NETWORK})
+        self._names: dict[str, str] = {}
+        """Node -> container."""
+        self._network = ""
+        self._aliases: dict[str, Sequence[str]] = {}
+        """Node -> its aliases on the cluster's network, to be given again."""
+        self._keeper = ""
+        self._config_files: list[str] = []
+        self._removed: set[str] = set()
+        """Nodes whose container was removed together with its volume."""
+
+    def _lack(self, capability: str) -> str:
+        if capability == SMALL_DISK:
+            return "start the project with `-f docker-compose.yml -f deploy/chaos/small-disk.yml`"
+        return super()._lack(capability)
+
+    # -- finding it
+
+    async def open(self, scenario: Scenario) -> None:
+        containers = await self._find()
+        self._project = containers[0].project
+        self._config_files = [f for f in containers[0].config_files.split(",") if f]
+        nodes = {m: c for c in containers if (m := read_member(c)) is not None}
+        self.members = sorted(nodes, key=lambda m: (m.role, m.id))
+        self._names = {m.name: c.name for m, c in nodes.items()}
+        if not self.brokers or len(self.brokers) == len(nodes):
+            raise UsageError(f"{self.where} has no brokers and controllers (services broker-1, controller-1, ...)")
+        self._find_small_disk(containers)
+        self.check(scenario)
+        sick = [m.name for m, c in nodes.items() if c.status != RUNNING or c.is_paused]
+        if sick:
+            raise DriverError(f"{', '.join(sick)} of {self.where} is not running; a scenario begins with a whole cluster")
+        await self._find_network(nodes)
+
+    async def _find(self) -> list[Container]:
+        wanted = [f"label={LABEL}project.working_dir={self._folder}"]
+        if self._project:
+            wanted = [f"label={LABEL}project={self._project}"]
+        filters = [word for w in [*wanted, f"label={LABEL}oneoff=False"] for word in ("--filter", w)]
+        ids = (await self._docker("ps", "--all", "--quiet", "--no-trunc", *filters)).split()
+        if not ids:
+            raise UsageError(f"no containers of {self.where} are here; start it with `docker-compose up -d`")
+        containers = [read_container(c) for c in json.loads(await self._docker("inspect", *ids))]
+        projects = {c.project for c in containers}
+        if len(projects) > 1:
+            raise UsageError(f"{self._folder} has several projects: {', '.join(sorted(projects))}; choose one with --project")
+        return containers
+
+    def _find_small_disk(self, containers: Sequence[Container]) -> None:
+        keeper = next((c for c in containers if c.service == KEEPER and c.status == RUNNING), None)
+        if keeper is not None:
+            self._keeper = keeper.name
+            self.small_disk = next((c.service for c in containers if c.volume == keeper.volume and c.service != KEEPER), "")
+            self.offers |= {SMALL_DISK} if self.small_disk else set()
+
+    async def _find_network(self, nodes: Mapping[Member, Container]) -> None:
+        labels = (f"label={LABEL}project={self._project}", f"label={LABEL}network={CLUSTER_NETWORK}")
+        filters = [word for label in labels for word in ("--filter", label)]
+        self._network = (await self._docker("network", "ls", "--format", "{{.Name}}", *filters)).strip()
+        self._aliases = {m.name: c.networks.get(self._network, ()) for m, c in nodes.items()}
+
+    async def close(self) -> None:
+        pass
+
+    async def _inspect(self, name: str) -> Container:
+        return read_container(json.loads(await self._docker("inspect", self._names[name]))[0])
+
+    def _containers(self, names: Sequence[str]) -> list[str]:
+        return [self._names[name] for name in names]
+
+    # -- acts
+
+    async def kill(self, names: Sequence[str]) -> None:
+        await self._docker("kill", *self._containers(names))
+        await self._docker("wait", *self._containers(names))
+
+    async def stop(self, names: Sequence[str]) -> None:
+        await self._docker("stop", "--time", str(STOP_TIMEOUT_S), *self._containers(names))
+
+    async def start(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._removed:
+                await self._create(name)
+            else:
+                await self._docker("start", self._names[name])
+
+    async def pause(self, names: Sequence[str]) -> None:
+        await self._docker("pause", *self._containers(names))
+
+    async def resume(self, names: Sequence[str]) -> None:
+        for name in names:
+            if (await self._inspect(name)).is_paused:
+                await self._docker("unpause", self._names[name])
+
+    async def disconnect(self, names: Sequence[str]) -> None:
+        for name in names:
+            await self._docker("network", "disconnect", self._network, self._names[name])
+
+    async def reconnect(self, names: Sequence[str]) -> None:
+        for name in names:
+            if self._network not in (await self._inspect(name)).networks:
+                aliases = [word for alias in self._aliases[name] for word in ("--alias", alias)]
+                await self._docker("network", "connect", *aliases, self._network, self._names[name])
+
+    async def wipe(self, names: Sequence[str]) -> None:
+        """Container and volume go; `start` makes both anew."""
+        for name in names:
+            container = await self._inspect(name)
+            if container.status == RUNNING:
+                raise UsageError(f"{name} runs; its volume can be removed when it is down")
+            await self._docker("rm", container.name)
+            self._removed.add(name)
+            await self._docker("volume", "rm", container.volume)
+
+    async def _create(self, name: str) -> None:
+        files = [word for file in self._config_files for word in ("-f", file)]
+        up = ("up", "-d", "--no-deps", "--no-build", name)
+        await self._run(*_compose_command(), "-p", self._project, *files, *up, folder=self._folder)
+        container = next((c for c in await self._find() if c.service == name), None)
+        if container is None or container.name != self._names[name]:
+            raise DriverError(f"{name} was not made anew as it was: was the project started with another environment?")
+        self._removed.discard(name)
+
+    async def fill_disk(self, names: Sequence[str]) -> None:
+        for name in names:
+            ballast = f"{(await self._inspect(name)).data}/{BALLAST}"
+            # dd ends with "no space left", and that is its work.
+            await self._docker("exec", self._keeper, "sh", "-c", f"dd if=/dev/zero of={ballast} bs=4k 2>/dev/null; true")
+
+    async def free_disk(self, names: Sequence[str]) -> None:
+        for name in names:
+            await self._docker("exec", self._keeper, "rm", "-f", f"{(await self._inspect(name)).data}/{BALLAST}")
+
+    # -- reports
+
+    async def ending(self, name: str) -> Ending:
+        container = await self._inspect(name)
+        return Ending(container.status in (RUNNING, "paused"), container.exit_code)
+
+    async def was_clean(self, name: str) -> bool:
+        container = await self._inspect(name)
+        if container.exit_code or self.member(name).role != BROKER:
+            return not container.exit_code
+        try:
+            await self._docker("cp", f"{container.name}:{container.data}/{CLEAN_SHUTDOWN}", "-")
+        except DriverError:
+            return False
+        return True
+
+    async def log_since_start(self, name: str) -> list[Mapping[str, object]]:
+        container = await self._inspect(name)
+        return parse_log_lines(
+            await self._docker_bytes("logs", "--since", container.started_at, container.name, with_errors=True)
+        )
+
+    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
+        copies = {m.name: folder / m.name for m in self.brokers}
+        for name, copy in copies.items():
+            copy.mkdir()
+            data = (await self._inspect(name)).data
+            for partition in range(partitions):
+                await self._docker("cp", f"{self._names[name]}:{data}/{topic}-{partition}", f"{copy}/")
+        return copies
+
+    # -- the docker command
+
+    async def _docker(self, *words: str) -> str:
+        return (await self._docker_bytes(*words)).decode(errors="replace")
+
+    async def _docker_bytes(self, *words: str, with_errors: bool = False) -> bytes:
+        return await self._run("docker", *words, with_errors=with_errors)
+
+    async def _run(self, *command: str, folder: Path | None = None, with_errors: bool = False) -> bytes:
+        """What the command printed. It is never left half done: Ctrl-C reaches us alone, and waits for its end."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT if with_errors else asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise DriverError(f"the command {command[0]!r} is not installed") from None
+        talk = asyncio.ensure_future(process.communicate())
+        try:
+            said, complained = await asyncio.shield(talk)
+        except asyncio.CancelledError:
+            await talk
+            raise
+        if process.returncode:
+            reason = (complained or said or b"").decode(errors="replace").strip()
+            raise DriverError(f"`{' '.join(command[:3])} ...` failed: {reason[-300:]}")
+        return said
+
+
+def _compose_command() -> tuple[str, ...]:
+    return ("docker-compose",) if shutil.which("docker-compose") else ("docker", "compose")
