@@ -125,9 +125,11 @@ class Leadership:
 
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
         """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
+        is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
         self._drop_proposal()
         if set(registration.isr) != set(self.isr.isr):
-            log.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason="the controller changed it")
+            reason = "we proposed it" if is_ours else "the controller changed it"
+            log.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason=reason)
         self.isr = CommittedIsr(registration.isr)
         self._assign(registration)
         self._after_isr_change()
