@@ -156,8 +156,11 @@ def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
 
 async def serve(
     name: str, role: str, server: Server, http_listener: socket.socket | None, *, stop_with_parent: bool = False
-) -> None:
-    """Start the server, wait until someone asks it to stop, stop it in order. HTTP is answered all that time."""
+) -> StrandlineError | None:
+    """Start the server, wait until someone asks it to stop, stop it in order. HTTP is answered all that time.
+
+    Returns what ended a node that ran and could not go on; a start that fails raises.
+    """
     loop = asyncio.get_running_loop()
     asked = _listen_to_signals(loop)
     if stop_with_parent:
@@ -168,7 +171,7 @@ async def serve(
     if http is not None:
         http.start()
     try:
-        await _run(server, asked, http.address if http is not None else "")
+        return await _run(server, asked, http.address if http is not None else "")
     finally:
         if http is not None:
             await http.stop()
@@ -189,7 +192,7 @@ def _listen_to_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
     return asked
 
 
-async def _run(server: Server, asked: asyncio.Future[str], http_address: str) -> None:
+async def _run(server: Server, asked: asyncio.Future[str], http_address: str) -> StrandlineError | None:
     log = logs.structlog.get_logger()
     start = asyncio.ensure_future(server.start())
     await _first_of(start, asked)
@@ -198,7 +201,7 @@ async def _run(server: Server, asked: asyncio.Future[str], http_address: str) ->
         start.cancel()
         await asyncio.wait({start})
         log.info("node.stopped", reason=f"{asked.result()} during the start")
-        return
+        return None
     start.result()
     log.info("node.started", port=server.port, pid=os.getpid(), http=http_address)
     _calm_the_collector()
@@ -207,8 +210,7 @@ async def _run(server: Server, asked: asyncio.Future[str], http_address: str) ->
     log.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
     log.info("node.stopped")
-    if not asked.done():
-        raise failure.result()
+    return None if asked.done() else failure.result()
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
@@ -237,21 +239,20 @@ def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_p
     """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
     _prepare_to_be_process_one()
     logs.configure(node=role, environment=os.environ)
-    name, event = role, "node.refused"
+    name = role
     try:
         logs.check_environment(os.environ)
         mapping = read_config(role, config, os.environ, settings)
         name, server = make_server(role, mapping)
         logs.configure(node=name, environment=os.environ)
         with bind(server.config["http.listener"]) or nullcontext() as http_listener:
-            event = "node.failed"
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(name, role, server, http_listener, stop_with_parent=stop_with_parent))
+                failure = runner.run(serve(name, role, server, http_listener, stop_with_parent=stop_with_parent))
     except (StrandlineError, OSError) as e:
-        return complain(name, sentence(e), event)
-    return 0
+        return complain(name, sentence(e), started=False)
+    return 0 if failure is None else complain(name, sentence(failure), started=True)
 
 
 def _prepare_to_be_process_one() -> None:
@@ -270,12 +271,15 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-def complain(name: str, text: str, event: str) -> int:
-    """The last words of a node, for a person a sentence, for a log collector a line like all others."""
-    if logs.is_json(os.environ):
-        logs.structlog.get_logger().error(event, reason=text)
-    else:
+def complain(name: str, text: str, *, started: bool) -> int:
+    """The last words of a node: for a person a sentence, for a log collector a line like all others."""
+    log = logs.structlog.get_logger()
+    if not logs.is_json(os.environ):
         print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
+    elif started:
+        log.error("node.failed", reason=text)
+    else:
+        log.error("node.refused", reason=text)
     return 1
 
 

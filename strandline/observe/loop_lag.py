@@ -1,0 +1,66 @@
+"""How late the event loop is. Everything that a node does runs on one loop, so what stands in its way delays all of it:
+a produce, a heartbeat, the timer that would fence a broker. A timer that ought to fire every 100 ms measures by how much.
+
+The measured time is the loop's own, which stands still within a turn: what is seen is the length of whole turns, to a
+millisecond, and that is what every other timer of the node suffers too. A process that was stopped (SIGSTOP, a frozen
+container, a suspended laptop) looks the same from inside. A long stall is told in the log, once a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+import structlog
+
+from strandline.protocol.log_limits import LineLimits
+
+log = structlog.get_logger()
+
+INTERVAL_S = 0.1
+RECENT = 10
+"""So many measurements are about a second."""
+STALL_S = 1.0
+
+
+class Histogram(Protocol):
+    def observe(self, seconds: float) -> None: ...
+
+
+class LoopLag:
+    """Measures from `start` to `stop`. Ten callbacks of two microseconds a second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
+        self.histogram = histogram
+        self._loop = loop
+        self._recent: deque[float] = deque([0.0] * RECENT, maxlen=RECENT)
+        self._due_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._limits = LineLimits()
+
+    @property
+    def recent_max_s(self) -> float:
+        """The largest of about the last second."""
+        return max(self._recent)
+
+    def start(self) -> None:
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._due_at = self._loop.time() + INTERVAL_S
+        self._timer = self._loop.call_at(self._due_at, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self._loop.time()
+        late_s = max(0.0, now - self._due_at)
+        self.histogram.observe(late_s)
+        self._recent.append(late_s)
+        if late_s > STALL_S and (told := self._limits.admit("loop", now)) is not None:
+            log.warning("node.stalled", late_ms=round(late_s * 1000), **told.fields)
+        self._arm()
