@@ -9,7 +9,11 @@ that it has applied its own registration. If the controller forgets the registra
 the same incarnation id.
 
 Heartbeats go out at an interval, and at once when something changed: nobody waits for the next tick to be unfenced, or
-to be let go. The core says what to do next; the shell does it.
+to be let go. The core says what to do next; the shell does it. A heartbeat that is not answered for a while is given up
+long before the session ends, and with it a connection that leads nowhere.
+
+A broker that leaves waits for the controllers as long as there are any: when nobody listens at their addresses, or no
+active one has answered for a while, all are leaving, or it is cut off, and it goes without being let go.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ log = structlog.get_logger()
 RETRY_MS = 50
 """Between attempts to register, to be unfenced, to be let go."""
 LEAVING_RETRY_MS = 10
+LEAVING_UNHEARD_MS = 2000
+"""A leaving broker that no active controller has answered for so long waits no longer."""
+HEARTBEATS_PER_SESSION = 3
+"""A heartbeat that is not answered in this part of the session is given up, and the next one begins."""
 
 
 class State(Enum):
@@ -57,7 +65,7 @@ class Identity:
     cluster_id: str
     incarnation_id: bytes
     listeners: tuple[Listener, ...]
-    """The advertised ones."""
+    """The advertised ones; first the one that brokers use among themselves, at which the controllers knock, too."""
     rack: str | None
     log_dirs: tuple[bytes, ...]
     previous_broker_epoch: int
@@ -173,12 +181,17 @@ class BrokerLifecycle:
         session_timeout_ms: int,
         registration_timeout_ms: int,
         on_fatal: Callable[[StrandlineError], None],
+        nobody_listens: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`nobody_listens`: not one controller is there (`broker/metadata_follower.py`)."""
         self.core = LifecycleCore(identity, heartbeat_interval_ms=heartbeat_interval_ms, session_timeout_ms=session_timeout_ms)
         self._broker_id = identity.broker_id
         self._channel = channel
         self._metadata_offset = metadata_offset
-        self._session_timeout_ms = session_timeout_ms
+        self._heartbeat_timeout_ms = max(1, session_timeout_ms // HEARTBEATS_PER_SESSION)
+        self._nobody_listens = nobody_listens
+        self._answered_at = 0.0
+        """When an active controller last answered a heartbeat."""
         self._registration_timeout_ms = registration_timeout_ms
         self._on_fatal = on_fatal
         self.registered = asyncio.Event()
@@ -240,15 +253,22 @@ class BrokerLifecycle:
         self._wake.set()
 
     async def leave(self, timeout_ms: int) -> bool:
-        """Controlled shutdown: ask to be let go; False when the controller did not in time."""
+        """Controlled shutdown: ask to be let go; False when the controller did not in time, or there is none to ask."""
         self.core.wants_to_leave = True
         self._wake.set()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._may_leave.wait()
-        except TimeoutError:
-            return False
-        return True
+        loop = asyncio.get_running_loop()
+        since, deadline = loop.time(), loop.time() + timeout_ms / 1000
+        while not self._may_leave.is_set() and loop.time() < deadline:
+            unheard_s = loop.time() - max(since, self._answered_at)
+            if self._nobody_listens() or unheard_s > LEAVING_UNHEARD_MS / 1000:
+                log.warning("broker.left_alone", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
+                break
+            try:
+                async with asyncio.timeout_at(min(deadline, loop.time() + RETRY_MS / 1000)):
+                    await self._may_leave.wait()
+            except TimeoutError:
+                pass
+        return self._may_leave.is_set()
 
     async def renew(self, stale_epoch: int) -> None:
         """Returns once the broker is registered, after a request with `stale_epoch` was told that this is over."""
@@ -326,7 +346,8 @@ class BrokerLifecycle:
         """One heartbeat. No answer is no news: the next one comes soon."""
         request = self.core.heartbeat(self._metadata_offset())
         try:
-            response = await self._channel.request(BROKER_HEARTBEAT, request, self._session_timeout_ms)
+            response = await self._channel.request(BROKER_HEARTBEAT, request, self._heartbeat_timeout_ms)
+            self._answered_at = asyncio.get_running_loop().time()
         except BrokerError as e:
             told = self._limits.admit(e.code.name, asyncio.get_running_loop().time())
             if told is not None:

@@ -11,7 +11,8 @@ one delta for the listeners.
   says that its history is another one. A divergence *below* what was applied can not be: it is our bug or their disk.
 - Whoever answers a fetch without an error is the leader. Others name it (`current_leader`), as far as they know; a
   smaller epoch than the one known is news from the past and is ignored.
-- A voter that does not answer is left for the next one.
+- A voter that does not answer is left for the next one. That the others still name it for this epoch, as they do until
+  they have elected a new leader, is no reason to wait for it again before they have been asked once more.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ from strandline.protocol.messages.data import FetchPartition, FetchRequest, Fetc
 from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
 from strandline.protocol.records.reader import decode_batch
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.dial import says_nobody_there
 
 log = structlog.get_logger()
 
 WAIT_MS_MAX = 500
 BYTES_MAX = 8 << 20
-REQUEST_TIMEOUT_MS = 1000
-"""On top of the long poll: a controller that is silent for longer is left for another one."""
-CONNECT_TIMEOUT_MS = 1000
+REQUEST_TIMEOUT_MS = 500
+"""On top of the long poll: a controller that is silent for longer is left for another one. A broker that has lost the
+active controller finds the next one well within its session, which begins anew there."""
+CONNECT_TIMEOUT_MS = 500
 RETRY_BACKOFF_MS = 20
 RETRY_BACKOFF_MS_MAX = 250
 
@@ -73,6 +76,8 @@ class QuorumObserver:
         self.leader_id: int | None = None
         self.epoch = -1
         """The largest quorum epoch heard of; `leader_id` is the leader of this epoch."""
+        self._silent_leader: tuple[int, int] | None = None
+        """The leader, and its epoch, that did not answer when it was asked last."""
         self.image = MetadataImage.EMPTY
         """Everything applied, caught up or not."""
         self._waiting: list[_Waiting] = []
@@ -122,6 +127,7 @@ class QuorumObserver:
         """No answer: try another voter."""
         if voter_id == self.leader_id:
             self.leader_id = None
+            self._silent_leader = (voter_id, self.epoch)
         self._next_voter = (self._voter_ids.index(voter_id) + 1) % len(self._voter_ids)
 
     def on_fetch(self, voter_id: int, response: FetchResponse) -> MetadataDelta | None:
@@ -163,6 +169,7 @@ class QuorumObserver:
 
     def _on_leader(self, voter_id: int, epoch: int) -> None:
         self.leader_id = voter_id
+        self._silent_leader = None
         self.epoch = max(self.epoch, epoch)
 
     def _on_error(self, voter_id: int, code: ErrorCode, hint: CurrentLeader) -> None:
@@ -171,7 +178,8 @@ class QuorumObserver:
         self.on_failure(voter_id)
         if hint.leader_epoch >= self.epoch:
             self.epoch = hint.leader_epoch
-            self.leader_id = hint.leader_id if hint.leader_id in self._voter_ids else None
+            is_news = (hint.leader_id, hint.leader_epoch) != self._silent_leader
+            self.leader_id = hint.leader_id if is_news and hint.leader_id in self._voter_ids else None
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -285,6 +293,11 @@ class MetadataFollower:
         self._waiters: dict[asyncio.Future[None], Callable[[MetadataImage], bool]] = {}
         self._connection: Connection | None = None
         self._connected_to: int | None = None
+        self.heard_at = -1.0
+        """When the newest question was *asked* to which the leader's answer has been published, as far as that is allowed:
+        the image shows everything that was committed then."""
+        self._deaf: set[int] = set()
+        """Voters where, since the last connection, the newest attempt found nobody: refused, or no such name."""
         self._limits = LineLimits()
         self._task: asyncio.Task[None] | None = None
 
@@ -297,6 +310,11 @@ class MetadataFollower:
         """The active controller and its epoch, as far as is known."""
         leader_id = self._observer.leader_id
         return None if leader_id is None else (self._voters[leader_id], self._observer.epoch)
+
+    @property
+    def nobody_listens(self) -> bool:
+        """Not one voter is there: their hosts refuse connections, or have no name any more. Silence is not meant."""
+        return len(self._deaf) == len(self._voters)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-follower")
@@ -335,9 +353,9 @@ class MetadataFollower:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        backoff_ms = RETRY_BACKOFF_MS
+        backoff_ms, loop = RETRY_BACKOFF_MS, asyncio.get_running_loop()
         while True:
-            before = self.controller
+            before, asked_at = self.controller, loop.time()
             voter_id = self._observer.target()
             try:
                 delta = await self._ask(voter_id)
@@ -345,7 +363,7 @@ class MetadataFollower:
                 if isinstance(e, BrokerError) and e.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._on_fatal(_wrong_cluster(self._voters[voter_id], self._cluster_id))
                     return
-                told = self._limits.admit(str(voter_id), asyncio.get_running_loop().time())
+                told = self._limits.admit(str(voter_id), loop.time())
                 if told is not None:
                     log.info("metadata.voter_failed", voter_id=voter_id, reason=printable(e), **told.fields)
                 self._observer.on_failure(voter_id)
@@ -360,6 +378,8 @@ class MetadataFollower:
                 self._tell_controller()
             if delta is not None or self._observer.caught_up:
                 self._maybe_publish(delta)
+            if self._observer.leader_id == voter_id and self._observer.caught_up:
+                self.heard_at = asked_at
             if self._observer.leader_id is None:
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
@@ -380,9 +400,14 @@ class MetadataFollower:
             self._drop_connection()
         if self._connection is None:
             voter = self._voters[voter_id]
-            self._connection = await Connection.connect(
-                voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
-            )
+            try:
+                self._connection = await Connection.connect(
+                    voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
+                )
+            except BrokerError as e:
+                (self._deaf.add if says_nobody_there(e.__cause__) else self._deaf.discard)(voter_id)
+                raise
+            self._deaf.clear()
             self._connected_to = voter_id
         return self._connection
 

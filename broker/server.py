@@ -33,6 +33,7 @@ from strandline.broker.lifecycle import BrokerLifecycle, Identity
 from strandline.broker.metadata_follower import MetadataFollower
 from strandline.broker.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
+from strandline.broker.standstill import TICK_MS, Standstill, while_trusted
 from strandline.broker.timers import Timers
 from strandline.broker.upkeep import LogUpkeep
 from strandline.controller.metadata.image import MetadataDelta
@@ -88,8 +89,10 @@ class BrokerServer:
             session_timeout_ms=config["broker.session.timeout.ms"],
             registration_timeout_ms=config["initial.broker.registration.timeout.ms"],
             on_fatal=self._on_fatal,
+            nobody_listens=lambda: self.metadata.nobody_listens,
         )
         self.ready = self.lifecycle.ready
+        self.standstill = Standstill(limit_ms=config["broker.session.timeout.ms"], heard_at=lambda: self.metadata.heard_at)
         self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
         self.fetchers = FetcherManager(
             broker_id=config.node_id,
@@ -104,6 +107,8 @@ class BrokerServer:
 
     def _identity(self, listeners: tuple[Listener, ...]) -> Identity:
         config, log_dir = self.config, self.log_dir
+        # The controllers knock at the first one: it must be the one that works between nodes.
+        listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
         return Identity(
             broker_id=config.node_id,
             cluster_id=config.cluster_id,
@@ -261,7 +266,7 @@ class BrokerServer:
     def _handlers(self) -> dict[int, Handler]:
         producer_ids = ProducerIds(self.config.node_id, self.channel, self.lifecycle)
         data: dict[int, Handler] = {
-            apis.PRODUCE: self.replicas.handle_produce,
+            apis.PRODUCE: while_trusted(self.standstill, self.replicas.handle_produce),
             apis.FETCH: self.replicas.handle_fetch,
             apis.LIST_OFFSETS: self.replicas.handle_list_offsets,
             apis.OFFSET_FOR_LEADER_EPOCH: self.replicas.handle_offset_for_leader_epoch,
@@ -271,7 +276,8 @@ class BrokerServer:
     def _start_timers(self) -> None:
         config, replicas, upkeep = self.config, self.replicas, self.upkeep
         self._timers = Timers()
-        every = self._timers.every
+        every, now = self._timers.every, asyncio.get_running_loop().time
+        every(min(TICK_MS, config["broker.session.timeout.ms"] / 4), lambda: self.standstill.tick(now()))
         every(config["replica.lag.time.max.ms"] / 2, replicas.maybe_shrink_isrs)
         every(config["replica.high.watermark.checkpoint.interval.ms"], replicas.checkpoint_high_watermarks)
         every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(upkeep.checkpoint))

@@ -203,7 +203,7 @@ class BrokerLiveness:
 
 
 async def probe_broker(broker: BrokerRegistration) -> Probe:
-    """Knock at the door that the other brokers use, and compare incarnation ids."""
+    """Knock at the door that the other brokers use (a registration names it first), and compare incarnation ids."""
     from strandline.protocol.rpc.connection import Connection
 
     endpoint = broker.endpoint()

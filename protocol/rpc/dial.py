@@ -42,6 +42,11 @@ def says_no_such_name(error: BaseException | None) -> bool:
     return isinstance(error, socket.gaierror) and error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
 
 
+def says_nobody_there(error: BaseException | None) -> bool:
+    """An answer, and not a silence: the host refuses connections, or there is no such host."""
+    return isinstance(error, ConnectionRefusedError) or says_no_such_name(error)
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
