@@ -1,0 +1,112 @@
+"""The repository's docker-compose.yml, brought up under a name and on ports of its own."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from engine import ENVIRONMENT, Done, compose_command, docker, inspect, log_lines, run, wait_until
+
+from strandline.local_cluster import free_port_range
+
+CONTROLLERS = ("controller-1", "controller-2", "controller-3")
+BROKERS = ("broker-1", "broker-2", "broker-3")
+NODES = (*CONTROLLERS, *BROKERS)
+HEALTHY_MAX_S = 60.0
+"""The expected figure is 15 s; a machine that does other things as well gets more."""
+STRANDLINE = str(Path(sys.executable).with_name("strandline"))
+
+
+class Project:
+    def __init__(self, image: str) -> None:
+        self.name = f"strandline-{secrets.token_hex(3)}"
+        base = free_port_range(9)
+        self.ports = dict(zip(BROKERS, range(base, base + 3), strict=True))
+        self.http_ports = dict(zip(NODES, range(base + 3, base + 9), strict=True))
+        self.environment = {
+            **ENVIRONMENT,
+            "IMAGE": image,
+            "COMPOSE_PROJECT_NAME": self.name,
+            "PREFIX": f"{self.name}-",
+            **{_variable(service, "PORT"): str(port) for service, port in self.ports.items()},
+            **{_variable(service, "HTTP_PORT"): str(port) for service, port in self.http_ports.items()},
+        }
+        """What another process needs to act on this project with `docker-compose`."""
+        self.healthy_after_s = 0.0
+        """How long the first start took until all six were healthy."""
+
+    @property
+    def bootstrap(self) -> str:
+        """As seen from the host."""
+        return ",".join(f"localhost:{port}" for port in self.ports.values())
+
+    def container(self, service: str) -> str:
+        return f"{self.name}-{service}"
+
+    def network(self, name: str) -> str:
+        return f"{self.name}_{name}"
+
+    def volume(self, service: str) -> str:
+        return f"{self.name}_{service}-data"
+
+    # -- acts
+
+    def compose(self, *words: str, check: bool = True, timeout_s: float = 120, stdin: str = "") -> Done:
+        return run(*compose_command(), *words, check=check, timeout_s=timeout_s, stdin=stdin, env=self.environment)
+
+    def up(self) -> float:
+        """Bring it up from an image that has been built; the seconds until all six were healthy."""
+        began = time.monotonic()
+        self.compose("up", "-d", "--no-build")
+        self.wait_healthy()
+        return time.monotonic() - began
+
+    def wait_healthy(self) -> None:
+        wait_until(lambda: set(self.health().values()) == {"healthy"}, lambda: f"healthy: {self.health()}", HEALTHY_MAX_S)
+
+    def heal(self, service: str) -> None:
+        """Undo whatever was done to the container: resumed, on its networks, running."""
+        container = inspect(self.container(service))
+        if container["State"]["Paused"]:
+            docker("unpause", self.container(service))
+        networks = {self.network("cluster"), *([self.network("clients")] if service in BROKERS else [])}
+        for network in networks - set(container["NetworkSettings"]["Networks"]):
+            docker("network", "connect", network, self.container(service))
+        if not container["State"]["Running"]:
+            docker("start", self.container(service))
+
+    def down(self, *options: str) -> None:
+        self.compose("down", "--timeout", "30", *options)
+
+    def client(self, *words: str, stdin: str = "") -> str:
+        """`docker-compose run --rm client ...`: the command line inside the cluster's network."""
+        return self.compose("run", "--rm", "-T", "client", *words, stdin=stdin).out
+
+    def host(self, *words: str, stdin: str = "") -> str:
+        """The command line on the host, over the published ports."""
+        return run(STRANDLINE, *words, stdin=stdin, env={**ENVIRONMENT, "STRANDLINE_BOOTSTRAP": self.bootstrap}).out
+
+    # -- reports
+
+    def state(self, service: str) -> dict[str, object]:
+        return dict(inspect(self.container(service))["State"])
+
+    def health(self) -> dict[str, str]:
+        states = ((node, inspect(self.container(node))["State"]) for node in NODES)
+        return {node: state.get("Health", {}).get("Status", "?") if state["Running"] else "down" for node, state in states}
+
+    def events(self, service: str) -> list[str]:
+        """The events that this container's process (and those before it) logged."""
+        done = run("docker", "logs", self.container(service))
+        return [str(line["event"]) for line in log_lines(done.out + done.err)]
+
+
+def _variable(service: str, what: str) -> str:
+    return f"{service.upper().replace('-', '_')}_{what}"
+
+
+def exit_codes(project: Project, services: Iterable[str]) -> dict[str, object]:
+    return {service: project.state(service)["ExitCode"] for service in services}

@@ -1,0 +1,139 @@
+"""What the image is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+from engine import BUILD_MAX_S, DOCKERFILE, REVISION, ROOT, docker, inspect, run
+
+pytestmark = [pytest.mark.docker, pytest.mark.processes]
+
+SIZE_OVER_BASE_MAX = 60_000_000
+"""bytes"""
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def inside(image: str, *words: str, user: str = "0:0") -> str:
+    """What a command of the image's root file system prints; as root, so that nothing is hidden from it."""
+    return docker("run", "--rm", "--network", "none", "--user", user, "--entrypoint", words[0], image, *words[1:])
+
+
+@pytest.fixture(scope="module")
+def config(image: str) -> dict[str, Any]:
+    return dict(inspect(image)["Config"])
+
+
+def test_it_runs_as_a_fixed_user_without_privileges(image: str, config: dict[str, Any]) -> None:
+    """A uid that never changes: an operator may own a host directory by it, and Kubernetes checks runAsNonRoot by number."""
+    assert config["User"] == "10001:10001"
+    assert inside(image, "find", "/opt/strandline", "-perm", "/6000") == ""
+    assert inside(image, "stat", "-c", "%u:%g %a", "/var/lib/strandline") == "10001:10001 750"
+
+
+def test_it_says_what_it_is(config: dict[str, Any]) -> None:
+    """Version and revision are labels: an image that runs somewhere can be traced to its source."""
+    labels = config["Labels"]
+    assert labels["org.opencontainers.image.version"] == PYPROJECT["project"]["version"]
+    assert labels["org.opencontainers.image.revision"] == REVISION
+    assert labels["org.opencontainers.image.licenses"] == PYPROJECT["project"]["license"]
+
+
+def test_another_version_than_pyproject_is_not_built() -> None:
+    """The label cannot be wrong: the Dockerfile's default is pyproject's version, and the build installs the wheel by it."""
+    words = [
+        "docker",
+        "build",
+        "--force-rm",
+        "--network",
+        "host",
+        "-f",
+        str(DOCKERFILE),
+        "--build-arg",
+        "VERSION=9.9.9",
+        str(ROOT),
+    ]
+    done = run(*words, check=False, timeout_s=BUILD_MAX_S)
+    assert done.code != 0
+    assert "strandline-9.9.9-py3-none-any.whl" in done.out + done.err
+
+
+def test_it_knows_how_it_is_stopped_and_asked_for_its_health(config: dict[str, Any]) -> None:
+    assert config["Entrypoint"] == ["strandline"]
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Healthcheck"]["Test"] == ["CMD", "strandline", "health"]
+    assert set(config["Volumes"]) == {"/var/lib/strandline"}
+
+
+def test_it_is_small(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What we add to the official base image: Python packages, compiled."""
+    (base,) = re.findall(r"^ARG BASE=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    if run("docker", "image", "inspect", base, check=False).code != 0:
+        docker("pull", base, timeout_s=300)
+    added = inspect(image)["Size"] - inspect(base)["Size"]
+    with capsys.disabled():
+        print(f"\nimage: {inspect(image)['Size'] / 1e6:.1f} MB, of which {added / 1e6:.1f} MB are ours")
+    assert 0 < added <= SIZE_OVER_BASE_MAX
+
+
+def test_there_is_no_compiler_and_nothing_of_the_build(image: str) -> None:
+    """What is not there needs no update and helps no intruder."""
+    tools = "gcc cc c++ g++ clang ld as make cargo rustc"
+    assert inside(image, "sh", "-c", f"for t in {tools}; do command -v $t; done; true") == ""
+    assert (
+        inside(
+            image,
+            "sh",
+            "-c",
+            "ls -d /source /wheels /tools /runs /builds /root/.cache /opt/strandline/bin/pip* 2>/dev/null; true",
+        )
+        == ""
+    )
+    assert inside(image, "find", "/opt/strandline", "-name", "tests", "-o", "-name", "*.pyx", "-o", "-name", "*.c") == ""
+    assert inside(image, "find", "/opt/strandline", "-name", "pytest", "-o", "-name", "pip", "-o", "-name", "setuptools") == ""
+
+
+def test_it_speaks_of_no_machine(image: str) -> None:
+    """Neither the checkout's place nor the builder's name is in it."""
+    assert str(ROOT) not in json.dumps(inspect(image)) + docker("history", "--no-trunc", image)
+    found = docker(
+        "run", "--rm", "--user", "0:0", "--entrypoint", "grep", image, "-rlF", f"{ROOT}/", "/opt/strandline", check=False
+    )
+    assert found == ""
+
+
+def test_it_holds_every_module_of_ours(image: str) -> None:
+    """.dockerignore lets in what it names: a new package that it does not name would be missing in the image alone."""
+    folders = PYPROJECT["tool"]["setuptools"]["package-dir"]
+    expected = set()
+    for package in PYPROJECT["tool"]["setuptools"]["packages"]:
+        top = package if package in folders else max((f for f in folders if package.startswith(f + ".")), key=len)
+        folder = ROOT / folders[top] / package.removeprefix(top).removeprefix(".").replace(".", "/")
+        expected |= {f"{package}.{file.stem}" for file in folder.glob("*.py")}
+    code = (
+        "import pathlib, strandline; root = pathlib.Path(strandline.__file__).parent.parent; "
+        "print(*['.'.join(p.relative_to(root).with_suffix('').parts) for p in root.glob('strandline/**/*.py')], sep='\\n')"
+    )
+    assert set(inside(image, "python", "-c", code).splitlines()) == expected
+
+
+def test_whatever_a_node_imports_is_compiled(image: str) -> None:
+    """A read-only root keeps no .pyc: what is not compiled in the image is compiled again at every start and every health
+    check. The official base image has its standard library as source only, so this is about that as well."""
+    code = (
+        "import sys, os, strandline.node, strandline.broker.server, strandline.controller.server, strandline.cli.root, "
+        "strandline.cli.health, strandline.client, uvloop, aiohttp.web, prometheus_client; "
+        "print(*[m.__file__ for m in sys.modules.values() if getattr(m, '__cached__', None) and m.__name__ != '__main__' "
+        "and not os.path.exists(m.__cached__)], sep='\\n')"
+    )
+    assert inside(image, "python", "-c", code) == ""
+
+
+@pytest.mark.parametrize("command", ["up", "topic", "produce", "consume", "cluster", "health", "broker", "chaos", "bench"])
+def test_the_command_line_works_on_a_read_only_root_without_any_capability(image: str, command: str) -> None:
+    """Nothing that was left out of the image is missed, and nothing is written outside the volume."""
+    hardened = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"]
+    assert "Usage: strandline" in docker("run", "--rm", *hardened, image, command, "--help")

@@ -1,0 +1,66 @@
+"""Data volumes as seen from outside: their files by hash, and copies of them that a test may spoil."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engine import docker
+
+HASHES = """
+import hashlib, json, pathlib, sys
+root = pathlib.Path(sys.argv[1])
+files = {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in root.rglob("*") if p.is_file()}
+print(json.dumps(files))
+"""
+
+
+class Volumes:
+    """Acts on volumes through a short-lived container of `image`."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+
+    def hashes(self, volume: str) -> dict[str, str]:
+        """path -> SHA-256 of its content, for every file."""
+        return dict(json.loads(self.python(volume, HASHES, "/volume", options=":ro")))
+
+    def read(self, volume: str, path: str) -> str:
+        return self._inside(volume, "cat", f"/volume/{path}", options=":ro")
+
+    def edit(self, volume: str, path: str, old: str, new: str) -> None:
+        """Replace words in a file; they have to be there."""
+        self.python(
+            volume,
+            "import pathlib, sys; p = pathlib.Path(sys.argv[1]); t = p.read_text(); assert sys.argv[2] in t, t; "
+            "p.write_text(t.replace(sys.argv[2], sys.argv[3]))",
+            f"/volume/{path}",
+            old,
+            new,
+        )
+
+    def python(self, volume: str, code: str, *arguments: str, options: str = "") -> str:
+        return self._inside(volume, "python", "-c", code, *arguments, options=options)
+
+    def _inside(self, volume: str, *words: str, options: str = "") -> str:
+        mount = f"{volume}:/volume{options}"
+        return docker("run", "--rm", "--network", "none", "--entrypoint", words[0], "-v", mount, self.image, *words[1:])
+
+    @contextmanager
+    def copy(self, volume: str, *options: str) -> Iterator[str]:
+        """A new volume (made with `options`) with the same files; it stays mounted for as long as it is used here, so that
+        one in memory keeps its files between two containers."""
+        name = f"strandline-copy-{secrets.token_hex(4)}"
+        docker("volume", "create", *options, name)
+        try:
+            mounts = ["-v", f"{volume}:/from:ro", "-v", f"{name}:/volume"]
+            docker("run", "-d", "--name", name, "--init", "--network", "none", *mounts, "--entrypoint", "sleep", self.image, "1h")
+            try:
+                docker("exec", name, "cp", "-a", "/from/.", "/volume/")
+                yield name
+            finally:
+                docker("rm", "-f", name)
+        finally:
+            docker("volume", "rm", name)
