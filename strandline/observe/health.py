@@ -8,8 +8,8 @@ fulfils them, so the first that fails is what the node waits for. A check is a p
 node's state (`BrokerState`, `ControllerState`); `read_broker` and `read_controller` take that snapshot from a server at
 any moment of its life, before its `start` and after its `stop` too.
 
-A broker does not know that it was fenced while it cannot hear the controllers. So silence counts: once no active
-controller was heard for as long as the session lasts, the others will have fenced it, and it says that it is not ready.
+A broker does not know that it was fenced while it cannot hear the controllers. So its picture of the cluster has an age:
+one that is older than the session is not to be relied on, since the others will have fenced the broker by then.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from strandline.broker.server import BrokerServer
     from strandline.controller.server import ControllerServer
 
-METADATA_LAG_MAX = 1000
-"""Records of the metadata log that a ready node may be behind what it knows to be committed."""
+METADATA_RECORDS_BEHIND_MAX = 1000
+"""So far a ready controller's log may end before what it knows to be committed."""
+METADATA_AGE_MS_MIN = 2000
+"""However short the session is: news come with a long poll, twice a second."""
 
 
 class Check(NamedTuple):
@@ -35,30 +37,31 @@ class Check(NamedTuple):
 class BrokerState(NamedTuple):
     """What a broker's readiness rests on, as it is at one moment. The defaults are those of a process that just began."""
 
+    data_dir: str = ""
+    cluster_id: str = ""
+    """Empty while the broker asks the controllers for it."""
     logs: int = 0
     """How many logs the data directory has."""
     logs_recovered: int = 0
     recovered: bool = False
     """All of them are open."""
-    data_dir: str = ""
     disk_error: str = ""
     registered: bool = False
     broker_epoch: int = -1
-    unfenced: bool = False
-    controller_id: int = -1
-    """The active one, as far as the broker knows; -1: none is known."""
-    silence_ms: float = 0
-    """Since when no active controller is known."""
-    session_timeout_ms: int = 0
     caught_up: bool = False
-    """It has published the metadata at least once."""
+    """It has acted on the metadata at least once."""
     metadata_offset: int = -1
-    metadata_lag: int = 0
+    metadata_age_ms: float = 0
+    """How old its picture of the cluster is: what was committed since then, it may not know."""
+    metadata_age_ms_max: float = METADATA_AGE_MS_MIN
+    unfenced: bool = False
 
 
 class ControllerState(NamedTuple):
     """What a controller's readiness rests on, as it is at one moment."""
 
+    cluster_id: str = ""
+    """Empty while the controllers agree on it."""
     listening: bool = False
     address: str = ""
     node_id: int = -1
@@ -76,14 +79,11 @@ class ControllerState(NamedTuple):
 
 
 def broker_checks(state: BrokerState) -> list[Check]:
-    return [
-        _recovery(state),
-        _log_dirs(state),
-        _registered(state),
-        _metadata(state),
-        _controller_heard(state),
-        _unfenced(state),
-    ]
+    return [_cluster_id(state), _recovery(state), _log_dirs(state), _registered(state), _metadata(state), _unfenced(state)]
+
+
+def _cluster_id(state: BrokerState | ControllerState) -> Check:
+    return Check("cluster_id", bool(state.cluster_id), state.cluster_id or "not known yet; asks the controllers")
 
 
 def _recovery(state: BrokerState) -> Check:
@@ -107,40 +107,41 @@ def _registered(state: BrokerState) -> Check:
 def _metadata(state: BrokerState) -> Check:
     if not state.caught_up:
         return Check("metadata", False, "has not caught up with the metadata log yet")
-    detail = f"at offset {state.metadata_offset}, {_count(state.metadata_lag, 'record')} behind"
-    return Check("metadata", state.metadata_lag <= METADATA_LAG_MAX, detail)
-
-
-def _controller_heard(state: BrokerState) -> Check:
-    if state.controller_id >= 0:
-        return Check("controller", True, f"follows controller {state.controller_id}")
-    detail = f"no active controller was heard for {state.silence_ms / 1000:.1f} s"
-    return Check("controller", state.registered and state.silence_ms <= state.session_timeout_ms, detail)
+    detail = f"at offset {state.metadata_offset}, as of {state.metadata_age_ms / 1000:.1f} s ago"
+    if state.metadata_age_ms > state.metadata_age_ms_max:
+        return Check("metadata", False, f"{detail}: no active controller has been heard since, and may have fenced this broker")
+    return Check("metadata", True, detail)
 
 
 def _unfenced(state: BrokerState) -> Check:
-    return Check("unfenced", state.unfenced, "leads and follows" if state.unfenced else "the controllers have not unfenced it")
+    return Check(
+        "unfenced", state.unfenced, "as its own metadata says" if state.unfenced else "the controllers have not unfenced it"
+    )
 
 
 def controller_checks(state: ControllerState) -> list[Check]:
-    lag = max(0, state.high_watermark - state.log_end_offset)
-    known = state.leader_id >= 0
-    if not known:
-        active = "no active controller is known"
-    elif state.leader_id == state.node_id:
-        active = f"this one, epoch {state.epoch}"
-    else:
-        active = f"controller {state.leader_id}, epoch {state.epoch}"
-    metadata = f"ends at offset {state.log_end_offset}, {_count(lag, 'record')} behind"
+    listening = f"on {state.address}" if state.listening else "not yet"
     return [
-        Check("listening", state.listening, f"on {state.address}" if state.listening else "not yet"),
-        Check("active_controller", known, active),
-        Check(
-            "metadata",
-            state.follows and lag <= METADATA_LAG_MAX,
-            metadata if state.follows else "has not fetched from an active controller",
-        ),
+        _cluster_id(state),
+        Check("listening", state.listening, listening),
+        _active_controller(state),
+        _metadata_log(state),
     ]
+
+
+def _active_controller(state: ControllerState) -> Check:
+    if state.leader_id < 0:
+        return Check("active_controller", False, "none is known")
+    who = "this one" if state.leader_id == state.node_id else f"controller {state.leader_id}"
+    return Check("active_controller", True, f"{who}, epoch {state.epoch}")
+
+
+def _metadata_log(state: ControllerState) -> Check:
+    if not state.follows:
+        return Check("metadata_log", False, "has not fetched from an active controller")
+    behind = max(0, state.high_watermark - state.log_end_offset)
+    detail = f"ends at offset {state.log_end_offset}, {_count(behind, 'record')} behind what is committed"
+    return Check("metadata_log", behind <= METADATA_RECORDS_BEHIND_MAX, detail)
 
 
 def _count(number: int, noun: str) -> str:
@@ -150,36 +151,35 @@ def _count(number: int, noun: str) -> str:
 # -- what the checks look at ------------------------------------------------------------------------------------------
 
 
-def read_broker(server: BrokerServer, silence_ms: float) -> BrokerState:
+def read_broker(server: BrokerServer, now: float) -> BrokerState:
     config, lifecycle, metadata, upkeep = server.config, server.lifecycle, server.metadata, getattr(server, "upkeep", None)
     if upkeep is None:  # the data directory is not open yet
-        return BrokerState(data_dir=config.data_dir)
+        return BrokerState(config.data_dir)
     error = server.replicas.disk_error
     return BrokerState(
+        data_dir=config.data_dir,
+        cluster_id=config.cluster_id,
         logs=upkeep.logs,
         logs_recovered=upkeep.logs_recovered,
         recovered=upkeep.recovered,
-        data_dir=config.data_dir,
         disk_error="" if error is None else str(error),
         registered=lifecycle.registered.is_set(),
         broker_epoch=lifecycle.broker_epoch,
-        unfenced=lifecycle.ready.is_set(),
-        controller_id=-1 if metadata.controller is None else metadata.controller[0].id,
-        silence_ms=silence_ms,
-        session_timeout_ms=config["broker.session.timeout.ms"],
         caught_up=metadata.published.is_set(),
         metadata_offset=metadata.image.offset,
+        metadata_age_ms=(now - metadata.heard_at) * 1000,
+        metadata_age_ms_max=max(config["broker.session.timeout.ms"], METADATA_AGE_MS_MIN),
+        unfenced=lifecycle.ready.is_set(),
     )
 
 
 def read_controller(server: ControllerServer) -> ControllerState:
     quorum = getattr(server, "quorum", None)
     node = getattr(quorum, "node", None)
+    known = ControllerState(server.cluster_id or "", server.listening, f"{server.config.host}:{server.port}")
     if quorum is None or node is None:  # the metadata log is not open yet
-        return ControllerState()
-    return ControllerState(
-        listening=server.listening,
-        address=f"{server.config.host}:{server.port}",
+        return known
+    return known._replace(
         node_id=server.config.node_id,
         leader_id=quorum.leader_id,
         epoch=quorum.epoch,
@@ -202,13 +202,6 @@ class Health:
         """Why the node is on its way out; empty while it is not."""
         self._server = server
         self._now = now
-        self._silent_since = now()
-        if role == "broker":
-            server.metadata.on_controller_changed.append(self._on_controller_changed)
-
-    def _on_controller_changed(self) -> None:
-        if self._server.metadata.controller is None:
-            self._silent_since = self._now()
 
     def on_stopping(self, reason: str) -> None:
         self.stopping = reason
@@ -239,5 +232,5 @@ class Health:
 
     def _checks(self) -> list[Check]:
         if self.role == "broker":
-            return broker_checks(read_broker(self._server, (self._now() - self._silent_since) * 1000))
+            return broker_checks(read_broker(self._server, self._now()))
         return controller_checks(read_controller(self._server))
