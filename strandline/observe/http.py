@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -20,6 +21,8 @@ import structlog
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from strandline.observe.health import Health
     from strandline.observe.pages import HttpServer
 
@@ -83,8 +86,8 @@ class HttpPort:
 
     async def _open(self) -> None:
         try:
-            make = await self._loop.run_in_executor(None, _import_pages)
-            self._pages = make(self._health, self._server)
+            pages, make_registry = await self._loop.run_in_executor(None, _import)
+            self._pages = pages(self._health, make_registry(self._health.role, self._server))
             await self._pages.start(self._socket)
         except Exception:
             # The node works without it, and whoever asks is refused instead of waiting for ever.
@@ -102,7 +105,13 @@ class HttpPort:
         self._socket.close()
 
 
-def _import_pages() -> type[HttpServer]:
+def _import() -> tuple[type[HttpServer], Callable[[str, Any], CollectorRegistry]]:
     from strandline.observe.pages import HttpServer
 
-    return HttpServer
+    try:
+        from strandline.observe.collector import make_registry
+    except ImportError:
+        from prometheus_client import CollectorRegistry
+
+        return HttpServer, lambda role, server: CollectorRegistry()
+    return HttpServer, make_registry

@@ -11,16 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from strandline.observe.health import Health
+from strandline.protocol.log_limits import LineLimits, host_of, printable
 
+log = structlog.get_logger()
+
+SERVER = "Strandline"
+"""Instead of the versions of everything that it is made of."""
 CONNECTIONS_MAX = 64
 FIRST_REQUEST_S = 10.0
 """A new connection has so long to bring a whole request."""
@@ -31,17 +38,18 @@ PATHS = ("/health/live", "/health/ready", "/metrics")
 
 
 class HttpServer:
-    def __init__(self, health: Health, server: Any) -> None:
+    def __init__(self, health: Health, registry: CollectorRegistry) -> None:
         self._health = health
-        self._registry = _registry(health.role, server)
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._lines = LineLimits()
         self._connections: dict[_Connection, None] = {}
         """Open ones, the longest silent first."""
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        manager = web.Server(self._answer)  # type: ignore[arg-type]  # our handler is not of a web.Application
-        self._server = await loop.create_server(lambda: _Connection(self, manager, loop), sock=listener)
+        manager = web.Server(self._answer)
+        self._server = await self._loop.create_server(lambda: _Connection(self, manager, self._loop), sock=listener)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -65,18 +73,35 @@ class HttpServer:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
         connection = request.protocol
         assert isinstance(connection, _Connection)
         connection.expect_next(NEXT_REQUEST_S)
         self.on_request(connection)
         if request.method not in ("GET", "HEAD"):
             answer = _text("only GET and HEAD are answered here\n", 405, {"Allow": "GET, HEAD"})
-            answer.force_close()
-            return answer
-        answer = self._page(request)
-        if request.can_read_body:
-            answer.force_close()
+        else:
+            answer = self._page_or_bug(request)
+        if request.can_read_body or answer.status == 405:
+            answer.force_close()  # a body is not read
+        return answer
+
+    def _page_or_bug(self, request: web.BaseRequest) -> web.Response:
+        try:
+            return self._page(request)
+        except Exception:
+            told = self._lines.admit(request.path, self._loop.time())
+            if told is not None:
+                log.exception("http.failed", path=printable(request.path), **told.fields)
+            return _text("this cannot be told now: the node's log says why\n", 500)
+
+    def on_bad_request(self, peer: str, reason: str) -> web.Response:
+        """Somebody who does not speak HTTP."""
+        told = self._lines.admit(host_of(peer), self._loop.time())
+        if told is not None:
+            log.warning("http.bad_request", peer=peer, reason=printable(reason), **told.fields)
+        answer = _text("this is not a request that can be understood\n", 400)
+        answer.force_close()
         return answer
 
     def _page(self, request: web.BaseRequest) -> web.Response:
@@ -89,13 +114,19 @@ class HttpServer:
             return self._metrics(request)
         if path == "/":
             return _text(f"{self._health.name}, a {self._health.role} of Strandline\n\n" + "".join(f"{p}\n" for p in PATHS))
-        return _text(f"nothing is served at {path!r}; there are {', '.join(PATHS)}\n", 404)
+        return _text(f"nothing is served at {printable(path)}; there are {', '.join(PATHS)}\n", 404)
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        answer = web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        answer = web.Response(body=encode(self._registry), headers={"Content-Type": content_type, "Server": SERVER})
         answer.enable_compression()  # if the client takes it
         return answer
+
+
+_SILENT = logging.getLogger("strandline.observe.aiohttp")
+"""What aiohttp has to say of a peer is told by `on_bad_request`; of a connection that was lost, by nobody."""
+_SILENT.propagate = False
+_SILENT.addHandler(logging.NullHandler())
 
 
 class _Connection(web.RequestHandler):
@@ -107,6 +138,7 @@ class _Connection(web.RequestHandler):
             loop=loop,
             keepalive_timeout=NEXT_REQUEST_S,
             access_log=None,  # type: ignore[arg-type]
+            logger=_SILENT,
             max_line_size=HEAD_BYTES_MAX,
             max_field_size=HEAD_BYTES_MAX,
             lingering_time=0,
@@ -125,6 +157,15 @@ class _Connection(web.RequestHandler):
         if self._deadline is not None:
             self._deadline.cancel()
 
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """aiohttp's own trouble with what came: its way is a traceback in the log for each."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer is on its way already")
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return self._http_server.on_bad_request(f"{peer[0]}:{peer[1]}" if peer else "", message or repr(exc))
+
     def expect_next(self, timeout_s: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
@@ -136,22 +177,14 @@ class _Connection(web.RequestHandler):
             self.transport.abort()
 
 
-def _registry(role: str, server: Any) -> CollectorRegistry:
-    try:
-        from strandline.observe.collector import make_registry
-    except ImportError:
-        return CollectorRegistry()
-    return make_registry(role, server)
-
-
 def _json(ok: bool, document: Mapping[str, Any]) -> web.Response:
     body = json.dumps(document, ensure_ascii=False) + "\n"
     return web.Response(
         body=body.encode(),
         status=200 if ok else 503,
-        headers={"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"},
+        headers={"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "Server": SERVER},
     )
 
 
 def _text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(text=text, status=status, headers=headers)
+    return web.Response(text=text, status=status, headers={"Server": SERVER, **(headers or {})})
