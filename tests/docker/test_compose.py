@@ -1,0 +1,180 @@
+"""docker-compose.yml, brought up for real: three controllers, three brokers, two networks, data that stays."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from engine import docker, inspect, wait_until
+from project import BROKERS, CONTROLLERS, NODES, Project
+from volumes import Volumes
+
+pytestmark = [pytest.mark.docker, pytest.mark.processes]
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+STOP_MAX_S = 10
+"""Seconds; compose would wait three times as long before it kills."""
+
+
+def test_all_six_are_healthy_soon_after_the_first_start(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """The start is in order of health: the brokers begin when the controllers have agreed on a cluster id and a leader."""
+    with capsys.disabled():
+        print(f"\ncompose: all six healthy after {project.healthy_after_s:.1f} s (expected: at most 15 s)")
+    assert set(project.health().values()) == {"healthy"}
+
+
+def test_the_nodes_have_agreed_on_one_cluster_id(project: Project, volumes: Volumes) -> None:
+    """Nobody wrote one down: the compose file has none, and each volume was formatted once."""
+    ids = {re.findall(r"^cluster\.id=(\S+)$", volumes.read(project.volume(n), "meta.properties"), re.MULTILINE)[0] for n in NODES}
+    assert len(ids) == 1
+    assert ids.pop() == json.loads(project.host("cluster", "describe", "--json"))["cluster_id"]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_node_has_no_privilege_and_writes_to_its_volume_alone(project: Project, node: str) -> None:
+    container = inspect(project.container(node))
+    host = container["HostConfig"]
+    assert container["Config"]["User"] == "10001:10001"
+    assert host["ReadonlyRootfs"]
+    assert not host["Privileged"]
+    assert host["CapDrop"] == ["ALL"]
+    assert "no-new-privileges:true" in host["SecurityOpt"]
+    assert host["Memory"] > 0
+    assert host["NanoCpus"] > 0
+    assert host["RestartPolicy"]["Name"] == "no"
+    assert [m["Destination"] for m in container["Mounts"] if m["RW"]] == ["/var/lib/strandline"]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_published_ports_are_for_this_host_alone(project: Project, node: str) -> None:
+    """The listeners are plaintext and ask for no password."""
+    bindings = [b for many in inspect(project.container(node))["NetworkSettings"]["Ports"].values() for b in many or []]
+    assert bindings
+    assert {b["HostIp"] for b in bindings} == {"127.0.0.1"}
+
+
+def test_what_the_host_sends_the_client_container_reads_and_the_other_way_round(project: Project) -> None:
+    """Two listeners, each with its own advertised addresses: a client is told those of the one that it came in on."""
+    project.client("topic", "create", "both-ways", "--partitions", "3")
+    project.host("produce", "both-ways", stdin="from the host\n")
+    project.client("produce", "both-ways", stdin="from the client container\n")
+    reading = ("consume", "both-ways", "--from", "beginning", "--exit-at-end")
+    expected = ["from the client container", "from the host"]
+    assert sorted(project.host(*reading).splitlines()) == expected
+    assert sorted(project.client(*reading).splitlines()) == expected
+
+
+def test_each_listener_tells_its_own_addresses(project: Project) -> None:
+    outside = json.loads(project.host("cluster", "describe", "--json"))["brokers"]
+    inside = json.loads(project.client("cluster", "describe", "--json"))["brokers"]
+    assert [(b["host"], b["port"]) for b in outside] == [("localhost", project.ports[broker]) for broker in BROKERS]
+    names = [f"{project.container(broker)}.{project.network('cluster')}" for broker in BROKERS]
+    assert [(b["host"], b["port"]) for b in inside] == [(name, 9092) for name in names]
+
+
+def ready(project: Project, node: str) -> tuple[int, dict[str, Any]]:
+    """The answer of a node's published /health/ready."""
+    url = f"http://127.0.0.1:{project.http_ports[node]}/health/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as e:
+        with e:
+            return e.code, json.load(e)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_node_tells_the_host_how_it_is(project: Project, node: str) -> None:
+    code, answer = ready(project, node)
+    assert (code, answer["status"]) == (200, "ready")
+    with urllib.request.urlopen(f"http://127.0.0.1:{project.http_ports[node]}/metrics", timeout=5) as page:
+        assert "# TYPE" in page.read().decode()
+
+
+def in_sync(project: Project, topic: str) -> list[list[int]]:
+    """The ISR of each partition."""
+    described = json.loads(project.host("topic", "describe", topic, "--json"))
+    return [partition["isr"] for partition in described[0]["partitions"]]
+
+
+def test_a_killed_broker_stays_dead_until_somebody_starts_it(project: Project) -> None:
+    """Or nobody could watch a fail-over. The other two go on; the returned one is in sync again."""
+    project.host("topic", "create", "killed", "--partitions", "3")
+    docker("kill", project.container("broker-2"))
+    wait_until(lambda: all(2 not in isr for isr in in_sync(project, "killed")), "broker 2 is out of every ISR")
+    project.host("produce", "killed", stdin="one\ntwo\nthree\n")
+    state = project.state("broker-2")
+    assert (state["Running"], state["ExitCode"]) == (False, 137)
+
+    docker("start", project.container("broker-2"))
+    wait_until(lambda: all(2 in isr for isr in in_sync(project, "killed")), "broker 2 is in every ISR")
+
+
+def test_a_broker_cut_from_its_peers_is_still_reached_by_its_clients(project: Project) -> None:
+    """The two networks are for this: replication and metadata stop, the published ports do not. A plain `docker network
+    connect` mends it, with no alias to be remembered."""
+    project.host("topic", "create", "cut", "--partitions", "3")
+    docker("network", "disconnect", project.network("cluster"), project.container("broker-1"))
+    others = f"localhost:{project.ports['broker-2']},localhost:{project.ports['broker-3']}"
+
+    def is_out() -> bool:
+        described = json.loads(project.host("topic", "describe", "cut", "--json", "--bootstrap", others))
+        return all(1 not in partition["isr"] for partition in described[0]["partitions"])
+
+    wait_until(is_out, "broker 1 is out of every ISR")
+    alone = project.host("topic", "list", "--bootstrap", f"localhost:{project.ports['broker-1']}")
+    assert "cut" in alone
+    wait_until(lambda: ready(project, "broker-1")[0] == 503, "broker 1 says over its published port that it is not ready")
+
+    docker("network", "connect", project.network("cluster"), project.container("broker-1"))
+    wait_until(lambda: all(1 in isr for isr in in_sync(project, "cut")), "broker 1 is in every ISR")
+
+
+def test_a_stopped_cluster_has_shut_down_in_order_and_comes_back_with_its_data(project: Project, volumes: Volumes) -> None:
+    """`docker-compose stop` is SIGTERM to all at once: every process leaves by itself, with exit code 0 and within the grace
+    period, brokers with their clean-shutdown marker. `down` and `up` make new containers over the same volumes; nothing is
+    formatted a second time."""
+    project.host("topic", "create", "lasting", "--partitions", "2")
+    project.host("produce", "lasting", stdin="".join(f"{i}\n" for i in range(100)))
+    identities = {node: volumes.read(project.volume(node), "meta.properties") for node in NODES}
+
+    took_s = wait_until(lambda: project.compose("stop").code == 0, "stopped")
+    states = {node: project.state(node) for node in NODES}
+    assert {node: state["ExitCode"] for node, state in states.items()} == dict.fromkeys(NODES, 0)
+    assert not any(state["OOMKilled"] for state in states.values())
+    assert took_s < STOP_MAX_S
+    for node in NODES:
+        assert project.events(node)[-1] == "node.stopped", project.events(node)[-3:]
+    for broker in BROKERS:
+        assert CLEAN_SHUTDOWN in volumes.hashes(project.volume(broker))
+
+    project.down()
+    assert not docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={project.name}")
+    project.up()
+    assert {node: volumes.read(project.volume(node), "meta.properties") for node in NODES} == identities
+    lines = project.host("consume", "lasting", "--from", "beginning", "--exit-at-end").split()
+    assert sorted(map(int, lines)) == list(range(100))
+
+
+@pytest.mark.parametrize("node", ["controller-1", "broker-1"])
+def test_a_sigterm_that_comes_at_once_is_not_lost(project: Project, node: str) -> None:
+    """The kernel gives process 1 no default actions: what comes before a handler stands would have no effect, and `docker
+    stop` would wait for the whole grace period."""
+    docker("stop", project.container(node))
+    docker("start", project.container(node))
+    wait_until(lambda: "strandline" in docker("top", project.container(node), "-o", "pid,args"), "the interpreter runs")
+    took_s = wait_until(lambda: docker("stop", project.container(node)) != "", "stopped")
+    assert took_s < STOP_MAX_S
+    assert project.state(node)["ExitCode"] == 0
+
+
+def test_controllers_listen_to_the_cluster_alone(project: Project) -> None:
+    """No client reaches the quorum's port from outside."""
+    for controller in CONTROLLERS:
+        settings = inspect(project.container(controller))["NetworkSettings"]
+        assert set(settings["Networks"]) == {project.network("cluster")}
+        assert not settings["Ports"].get("9093/tcp")
