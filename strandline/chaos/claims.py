@@ -12,7 +12,7 @@ from strandline.chaos.load import NotInTime, until
 from strandline.chaos.probes import PARTITION, Answer, Prober
 from strandline.chaos.report import STEP
 from strandline.chaos.scenario import Step
-from strandline.chaos.watch import Peer
+from strandline.chaos.watch import Peer, partitions_as_told
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import OK
 
@@ -121,6 +121,12 @@ class Claims:
         seen = f"missing at offsets {missing}" if missing else f"{len(self._accepted)} of {len(self._accepted)} are read"
         self._run.claim(step.number, "what was accepted is visible", ok, seen)
 
+    async def _gone(self, step: Step) -> None:
+        read = {value for _, value in (await self._run.load.read_all(30))[PARTITION]}
+        kept = [a.offset for a in self._accepted if a.value in read]
+        seen = f"{len(self._accepted) - len(kept)} of {len(self._accepted)} are lost"
+        self._run.claim(step.number, "what was accepted is gone", bool(self._accepted) and not kept, seen)
+
     async def _reads_go_on(self, step: Step) -> None:
         """Whatever was acknowledged before is read by a consumer that begins now."""
         load = self._run.load
@@ -131,6 +137,21 @@ class Claims:
         self._run.claim(step.number, "reads go on", bool(acked) and not missing, seen)
 
     # -- the rest
+
+    async def _still_believes(self, step: Step) -> None:
+        run = self._run
+        (name,) = run.who(step["target"])
+        member, before = run.driver.member(name), run.led_before.get(name, -1)
+        peer = Peer(member)
+        try:
+            state = (await partitions_as_told(peer, run.topic))[PARTITION]
+        finally:
+            peer.close()
+        newest = run.watch.picture.partitions[PARTITION]
+        ok = state.leader == member.id and state.leader_epoch == before < newest.leader_epoch
+        others = f"the others {newest.leader} and {newest.leader_epoch}"
+        seen = f"it says leader {state.leader}, leader epoch {state.leader_epoch}; {others}"
+        run.claim(step.number, f"{name} still believes that it leads", ok, seen)
 
     async def _log_dir_offline(self, step: Step) -> None:
         run = self._run

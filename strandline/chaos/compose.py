@@ -28,8 +28,6 @@ from strandline.protocol.errors import UsageError
 from strandline.storage.log_dir import CLEAN_SHUTDOWN
 
 LABEL = "com.docker.compose."
-CLUSTER_NETWORK = "cluster"
-"""The compose file's name of the network that is cut."""
 KEEPER = "small-disk"
 """The service that keeps the small disk mounted."""
 STOP_TIMEOUT_S = 30
@@ -138,7 +136,7 @@ class ComposeProject(Driver):
         sick = [m.name for m, c in nodes.items() if c.status != RUNNING or c.is_paused]
         if sick:
             raise DriverError(f"{', '.join(sick)} of {self.where} is not running; a scenario begins with a whole cluster")
-        await self._find_network(nodes)
+        self._find_network(nodes)
 
     async def _find(self) -> list[Container]:
         wanted = [f"label={LABEL}project.working_dir={self._folder}"]
@@ -161,11 +159,13 @@ class ComposeProject(Driver):
             self.small_disk = next((c.service for c in containers if c.volume == keeper.volume and c.service != KEEPER), "")
             self.offers |= {SMALL_DISK} if self.small_disk else set()
 
-    async def _find_network(self, nodes: Mapping[Member, Container]) -> None:
-        labels = (f"label={LABEL}project={self._project}", f"label={LABEL}network={CLUSTER_NETWORK}")
-        filters = [word for label in labels for word in ("--filter", label)]
-        self._network = (await self._docker("network", "ls", "--format", "{{.Name}}", *filters)).strip()
-        self._aliases = {m.name: c.networks.get(self._network, ()) for m, c in nodes.items()}
+    def _find_network(self, nodes: Mapping[Member, Container]) -> None:
+        """The one that all nodes are on: brokers have another one for their clients."""
+        common = set.intersection(*(set(c.networks) for c in nodes.values()))
+        if len(common) != 1:
+            raise UsageError(f"{self.where}: one network is expected that all nodes share, not {sorted(common) or 'none'}")
+        (self._network,) = common
+        self._aliases = {m.name: c.networks[self._network] for m, c in nodes.items()}
 
     async def close(self) -> None:
         pass
@@ -211,11 +211,14 @@ class ComposeProject(Driver):
                 await self._docker("network", "connect", *aliases, self._network, self._names[name])
 
     async def wipe(self, names: Sequence[str]) -> None:
-        """Container and volume go; `start` makes both anew."""
+        """Container and volume go; `start` makes both anew. (A small disk, which its keeper holds, is emptied.)"""
         for name in names:
             container = await self._inspect(name)
             if container.status == RUNNING:
                 raise UsageError(f"{name} runs; its volume can be removed when it is down")
+            if name == self.small_disk:
+                await self._docker("exec", self._keeper, "find", container.data, "-mindepth", "1", "-delete")
+                continue
             await self._docker("rm", container.name)
             self._removed.add(name)
             await self._docker("volume", "rm", container.volume)
@@ -273,10 +276,7 @@ class ComposeProject(Driver):
     # -- the docker command
 
     async def _docker(self, *words: str) -> str:
-        return (await self._docker_bytes(*words)).decode(errors="replace")
-
-    async def _docker_bytes(self, *words: str, with_errors: bool = False) -> bytes:
-        return await self._run("docker", *words, with_errors=with_errors)
+        return (await self._run("docker", *words)).decode(errors="replace")
 
     async def _run(self, *command: str, folder: Path | None = None, with_errors: bool = False) -> bytes:
         """What the command printed. It is never left half done: Ctrl-C reaches us alone, and waits for its end."""

@@ -23,7 +23,7 @@ from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import UsageError
 from strandline.storage.log_dir import CLEAN_SHUTDOWN
 
-SMALL_DISK_BYTES = 32 << 20
+SMALL_DISK_BYTES = 64 << 20
 BALLAST = "ballast"
 ENDED_WITHIN_S = 30.0
 

@@ -36,6 +36,8 @@ class Fault:
     """What these nodes led when it was done."""
     gap_ms: float = 0.0
     """The longest of any partition."""
+    gap_at_s: float = 0.0
+    """When that one began."""
     gap_ms_by_partition: dict[int, float] = field(default_factory=dict)
 
 

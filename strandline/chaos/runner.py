@@ -81,6 +81,8 @@ class Run:
         self.aliases: dict[str, list[str]] = {}
         self.epochs_before: dict[int, int] = {}
         """Broker id -> its broker epoch when something was last done to it; a new process gets a higher one."""
+        self.led_before: dict[str, int] = {}
+        """Broker -> the leader epoch of partition 0 when something was last done to it as its leader."""
         self.started_at: dict[str, float] = {}
         """Nodes that were started again, and when."""
         self._say = say
@@ -92,8 +94,8 @@ class Run:
     async def run(self) -> Report:
         try:
             await self._prepare()
-            if await self._do_steps():
-                await self._settle()
+            await self._do_steps()
+            if await self._settle():
                 await self._judge()
         finally:
             await self._leave()
@@ -140,15 +142,14 @@ class Run:
         self._began = perf_counter()
         await self.load.progress(WARM_UP_RECORDS)
 
-    async def _do_steps(self) -> bool:
-        """False: a step failed, and what follows makes no sense."""
+    async def _do_steps(self) -> None:
+        """To the end, or to the first that fails: what follows rests on it."""
         for step in self.scenario.steps:
             try:
                 await self._do(step)
             except StrandlineError as e:
                 self.problem(f"step {step.number} ({step}): {e}")
-                return False
-        return True
+                return
 
     async def _do(self, step: Step) -> None:
         if step.note:
@@ -195,6 +196,8 @@ class Run:
         roles = [f"leads partition {', '.join(map(str, led))}"] * bool(led) + active
         for broker_id in self.ids(names):
             self.epochs_before[broker_id] = picture.broker_epochs.get(broker_id, -1)
+        zero = picture.partitions[0]
+        self.led_before |= {n: zero.leader_epoch for n in names if zero.leader in self.ids([n])}
         fault = Fault(step, do, names, self.now_s(), led)
         self._moments.append((perf_counter(), fault))
         self.report.faults.append(fault)
@@ -235,31 +238,48 @@ class Run:
         self.tell(STEP, f"wipe {', '.join(names)}", step=step.number)
         await self.driver.wipe(names)
 
-    async def _mend_all(self, step: int = 0) -> None:
-        for do, kind in MEND_KIND.items():
-            await self._mend(do, self.broken.names(kind), step)
-
     # -- the end
 
-    async def _settle(self) -> None:
-        """Everybody is back, everything in sync, the load goes on and then ends."""
+    async def _mend_all(self) -> None:
+        for do, kind in MEND_KIND.items():
+            try:
+                await self._mend(do, self.broken.names(kind), step=0)
+            except StrandlineError as e:
+                self.problem(f"it could not be mended ({do} {', '.join(self.broken.names(kind))}): {e}")
+
+    async def _find_the_dead(self) -> None:
+        """A node that ended and should not have: told, and started again."""
+        for member in self.driver.members:
+            ending = await self.driver.ending(member.name)
+            if not ending.is_running and member.name not in self.broken.names("down"):
+                self.problem(f"{member.name} ended by itself, exit code {ending.exit_code}")
+                self.broken.add("down", [member.name])
+
+    async def _settle(self) -> bool:
+        """Everybody is back, everything in sync, the load goes on and then ends. False: there is nothing to judge."""
         try:
+            await self._find_the_dead()
             await self._mend_all()
             await self._waits.in_sync(HEAL_WITHIN_S)
             await self.load.progress(LAST_RECORDS, HEAL_WITHIN_S)
         except StrandlineError as e:
             self.problem(f"the cluster did not get well again: {e}")
+            self._measure(perf_counter())
+            return False
         ended = perf_counter()
         await self.load.stop()
         self._measure(ended)
+        return True
 
     def _measure(self, ended: float) -> None:
         """Gaps per fault, and over all."""
-        report, acked_at = self.report, self.load.acked_at
+        report, load, acked_at = self.report, self.load, self.load.acked_at
+        report.records_sent, report.records_acknowledged, report.records_failed = load.sent, load.acked, len(load.failed)
         for (begin, fault), end in zip(self._moments, [b for b, _ in self._moments[1:]] + [ended], strict=True):
             gaps = gaps_of_partitions(acked_at, begin, end)
             fault.gap_ms_by_partition = {p: gap.ms for p, gap in gaps.items()}
-            fault.gap_ms = worst(gaps)[1].ms
+            longest = worst(gaps)[1]
+            fault.gap_ms, fault.gap_at_s = longest.ms, round(longest.begin - self._began, 3)
         first = self._moments[0][0] if self._moments else ended
         report.longest_gap_partition, gap = worst(gaps_of_partitions(acked_at, first, ended))
         report.longest_gap_ms = gap.ms
@@ -275,7 +295,6 @@ class Run:
 
     async def _judge(self) -> None:
         report, load = self.report, self.load
-        report.records_sent, report.records_failed = load.sent, len(load.failed)
         for text in load.failed[:5]:
             report.problem(f"a record was not delivered: {text}")
         try:
@@ -284,7 +303,6 @@ class Run:
             await self._compare()
         except StrandlineError as e:
             self.problem(f"the verdict could not be reached: {e}")
-        report.duration_s = self.now_s()
 
     async def _compare(self) -> None:
         comparisons: list[Comparison] = []
@@ -310,6 +328,7 @@ class Run:
 
     async def _leave(self) -> None:
         """Also after a failure or Ctrl-C: whole again, and nothing of ours left behind."""
+        self.report.duration_s = self.now_s()
         try:
             await self._mend_all()
         finally:

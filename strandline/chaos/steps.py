@@ -129,6 +129,11 @@ CLAIMS: Mapping[str, Word] = {
     "accepts": Word("a raw produce request is acknowledged; its record is remembered", {"acks": _ACKS, "target": _LEADER}),
     "invisible": Word("no remembered record is below the high watermark, and none is read", {"target": _LEADER}),
     "visible": Word("every remembered record is read", {"within_s": _WITHIN}),
+    "gone": Word("no remembered record is read: what only an old leader had was cut off", {}),
+    "still-believes": Word(
+        "asked itself, it names itself the leader of partition 0, in the leader epoch that it had before its fault",
+        {"target": _ONE},
+    ),
     "reads-go-on": Word("a new consumer reads everything from the beginning to the high watermark", {"within_s": _WITHIN}),
     "not-acknowledged": Word(
         "the probes of this broker end now: some were sent, all have an answer, and none is an acknowledgement",

@@ -22,6 +22,7 @@ from strandline.protocol.messages.admin import (
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataTopic,
     MetadataTopicRequest,
 )
 from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse
@@ -95,13 +96,11 @@ class Watch:
             await asyncio.sleep(pause_s)
 
     async def _look_at_topic(self, peer: Peer) -> None:
-        answer = await peer.ask(apis.METADATA, MetadataRequest([MetadataTopicRequest(self._topic)]), MetadataResponse)
-        for topic in answer.topics:
-            if topic.partitions:
-                self.picture.topic_id = topic.topic_id
-            for p in topic.partitions:
-                state = PartitionState(p.leader_id, p.leader_epoch, p.partition_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes))
-                self._tell(self.picture.on_partition(p.partition, state))
+        answer = await _metadata(peer, self._topic)
+        if answer is not None and answer.partitions:
+            self.picture.topic_id = answer.topic_id
+            for index, state in _states(answer).items():
+                self._tell(self.picture.on_partition(index, state))
 
     async def _look_at_quorum(self, peer: Peer) -> None:
         answer = await peer.ask(apis.DESCRIBE_QUORUM, DescribeQuorumRequest(), DescribeQuorumResponse)
@@ -125,3 +124,21 @@ class Watch:
     def _tell(self, change: Change | None) -> None:
         if change is not None:
             self._on_change(change)
+
+
+async def partitions_as_told(peer: Peer, topic: str) -> dict[int, PartitionState]:
+    """What this broker believes, be it true or not."""
+    answer = await _metadata(peer, topic)
+    return {} if answer is None else _states(answer)
+
+
+async def _metadata(peer: Peer, topic: str) -> MetadataTopic | None:
+    answer = await peer.ask(apis.METADATA, MetadataRequest([MetadataTopicRequest(topic)]), MetadataResponse)
+    return answer.topics[0] if answer.topics else None
+
+
+def _states(topic: MetadataTopic) -> dict[int, PartitionState]:
+    return {
+        p.partition: PartitionState(p.leader_id, p.leader_epoch, p.partition_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in topic.partitions
+    }
