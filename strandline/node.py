@@ -31,7 +31,9 @@ from typing import Any, NamedTuple, Protocol
 from strandline import logs
 from strandline.observe.health import Health
 from strandline.observe.http import HttpPort, bind
+from strandline.observe.loop_lag import LoopLag
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.measures import Histogram
 
 ROLES = ("broker", "controller")
 RESERVED_ENVIRONMENT = frozenset(
@@ -165,14 +167,17 @@ async def serve(
     asked = _listen_to_signals(loop)
     if stop_with_parent:
         loop.add_reader(0, _on_stdin, loop, asked)
-    health = Health(name, role, server, loop.time)
+    lag = LoopLag(loop, Histogram())
+    health = Health(name, role, server, lag)
     asked.add_done_callback(lambda done: health.on_stopping(done.result()))
-    http = None if http_listener is None else HttpPort(http_listener, health, server)
+    http = None if http_listener is None else HttpPort(http_listener, health, server, lag.histogram)
     if http is not None:
         http.start()
+    lag.start()
     try:
         return await _run(server, asked, http.address if http is not None else "")
     finally:
+        lag.stop()
         if http is not None:
             await http.stop()
 

@@ -14,12 +14,13 @@ one that is older than the session is not to be relied on, since the others will
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from strandline.broker.server import BrokerServer
     from strandline.controller.server import ControllerServer
+    from strandline.observe.loop_lag import LoopLag
 
 METADATA_RECORDS_BEHIND_MAX = 1000
 """So far a ready controller's log may end before what it knows to be committed."""
@@ -195,13 +196,13 @@ def read_controller(server: ControllerServer) -> ControllerState:
 class Health:
     """Answers for one node, for as long as its process runs."""
 
-    def __init__(self, name: str, role: str, server: Any, now: Callable[[], float]) -> None:
+    def __init__(self, name: str, role: str, server: Any, loop_lag: LoopLag) -> None:
         self.name = name
         self.role = role
         self.stopping = ""
         """Why the node is on its way out; empty while it is not."""
         self._server = server
-        self._now = now
+        self._lag = loop_lag
 
     def on_stopping(self, reason: str) -> None:
         self.stopping = reason
@@ -220,6 +221,7 @@ class Health:
             "node": self.name,
             "role": self.role,
             "checks": [check._asdict() for check in checks],
+            "event_loop_lag_ms": round(self._lag.recent_max_s * 1000),
         }
 
     def _failure(self) -> str:
@@ -232,5 +234,5 @@ class Health:
 
     def _checks(self) -> list[Check]:
         if self.role == "broker":
-            return broker_checks(read_broker(self._server, self._now()))
+            return broker_checks(read_broker(self._server, self._lag.now()))
         return controller_checks(read_controller(self._server))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from strandline.observe.health import Health
     from strandline.observe.pages import HttpServer
+    from strandline.protocol.measures import Histogram
+
+    MakeRegistry = Callable[..., CollectorRegistry]
 
 log = structlog.get_logger()
 
@@ -63,10 +66,11 @@ def _cannot_listen(listener: str, error: OSError) -> UsageError:
 class HttpPort:
     """Owns the socket from `start` to `stop`."""
 
-    def __init__(self, listener: socket.socket, health: Health, server: Any) -> None:
+    def __init__(self, listener: socket.socket, health: Health, server: Any, loop_lag: Histogram) -> None:
         self._socket = listener
         self._health = health
         self._server = server
+        self._loop_lag = loop_lag
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[None] | None = None
         self._pages: HttpServer | None = None
@@ -87,7 +91,7 @@ class HttpPort:
     async def _open(self) -> None:
         try:
             pages, make_registry = await self._loop.run_in_executor(None, _import)
-            self._pages = pages(self._health, make_registry(self._health.role, self._server))
+            self._pages = pages(self._health, make_registry(self._health.role, self._server, loop_lag=self._loop_lag))
             await self._pages.start(self._socket)
         except Exception:
             # The node works without it, and whoever asks is refused instead of waiting for ever.
@@ -105,7 +109,7 @@ class HttpPort:
         self._socket.close()
 
 
-def _import() -> tuple[type[HttpServer], Callable[[str, Any], CollectorRegistry]]:
+def _import() -> tuple[type[HttpServer], MakeRegistry]:
     from strandline.observe.pages import HttpServer
 
     try:
@@ -113,5 +117,5 @@ def _import() -> tuple[type[HttpServer], Callable[[str, Any], CollectorRegistry]
     except ImportError:
         from prometheus_client import CollectorRegistry
 
-        return HttpServer, lambda role, server: CollectorRegistry()
+        return HttpServer, lambda role, server, **more: CollectorRegistry()
     return HttpServer, make_registry

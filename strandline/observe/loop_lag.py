@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
 
 import structlog
 
 from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.measures import Histogram
 
 log = structlog.get_logger()
 
@@ -22,10 +22,6 @@ INTERVAL_S = 0.1
 RECENT = 10
 """So many measurements are about a second."""
 STALL_S = 1.0
-
-
-class Histogram(Protocol):
-    def observe(self, seconds: float) -> None: ...
 
 
 class LoopLag:
@@ -38,6 +34,9 @@ class LoopLag:
         self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._limits = LineLimits()
+
+    def now(self) -> float:
+        return self._loop.time()
 
     @property
     def recent_max_s(self) -> float:
