@@ -3,7 +3,8 @@
 All contact with the world goes through four doors (design: time, network, disk, randomness), so that the production
 code runs unchanged under a seeded simulation. Durations and timers come from the event loop; network is
 `loop.create_server` and `loop.create_connection`; disk is `storage/files.py`. What is left is here: the wall clock,
-which only ever becomes a record's timestamp, and a random source. Both are handed in; nothing reads them by itself.
+which only ever becomes a record's timestamp, and a random source. Both are handed in; nothing reads them by itself. So is
+the stopwatch, which is for metrics alone: uvloop's time is one for a whole turn, and in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+STOPWATCH: Callable[[], float] = time.perf_counter
+"""Seconds from any start, finer than a microsecond. For measurements only: nothing that is decided rests on it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Doors:
@@ -23,6 +27,7 @@ class Doors:
     """Milliseconds since 1970; may jump. For timestamps only, never for a duration or an order."""
     random: Random
     """The only source of randomness: ids, jitter."""
+    stopwatch: Callable[[], float] = STOPWATCH
 
 
 def real_doors() -> Doors:

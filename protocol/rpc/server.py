@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from strandline.protocol.apis import API_VERSIONS, APIS
+from strandline.protocol.doors import STOPWATCH
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
 from strandline.protocol.rpc.frame_reader import Scratch
+from strandline.protocol.rpc.request_measures import RequestMeasures
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 from strandline.protocol.rpc.turn import Turn
@@ -41,6 +43,7 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_connection_lost: Callable[[ServerConnection], None] | None = None,
         turn: Turn | None = None,
+        measures: RequestMeasures | None = None,
     ) -> None:
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
@@ -52,6 +55,13 @@ class Server:
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
         """By connection id. Ids are never reused."""
+        self.measures = measures or RequestMeasures(STOPWATCH)
+        """Shared by the listeners of a node."""
+        self.connections_accepted = 0
+        self.connections_closed = 0
+        """Of those that were accepted."""
+        self.bytes_in = 0
+        self.bytes_out = 0
         self.is_stopping = False
         self._connections_max = limits.max_connections
         self._last_id = 0
@@ -134,10 +144,12 @@ class Server:
             self.bad_peers.closed(connection.peer, self._loop.time(), f"{self._connections_max} connections are open already")
             return False
         self.connections[connection.id] = connection
+        self.connections_accepted += 1
         return True
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
         was_admitted = self.connections.pop(connection.id, None) is not None
+        self.connections_closed += was_admitted
         self._on_progress()
         if was_admitted and self.on_connection_lost is not None:
             self.on_connection_lost(connection)

@@ -27,6 +27,7 @@ from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
+from strandline.protocol.rpc.request_measures import ApiMeasures, measures_key
 from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_socket
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class ServerRequest(msgspec.Struct, eq=False):
     received_at: float
     """Loop time."""
     _size: int
+    _measures: ApiMeasures
+    _arrived_at: float
+    """By the server's stopwatch."""
     _is_answered: bool = False
 
     @property
@@ -92,18 +96,22 @@ class ServerRequest(msgspec.Struct, eq=False):
         return not self._is_answered and not self.connection.closed
 
     def reply(self, body: Message, records: Records | None = None) -> None:
-        if not self.connection.closed:
+        connection = self.connection
+        if not connection.closed:
             self._answer(frames.encode_response(self.correlation_id, body, records))
+            self._measures.on_answer(connection._stopwatch() - self._arrived_at, body)
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         """Refuse the request as a whole: for errors that are not those of one partition or topic."""
         if not self.connection.closed:
             self._answer(frames.encode_refusal(self.correlation_id, code, message))
+            self._measures.on_refusal(self.connection._stopwatch() - self._arrived_at, code)
 
     def no_reply(self) -> None:
         """The asker expects no response (Produce with acks=0)."""
         if not self.connection.closed:
             self._answer([])
+            self._measures.total.observe(self.connection._stopwatch() - self._arrived_at)
 
     def _answer(self, buffers: list[Buffer]) -> None:
         if self._is_answered:
@@ -122,6 +130,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
+        "_arrived_at",
+        "_free_at",
         "_in_flight",
         "_in_flight_bytes",
         "_is_flush_scheduled",
@@ -137,6 +147,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_server",
         "_stalled_at",
         "_stalled_bytes",
+        "_stopwatch",
         "_transport",
         "_turn",
         "client_id",
@@ -182,6 +193,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._mid_frame_since = 0.0
         """When the first byte of an incomplete frame came; 0: none is incomplete."""
         self._stalled_at = self._stalled_bytes = 0.0
+        self._stopwatch = server.measures.stopwatch
+        self._arrived_at = 0.0
+        """When bytes were read last, by the stopwatch."""
+        self._free_at = 0.0
+        """When the request before the next one left its handler, or the next one arrived if that was later."""
 
     @property
     def in_flight(self) -> int:
@@ -215,6 +231,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self.last_received_at = self._loop.time()
+        self._arrived_at = self._free_at = self._stopwatch()
+        self._server.bytes_in += nbytes
         self._reader.received(nbytes)
         self._take_frames()
 
@@ -276,8 +294,22 @@ class ServerConnection(asyncio.BufferedProtocol):
             text = f"{api_name(api_key)} is not served by this node"
             self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
             return
+        arrived_at, begins_at = self._arrived_at, self._free_at
+        measures = self._server.measures[measures_key(api_key, head.body)]
+        measures.requests += 1
+        measures.request_bytes += size
+        measures.queue.observe(begins_at - arrived_at)
         request = ServerRequest(
-            self, api_key, head.api_version, head.correlation_id, head.client_id, head.body, self.last_received_at, size
+            self,
+            api_key,
+            head.api_version,
+            head.correlation_id,
+            head.client_id,
+            head.body,
+            self.last_received_at,
+            size,
+            measures,
+            arrived_at,
         )
         self._in_flight += 1
         self._in_flight_bytes += size
@@ -288,6 +320,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             if result is not None:
                 self._server._run(request, result)
+        self._free_at = self._stopwatch()
+        measures.local_s += self._free_at - begins_at
 
     def _on_unsupported(self, e: frames.UnsupportedVersion) -> None:
         """ApiVersions of any version is answered, so that a newer peer learns what we speak; others are closed."""
@@ -340,6 +374,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._is_reading = True
         self.last_received_at = self._loop.time()
+        self._free_at = self._stopwatch()
         self._transport.resume_reading()
         self._take_frames()
 
@@ -373,9 +408,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def _flush(self) -> None:
-        out, self._out, self._out_bytes = self._out, [], 0
+        out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
         if not out or self._transport.is_closing():
             return
+        self._server.bytes_out += size
         self._transport.writelines(out)
         if self._pauses_late and not self._is_peer_slow:
             self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes_high)

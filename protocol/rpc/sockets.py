@@ -84,15 +84,19 @@ class BadPeers:
 
     def __init__(self) -> None:
         self._limits = LineLimits()
+        self.closed_count = 0
+        self.refused_count = 0
 
     def closed(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
         """We end the connection."""
+        self.closed_count += 1
         told = self._limits.admit(host_of(peer), now)
         if told is not None:
             log.warning("peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
 
     def refused(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
         """What was asked is malformed; the connection lives on."""
+        self.refused_count += 1
         told = self._limits.admit(host_of(peer), now)
         if told is not None:
             log.warning("peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)

@@ -1,0 +1,106 @@
+"""What a server counts of its requests, by API: how many, how large, how long, and which errors they were answered.
+
+    arrived         handler called      handler returns     answered
+       |---- queue ------|----- local --------|-- parked -------|
+       |------------------------- total ------------------------|
+
+Arrived is when the last byte of the request was read; several that come in one read wait for each other. The handler's
+time is the event loop's: nothing else happens in it. A fetch is counted as a consumer's or a follower's. All listeners of
+a node share one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from strandline.protocol.apis import APIS, FETCH
+from strandline.protocol.measures import Histogram
+from strandline.protocol.messages.common import Message
+
+FETCH_FOLLOWER = -FETCH - 1
+"""Stands for the fetches of followers where API keys are expected."""
+
+
+class ApiMeasures:
+    """Of one API."""
+
+    __slots__ = (
+        "_has_code",
+        "_lists",
+        "answers",
+        "error_codes",
+        "failed",
+        "local_s",
+        "name",
+        "queue",
+        "request_bytes",
+        "requests",
+        "total",
+    )
+
+    def __init__(self, name: str, response: type[Message]) -> None:
+        self.name = name
+        self.requests = 0
+        self.request_bytes = 0
+        self.local_s = 0.0
+        self.queue = Histogram()
+        self.total = Histogram()
+        self.failed = 0
+        """Answers with an error code, their own or that of a part."""
+        self.error_codes: dict[int, int] = {}
+        """How often each was answered: a request for three partitions may fail for each of them."""
+        self._has_code = "error_code" in response.__struct_fields__
+        self._lists = tuple(_lists_with_codes(response))
+
+    def on_answer(self, elapsed_s: float, body: Message) -> None:
+        self.total.observe(elapsed_s)
+        failed = self._has_code and body.error_code != 0  # type: ignore[attr-defined]
+        if failed:
+            self._count(body.error_code)  # type: ignore[attr-defined]
+        for name in self._lists:
+            for part in getattr(body, name):
+                if part.error_code:
+                    self._count(part.error_code)
+                    failed = True
+        self.failed += failed
+
+    def on_refusal(self, elapsed_s: float, code: int) -> None:
+        self.total.observe(elapsed_s)
+        self._count(code)
+        self.failed += 1
+
+    def _count(self, code: int) -> None:
+        self.error_codes[code] = self.error_codes.get(code, 0) + 1
+
+
+def _lists_with_codes(response: type[Message]) -> Iterator[str]:
+    """The fields that are lists of parts with an error code each."""
+    for field in msgspec.inspect.type_info(response).fields:  # type: ignore[attr-defined]
+        kind = field.type
+        item = kind.item_type if isinstance(kind, msgspec.inspect.ListType) else None
+        if isinstance(item, msgspec.inspect.StructType) and "error_code" in item.cls.__struct_fields__:
+            yield field.name
+
+
+class RequestMeasures(dict[int, ApiMeasures]):
+    """By API key; an API's are made with its first request."""
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        super().__init__()
+        self.stopwatch = stopwatch
+
+    def __missing__(self, key: int) -> ApiMeasures:
+        if key == FETCH_FOLLOWER:
+            made = ApiMeasures("FetchFollower", APIS[FETCH].response)
+        else:
+            made = ApiMeasures("FetchConsumer" if key == FETCH else APIS[key].name, APIS[key].response)
+        self[key] = made
+        return made
+
+
+def measures_key(api_key: int, body: Any) -> int:
+    """Whose counters a request goes to."""
+    return FETCH_FOLLOWER if api_key == FETCH and body.replica_id >= 0 else api_key
