@@ -33,8 +33,9 @@ def list_(data: Data = None, json: Json = False) -> None:
     if json:
         print_json({"nodes": nodes})
         return
-    columns = ("name", "state", "pid", "address", "data")
-    print_table(columns, [(n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["data"]) for n in nodes])
+    columns = ("name", "state", "pid", "address", "http", "data")
+    rows = [(n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], n["data"]) for n in nodes]
+    print_table(columns, rows)
 
 
 @app.command()

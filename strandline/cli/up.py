@@ -93,9 +93,12 @@ def _announce(cluster: LocalCluster, json: bool) -> None:
     if json:
         print_json({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes})
         return
-    print_table(("name", "pid", "address", "data"), [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["data"]) for n in nodes])
+    columns = ("name", "pid", "address", "http", "data")
+    print_table(columns, [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"], n["data"]) for n in nodes])
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
     hint = f"""Ctrl-C stops it. From another terminal:
   export STRANDLINE_BOOTSTRAP={cluster.bootstrap}
   strandline node kill {cluster.brokers[-1].name}"""
+    if cluster.brokers[0].http:
+        hint += f"\n  curl http://{cluster.brokers[0].http}/metrics"
     print(hint, file=sys.stderr, flush=True)

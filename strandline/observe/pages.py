@@ -4,6 +4,8 @@ The node's loop serves this too, so the port must never cost the node much, whoe
 bodies, short heads, few connections. A connection that has not brought a whole request in time is closed, and when there
 are too many, the one that has been silent for the longest goes: those who ask every second are never the victims.
 
+Of aiohttp only its server is imported, not the frame for web applications around it.
+
 Nothing of the configuration is shown, and nothing that a client sends ends up in an answer but the path in a 404.
 """
 
@@ -17,7 +19,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_server import Server
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -48,7 +53,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        manager = web.Server(self._answer)
+        manager = Server(self._answer)
         self._server = await self._loop.create_server(lambda: _Connection(self, manager, self._loop), sock=listener)
 
     async def stop(self) -> None:
@@ -73,7 +78,7 @@ class HttpServer:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
+    async def _answer(self, request: BaseRequest) -> Response:
         connection = request.protocol
         assert isinstance(connection, _Connection)
         connection.expect_next(NEXT_REQUEST_S)
@@ -86,7 +91,7 @@ class HttpServer:
             answer.force_close()  # a body is not read
         return answer
 
-    def _page_or_bug(self, request: web.BaseRequest) -> web.Response:
+    def _page_or_bug(self, request: BaseRequest) -> Response:
         try:
             return self._page(request)
         except Exception:
@@ -95,7 +100,7 @@ class HttpServer:
                 log.exception("http.failed", path=printable(request.path), **told.fields)
             return _text("this cannot be told now: the node's log says why\n", 500)
 
-    def on_bad_request(self, peer: str, reason: str) -> web.Response:
+    def on_bad_request(self, peer: str, reason: str) -> Response:
         """Somebody who does not speak HTTP."""
         told = self._lines.admit(host_of(peer), self._loop.time())
         if told is not None:
@@ -104,7 +109,7 @@ class HttpServer:
         answer.force_close()
         return answer
 
-    def _page(self, request: web.BaseRequest) -> web.Response:
+    def _page(self, request: BaseRequest) -> Response:
         path = request.path
         if path == "/health/live":
             return _json(*self._health.live())
@@ -116,9 +121,9 @@ class HttpServer:
             return _text(f"{self._health.name}, a {self._health.role} of Strandline\n\n" + "".join(f"{p}\n" for p in PATHS))
         return _text(f"nothing is served at {printable(path)}; there are {', '.join(PATHS)}\n", 404)
 
-    def _metrics(self, request: web.BaseRequest) -> web.Response:
+    def _metrics(self, request: BaseRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        answer = web.Response(body=encode(self._registry), headers={"Content-Type": content_type, "Server": SERVER})
+        answer = Response(body=encode(self._registry), headers={"Content-Type": content_type, "Server": SERVER})
         answer.enable_compression()  # if the client takes it
         return answer
 
@@ -129,10 +134,10 @@ _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
 
 
-class _Connection(web.RequestHandler):
+class _Connection(RequestHandler):
     """aiohttp's, with a deadline by which the next whole request must be here."""
 
-    def __init__(self, server: HttpServer, manager: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: HttpServer, manager: Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             manager,
             loop=loop,
@@ -158,8 +163,8 @@ class _Connection(web.RequestHandler):
             self._deadline.cancel()
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> StreamResponse:
         """aiohttp's own trouble with what came: its way is a traceback in the log for each."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer is on its way already")
@@ -177,14 +182,14 @@ class _Connection(web.RequestHandler):
             self.transport.abort()
 
 
-def _json(ok: bool, document: Mapping[str, Any]) -> web.Response:
+def _json(ok: bool, document: Mapping[str, Any]) -> Response:
     body = json.dumps(document, ensure_ascii=False) + "\n"
-    return web.Response(
+    return Response(
         body=body.encode(),
         status=200 if ok else 503,
         headers={"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "Server": SERVER},
     )
 
 
-def _text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(text=text, status=status, headers={"Server": SERVER, **(headers or {})})
+def _text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(text=text, status=status, headers={"Server": SERVER, **(headers or {})})
