@@ -28,7 +28,7 @@ from strandline.storage.checkpoints import (
     MetaProperties,
     read_if_present,
 )
-from strandline.storage.disk import DiskError, Files, Lock, join, parent
+from strandline.storage.disk import DiskError, Files, Lock, join, make_dirs_durably, parent
 from strandline.storage.log import METADATA_TOPIC
 from strandline.storage.log_names import parse_log_name
 
@@ -58,7 +58,7 @@ class Claim:
         one sentence, when the directory must not or cannot be used."""
         try:
             _look(files, path, node_id, cluster_id, role)
-            files.make_dirs(path)
+            make_dirs_durably(files, path)
             lock = files.lock(join(path, LOCK))
         except DiskError as e:
             raise cannot_use(files, path, e) from e

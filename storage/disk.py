@@ -170,5 +170,16 @@ def join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if not directory.endswith("/") else directory + name
 
 
+def make_dirs_durably(files: Files, path: str) -> None:
+    """A directory, with those above it, whose names a power cut does not take away again."""
+    made = []
+    while not files.exists(path) and path != parent(path):
+        made.append(path)
+        path = parent(path)
+    for directory in reversed(made):
+        files.make_dirs(directory)
+        files.fsync_dir(parent(directory))
+
+
 def parent(path: str) -> str:
     return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")

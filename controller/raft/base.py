@@ -28,6 +28,7 @@ from strandline.controller.raft.roles import (
     Candidate,
     Follower,
     Leader,
+    Lessons,
     Poll,
     Prospective,
     Resigned,
@@ -38,6 +39,7 @@ from strandline.controller.raft.roles import (
 )
 from strandline.protocol.errors import ErrorCode, InternalError
 from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.common import Message
 
 logger = structlog.get_logger()
@@ -79,6 +81,10 @@ class NodeBase:
         self.role: Role = Unattached(NEVER)
         self.leader_has_resigned = False
         """The leader of the present epoch said that it stopped leading: it is not followed again."""
+        self.lessons: Lessons | None = (
+            Lessons(set(self.other_voters), dict.fromkeys(self.other_voters, 0.0)) if election.learner else None
+        )
+        """What this voter has to learn before it has a vote; None: it has one."""
         self.limits = LineLimits()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
@@ -117,7 +123,7 @@ class NodeBase:
 
     def become_unattached(self, epoch: int, deadline: float) -> None:
         if epoch > self.epoch:
-            self._elect(ElectionState(epoch))
+            self._elect(self.election.of_epoch(epoch))
         self._become(Unattached(deadline))
 
     def become_voted(self, candidate_id: int, now: float) -> None:
@@ -137,7 +143,7 @@ class NodeBase:
     def become_follower(self, epoch: int, leader_id: int, now: float, fetch_deadline: float | None = None) -> None:
         if leader_id == self.node_id or leader_id not in self.voter_ids:
             raise InternalError(f"node {leader_id} cannot be the leader that node {self.node_id} follows")
-        before = self.election if epoch == self.epoch else ElectionState(epoch)
+        before = self.election if epoch == self.epoch else self.election.of_epoch(epoch)
         if before.leader_id not in (NO_NODE, leader_id):
             raise InternalError(f"epoch {epoch} has two leaders: {before.leader_id} and {leader_id}")
         self._elect(before._replace(leader_id=leader_id))
@@ -183,6 +189,15 @@ class NodeBase:
         raise NotImplementedError
 
     def tick_prospective(self, now: float) -> None:
+        raise NotImplementedError
+
+    def miss_leader(self, now: float) -> None:
+        raise NotImplementedError
+
+    def on_told(self, from_id: int, response: VoteResponse, now: float) -> None:
+        raise NotImplementedError
+
+    def on_not_told(self, voter_id: int, now: float) -> None:
         raise NotImplementedError
 
     def tick_follower(self, now: float) -> None:

@@ -5,6 +5,8 @@ The file is one line of JSON with Kafka's keys (data_version 0, the one with sta
     {"clusterId": "...", "leaderId": 101, "leaderEpoch": 5, "votedId": 101, "appliedOffset": 1200,
      "currentVoters": [{"voterId": 101}, ...], "data_version": 0}
 
+A voter that may have forgotten something (`learning.py`) has `"learner": true` in it, too.
+
 It is a primary file: nothing else on the disk could replace it. A voter that forgot its vote could vote twice in one
 epoch, and two leaders in one epoch lose committed records. So a file that cannot be understood, or is missing beside a
 log that is not empty, refuses to start; it is never replaced by a fresh one.
@@ -27,11 +29,19 @@ NO_NODE = -1
 
 
 class ElectionState(NamedTuple):
-    """The durable part of a voter's state. Epoch only grows; within an epoch, vote and leader are set once."""
+    """The durable part of a voter's state. Epoch only grows; within an epoch, vote and leader are set once; `learner` only
+    turns from True to False."""
 
     epoch: int = 0
     leader_id: int = NO_NODE
     voted_id: int = NO_NODE
+    learner: bool = False
+    """The voter began on an empty disk, and does not know yet what an earlier disk of it may have promised: see
+    `learning.py`. It has no vote until it does."""
+
+    def of_epoch(self, epoch: int) -> ElectionState:
+        """The state at the beginning of a later epoch: no vote, no leader."""
+        return ElectionState(epoch, learner=self.learner)
 
 
 class QuorumFile(NamedTuple):
@@ -40,7 +50,7 @@ class QuorumFile(NamedTuple):
 
 
 def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: ElectionState, applied_offset: int) -> bytes:
-    state = {
+    state: dict[str, Any] = {
         "clusterId": cluster_id,
         "leaderId": election.leader_id,
         "leaderEpoch": election.epoch,
@@ -49,6 +59,8 @@ def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: Ele
         "currentVoters": [{"voterId": voter_id} for voter_id in voter_ids],
         "data_version": DATA_VERSION,
     }
+    if election.learner:
+        state["learner"] = True
     return json.dumps(state, separators=(",", ":")).encode()
 
 
@@ -67,8 +79,14 @@ def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequ
     voters = _voters(state, path)
     if voters != sorted(voter_ids):
         raise UsageError(f"{path} was written with the voters {voters}, controller.quorum.voters names {sorted(voter_ids)}")
+    learner = state.get("learner", False)
+    if not isinstance(learner, bool):
+        raise UsageError(f"{path} is damaged: learner is {learner!r}")
     election = ElectionState(
-        _whole(state, "leaderEpoch", 0, path), _whole(state, "leaderId", NO_NODE, path), _whole(state, "votedId", NO_NODE, path)
+        _whole(state, "leaderEpoch", 0, path),
+        _whole(state, "leaderId", NO_NODE, path),
+        _whole(state, "votedId", NO_NODE, path),
+        learner,
     )
     for name, node_id in (("leaderId", election.leader_id), ("votedId", election.voted_id)):
         if node_id != NO_NODE and node_id not in voters:

@@ -56,8 +56,7 @@ class Elections(NodeBase):
         role = self.role
         assert isinstance(role, (Unattached, Voted))
         if now >= role.deadline:
-            self.become_prospective(now)
-            self.tick_prospective(now)
+            self.miss_leader(now)
 
     def tick_prospective(self, now: float) -> None:
         role = self.role
@@ -143,27 +142,33 @@ class Elections(NodeBase):
 
     def _would_vote(self, request: VoteRequest) -> bool:
         role = self.role
+        if self.lessons is not None:
+            return False
         if isinstance(role, Leader) or (isinstance(role, Follower) and role.hears_leader):
             return False
         return self._is_up_to_date(request)
 
     def _may_vote(self, request: VoteRequest) -> bool:
         election = self.election
+        if self.lessons is not None:
+            return False
         if election.voted_id != NO_NODE:
             return election.voted_id == request.replica_id
         return election.leader_id == NO_NODE and self._is_up_to_date(request)
 
     def on_vote_response(self, from_id: int, response: VoteResponse, role: object, now: float) -> None:
+        if self.lessons is not None:
+            self.on_told(from_id, response, now)
+            return
         # Who grants a vote may still name the leader that both of us miss: that is no reason to go back to it.
         granted = response.vote_granted and response.error_code == ErrorCode.NONE and response.leader_epoch == self.epoch
         if not granted and self.hear(response.error_code, response.leader_id, response.leader_epoch, now):
             return
-        if role is not self.role:
+        if role is not self.role or not isinstance(role, (Prospective, Candidate)):
             return
         if response.error_code != ErrorCode.NONE:
             self.on_vote_failed(from_id, response.error_code, role, now)
             return
-        assert isinstance(role, (Prospective, Candidate))
         role.poll.record(from_id, response.vote_granted)
         if isinstance(role, Prospective):
             self.tick_prospective(now)
@@ -177,7 +182,9 @@ class Elections(NodeBase):
             if told is not None:
                 name = ErrorCode(error).name
                 logger.error("quorum.vote_refused", node_id=self.node_id, voter_id=voter_id, error=name, **told.fields)
-        if role is self.role and isinstance(role, (Prospective, Candidate)):
+        if self.lessons is not None:
+            self.on_not_told(voter_id, now)
+        elif role is self.role and isinstance(role, (Prospective, Candidate)):
             role.poll.retry_at[voter_id] = now + self.retry_backoff()
             role.poll.unreachable.add(voter_id)
             self.tick(now)

@@ -22,8 +22,7 @@ class Following(NodeBase):
         role = self.role
         assert isinstance(role, Follower)
         if now >= role.fetch_deadline:
-            self.become_prospective(now)
-            self.tick_prospective(now)
+            self.miss_leader(now)
         elif now >= role.fetch_at:
             role.fetch_at = NEVER
             if role.download is None:
@@ -108,6 +107,7 @@ class Following(NodeBase):
             self._start_download(role, part.snapshot_id, now)
         else:
             self._append(role, part, response.records[0], now)
+            role.told_high_watermark = part.high_watermark
         self.tick_follower(now)
 
     def _append(self, role: Follower, part: FetchPartitionResponse, records: memoryview, now: float) -> None:

@@ -103,8 +103,8 @@ class Leading(NodeBase):
 
     # -- Fetch ---------------------------------------------------------------------------------------------------------
 
-    def on_fetch_request(self, request: FetchRequest, ticket: object, session: object, now: float) -> None:
-        """`session`: the connection; what was told on another one may have been lost with it."""
+    def on_fetch_request(self, request: FetchRequest, ticket: object, session: int, now: float) -> None:
+        """`session`: the connection, by a number that grows; what was told on another one may have been lost with it."""
         error = self._fetch_request_error(request)
         if error != ErrorCode.NONE:
             self._reply_fetch(ticket, self._fetch_error(error), error if error == ErrorCode.INCONSISTENT_CLUSTER_ID else 0)
@@ -112,7 +112,11 @@ class Leading(NodeBase):
         role, partition = self.role, request.partitions[0]
         assert isinstance(role, Leader)
         progress = self._progress(role, request.replica_id)
-        if progress.session is not session:
+        if session < progress.session and request.replica_id in role.voters:
+            # It comes late, from before the voter connected anew; its disk may have been lost since (`learning.py`).
+            self._reply_fetch(ticket, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        if progress.session != session:
             progress.session, progress.told_high_watermark = session, -1
         progress.fetched_at = now
         fetch = ParkedFetch(

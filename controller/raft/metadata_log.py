@@ -24,6 +24,7 @@ from strandline.controller.raft.snapshots import PART_SUFFIX, check_snapshot, pa
 from strandline.protocol.errors import BrokerError, UsageError
 from strandline.protocol.frames import Buffer
 from strandline.protocol.messages.common import SnapshotId
+from strandline.storage.disk import make_dirs_durably
 from strandline.storage.files import File, Files, join
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_config import FOREVER
@@ -50,7 +51,9 @@ class MetadataLog:
     def open(cls, files: Files, data_dir: str, config: RaftConfig, *, committed_offset: int, now_ms: int) -> MetadataLog:
         """`committed_offset`: what is known to have been committed and flushed; damage below it is never cut off."""
         directory = join(data_dir, DIRECTORY)
-        files.make_dirs(directory)
+        make_dirs_durably(files, directory)
+        if not files.list(directory):
+            files.fsync_dir(data_dir)  # an earlier start may have ended before it did
         snapshots = _find_snapshots(files, directory)
         # The start that `clean` was heading for, should it have been interrupted: what is below may be there only in parts.
         first = snapshots[-SNAPSHOTS_KEPT].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0

@@ -10,8 +10,8 @@
                                    quorum-state written if `election_dirty`, log flushed
                                ->  on_synced(now)
 
-The class is put together from three parts that share the state of `base.NodeBase`: `elections`, `leading`,
-`following`. Which role may follow which is the table in `roles.py`.
+The class is put together from four parts that share the state of `base.NodeBase`: `elections`, `leading`, `following`,
+`learning`. Which role may follow which is the table in `roles.py`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from typing import Any
 from strandline.controller.raft.elections import Elections
 from strandline.controller.raft.following import Following
 from strandline.controller.raft.leading import Leading
+from strandline.controller.raft.learning import Learning
 from strandline.controller.raft.outbox import Send
 from strandline.controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role
 from strandline.protocol import apis
 
 
-class RaftNode(Following, Leading, Elections):
+class RaftNode(Following, Leading, Learning, Elections):
     """See the module's text for the contract with the shell."""
 
     def tick(self, now: float) -> None:
         """Do what is due. May be called at any time; `next_deadline()` says when it is needed."""
+        if self.lessons is not None:
+            self.tick_learning(self.lessons, now)
         role = self.role
         if isinstance(role, Leader):
             self.tick_leader(now)
@@ -47,7 +50,8 @@ class RaftNode(Following, Leading, Elections):
             self.tick_unattached(now)
 
     def next_deadline(self) -> float:
-        return self.role.next_deadline()
+        deadline = self.role.next_deadline()
+        return deadline if self.lessons is None else min(deadline, self.lessons.next_deadline())
 
     def on_left(self, role: Role) -> None:
         if isinstance(role, Leader):
@@ -57,10 +61,11 @@ class RaftNode(Following, Leading, Elections):
 
     def on_synced(self, now: float) -> None:
         """`quorum-state` and the log, as they were when the shell began this, are on the disk."""
+        self.maybe_take_up_vote()
         self.on_own_vote_synced(now)
         self.on_log_synced(now)
 
-    def on_request(self, api_key: int, body: Any, ticket: object, session: object, now: float) -> None:
+    def on_request(self, api_key: int, body: Any, ticket: object, session: int, now: float) -> None:
         if api_key == apis.FETCH:
             self.on_fetch_request(body, ticket, session, now)
             return

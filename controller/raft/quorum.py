@@ -254,7 +254,7 @@ class Quorum:
             return
         if isinstance(request.body, VoteRequest) and request.body.replica_id in self._channels:
             self._channels[request.body.replica_id].seems_alive()
-        self._guard(self.node.on_request, request.api_key, request.body, request, request.connection, self._loop.time())
+        self._guard(self.node.on_request, request.api_key, request.body, request, request.connection.id, self._loop.time())
         self._schedule()
 
     def _on_done(self, send: Send, result: Message | Exception) -> None:

@@ -106,6 +106,19 @@ class Candidate:
 
 
 @dataclass(slots=True, eq=False)
+class Lessons:
+    """What a voter without a memory has still to learn (`learning.py`). Beside the role, not in it: it outlives roles."""
+
+    unheard: set[int]
+    """Other voters that have not told this process their epoch yet."""
+    ask_at: dict[int, float] = field(default_factory=dict)
+    """Voters to ask (again), and when. One that is being asked is not in it."""
+
+    def next_deadline(self) -> float:
+        return min(self.ask_at.values(), default=NEVER)
+
+
+@dataclass(slots=True, eq=False)
 class Download:
     """A snapshot on its way from the leader; `sink.size` is the position to ask for next."""
 
@@ -127,6 +140,8 @@ class Follower:
     leader_lost: bool = False
     """The connection to the leader broke, or it said that it does not lead; cleared by a successful fetch."""
     download: Download | None = None
+    told_high_watermark: int = -1
+    """The leader's high watermark as its last answer had it, -1: none yet. Ours may lag behind it."""
 
     def next_deadline(self) -> float:
         return min(self.fetch_deadline, self.fetch_at)
@@ -150,8 +165,8 @@ class ReplicaProgress:
     """The leader's log end at its last fetch: reaching that later means having been caught up then."""
     told_high_watermark: int = -1
     """The last one sent to it on `session`: a fetch that can learn nothing new is parked."""
-    session: object = None
-    """The connection of its last fetch."""
+    session: int = -1
+    """The connection of its last fetch: the newest that it has used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -223,7 +238,7 @@ TRANSITIONS: dict[tuple[type[Role], type[Role]], str] = {
     (Candidate, Prospective): "lost, or the election timeout passed",
     (Candidate, Leader): "won a majority of the votes, its own flushed",
     (Candidate, Follower): "discovered the leader of the same or a higher epoch",
-    (Follower, Unattached): "learned of a higher epoch",
+    (Follower, Unattached): "learned of a higher epoch, or missed the leader and has no vote to ask with",
     (Follower, Prospective): "the fetch timeout passed, the leader was lost, or it resigned",
     (Follower, Follower): "discovered the leader of a higher epoch",
     (Leader, Unattached): "learned of a higher epoch",

@@ -97,7 +97,7 @@ class Bench:
 
     # -- requests to it ------------------------------------------------------------------------------------------------
 
-    def request(self, api_key: int, body: Any, session: object = "session") -> Any:
+    def request(self, api_key: int, body: Any, session: int = 1) -> Any:
         """Hand a request in; its answer, or None while it is parked."""
         ticket = object()
         self.node.on_request(api_key, body, ticket, session, self.now)
@@ -119,7 +119,7 @@ class Bench:
         return self.request(apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch))
 
     def fetch(
-        self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: object = "session", wait_ms: int = 500
+        self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: int = 1, wait_ms: int = 500
     ) -> Any:
         return self.request(apis.FETCH, fetch_request(replica_id, epoch, offset, last_epoch, wait_ms=wait_ms), session)
 
@@ -142,7 +142,7 @@ class Bench:
         """Follow this leader; the fetch that is under way."""
         ticket = object()
         self.node.on_request(
-            apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch), ticket, None, self.now
+            apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch), ticket, 1, self.now
         )
         return sends(self.advance(0.0), apis.FETCH)[-1]
 

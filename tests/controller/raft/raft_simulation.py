@@ -293,7 +293,7 @@ class Simulation:
         send = ticket.send
         target.asked = [other for other in target.asked if not other.done]
         target.asked.append(ticket)
-        target.node.on_request(send.api_key, send.body, ticket, (ticket.sender.id, ticket.incarnation), self.now)
+        target.node.on_request(send.api_key, send.body, ticket, ticket.incarnation, self.now)
         self._settle(target)
 
     def _reply(self, sim: SimNode, reply: Reply) -> None:

@@ -90,7 +90,7 @@ def test_a_quorum_state_that_is_not_ours_refuses_to_start(change: dict[str, obje
 
 def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
     store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
-    assert store.check(None, 0) == ElectionState()
+    assert store.check(None, 0) == ElectionState(learner=True)
     with pytest.raises(UsageError, match="this voter's vote is lost"):
         store.check(None, 1)
 

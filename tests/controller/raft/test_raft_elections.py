@@ -256,7 +256,7 @@ def test_a_leader_that_resigns_names_the_most_complete_voter_first_and_wakes_who
     bench.become_leader()
     bench.fetch(3, 1, 1, 1)
     ticket = object()
-    bench.node.on_request(apis.FETCH, fetch_request(3, 1, 1, 1), ticket, "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(3, 1, 1, 1), ticket, 1, bench.now)
     bench.node.resign(bench.now)
     out = bench.settle()
     parked = bench.answer_to(ticket, out)

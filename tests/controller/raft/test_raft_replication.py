@@ -63,7 +63,7 @@ def test_a_record_commits_when_a_majority_has_flushed_it_the_leader_included() -
     bench.fetch(2, 1, 1, 1)
     assert bench.node.high_watermark == 1
     append(bench, b"a")
-    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 2, 1), object(), "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 2, 1), object(), 1, bench.now)
     assert bench.node.high_watermark == 1, "the leader's own disk does not have it yet"
     bench.settle()
     assert bench.node.high_watermark == 2
@@ -90,15 +90,15 @@ def test_an_empty_fetch_waits_for_an_append_and_for_the_high_watermark() -> None
     bench.fetch(2, 1, 1, 1)
     assert bench.fetch(7, 1, 1, 1).partitions[0].high_watermark == 1
     ticket = object()
-    bench.node.on_request(apis.FETCH, fetch_request(7, 1, 1, 1), ticket, "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(7, 1, 1, 1), ticket, 1, bench.now)
     assert bench.answer_to(ticket, bench.settle()) is None
     append(bench, b"a")
     answer = bench.answer_to(ticket, bench.settle())
     assert answer.partitions[0].high_watermark == 1, "an observer gets records up to the log's end, and is told what is committed"
     again = object()
-    bench.node.on_request(apis.FETCH, fetch_request(7, 1, 2, 1), again, "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(7, 1, 2, 1), again, 1, bench.now)
     assert bench.answer_to(again, bench.settle()) is None
-    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 2, 1), object(), "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 2, 1), object(), 1, bench.now)
     assert bench.answer_to(again, bench.settle()).partitions[0].high_watermark == 2
 
 
@@ -106,7 +106,7 @@ def test_a_parked_fetch_is_answered_when_its_time_is_over() -> None:
     bench = leader()
     bench.fetch(2, 1, 1, 1)
     ticket = object()
-    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 1, 1, wait_ms=300), ticket, "session", bench.now)
+    bench.node.on_request(apis.FETCH, fetch_request(2, 1, 1, 1, wait_ms=300), ticket, 1, bench.now)
     assert bench.answer_to(ticket, bench.advance(0.29)) is None
     assert bench.answer_to(ticket, bench.advance(0.02)) is not None
 
@@ -115,9 +115,9 @@ def test_what_was_told_on_a_lost_connection_is_told_again() -> None:
     """Or a broker that restarts would learn the high watermark only after a whole fetch wait."""
     bench = leader()
     bench.fetch(2, 1, 1, 1)
-    assert bench.fetch(7, 1, 1, 1, session="first") is not None
-    assert bench.fetch(7, 1, 1, 1, session="first") is None
-    assert bench.fetch(7, 1, 1, 1, session="second").partitions[0].high_watermark == 1
+    assert bench.fetch(7, 1, 1, 1, session=1) is not None
+    assert bench.fetch(7, 1, 1, 1, session=1) is None
+    assert bench.fetch(7, 1, 1, 1, session=2).partitions[0].high_watermark == 1
 
 
 @pytest.mark.parametrize(
