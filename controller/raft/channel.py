@@ -6,14 +6,22 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+import structlog
+
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
+log = structlog.get_logger()
+
 OnDone = Callable[[Message | Exception], None]
 QUEUE_MAX = 16
 """Requests that wait for the connection; a voter has at most a handful under way to one peer."""
+PATIENCE_S = 2.0
+"""A voter that is restarted is back by then, mostly; after that it is worth a line in the log ..."""
+NOTICE_S = 60.0
+"""... and again after this."""
 
 
 class VoterChannel:
@@ -31,6 +39,9 @@ class VoterChannel:
         self._wake = asyncio.Event()
         """Set to end the pause before the next attempt."""
         self._closed = False
+        self.unreachable = ""
+        """Why the last attempt to connect failed; empty when it succeeded, or none was made."""
+        self._notice_at = 0.0
 
     def send(self, api_key: int, body: Message, on_done: OnDone) -> None:
         connection = self._connection
@@ -69,14 +80,25 @@ class VoterChannel:
             )
         except BrokerError as e:
             self._back_off()
+            self._note(e)
             self._connecting = None
             self._fail_queue(e)
             return
-        self._backoff_ms = 0.0
+        self._backoff_ms, self.unreachable = 0.0, ""
         self._connecting = None
         queue, self._queue = self._queue, []
         for api_key, body, on_done in queue:
             self.send(api_key, body, on_done)
+
+    def _note(self, e: BrokerError) -> None:
+        """It is waited for, however long it takes; that is told once a minute."""
+        now = asyncio.get_running_loop().time()
+        if not self.unreachable:
+            self._notice_at = now + PATIENCE_S
+        self.unreachable = e.message
+        if now >= self._notice_at:
+            self._notice_at = now + NOTICE_S
+            log.warning("quorum.voter_unreachable", voter_id=self.voter.id, reason=e.message)
 
     async def _pause(self) -> None:
         self._wake.clear()

@@ -97,7 +97,9 @@ class Learning(NodeBase):
                 self._elect(self.election._replace(learner=False))
         elif not self.election_dirty:
             self.lessons = None
-            logger.info("quorum.voter", node_id=self.node_id, controller_epoch=self.epoch, end_offset=self.log.end_offset)
+            logger.info(
+                "quorum.vote_taken_up", node_id=self.node_id, controller_epoch=self.epoch, log_end_offset=self.log.end_offset
+            )
 
     def _has_learned(self, lessons: Lessons) -> bool:
         if lessons.unheard:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from strandline.controller.raft.channel import VoterChannel
+from strandline.controller.raft.channel import NOTICE_S, PATIENCE_S, VoterChannel
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.controller.raft.election import NO_NODE
 from strandline.controller.raft.metadata_log import DIRECTORY, MetadataLog
@@ -108,6 +108,7 @@ class Quorum:
         self._snapshot_task: asyncio.Task[SnapshotId | None] | None = None
         self._snapshot_retry: asyncio.TimerHandle | None = None
         """One was given up: until this is due, none is tried."""
+        self._notice: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
         """Set by every settling; `stop` waits on it for a successor."""
 
@@ -131,6 +132,11 @@ class Quorum:
     @property
     def is_leader(self) -> bool:
         return self._running and self.node.is_leader
+
+    @property
+    def has_vote(self) -> bool:
+        """False while this voter has still to learn what an earlier disk of it may have promised (`learning.py`)."""
+        return self.node.lessons is None
 
     @property
     def high_watermark(self) -> int:
@@ -188,6 +194,19 @@ class Quorum:
         self._running = True
         self.node.start(self._loop.time())
         self._guard(self._settle)
+        if not self.has_vote:
+            self._notice = self._loop.call_later(PATIENCE_S, self._tell_why_there_is_no_vote)
+
+    def _tell_why_there_is_no_vote(self) -> None:
+        """Once soon after the start, then once a minute."""
+        lessons = self.node.lessons
+        if lessons is None or not self._running:
+            return
+        self._notice = self._loop.call_later(NOTICE_S, self._tell_why_there_is_no_vote)
+        reason = "this controller began without a metadata log: what an earlier one may have promised is not known here"
+        unheard = [f"an answer of controller {voter_id}" for voter_id in sorted(lessons.unheard)]
+        awaited = ", ".join(unheard) or "a leader's committed records"
+        logger.warning("quorum.without_vote", node_id=self.node_id, controller_epoch=self.epoch, reason=reason, awaited=awaited)
 
     async def stop(self) -> None:
         """Orderly: a leader hands over first and gives its successor a moment to be elected."""
@@ -223,6 +242,8 @@ class Quorum:
             self._timer = None
         if self._snapshot_retry is not None:
             self._snapshot_retry.cancel()
+        if self._notice is not None:
+            self._notice.cancel()
         for channel in self._channels.values():
             await channel.close()
 
