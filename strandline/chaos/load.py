@@ -1,7 +1,7 @@
-"""A steady load with a memory: an idempotent producer with acks=all and a consumer that follows it, through every fault.
+"""A steady load with a memory: idempotent producers with acks=all and a consumer that follows them, through every fault.
 
 One record per partition and interval, each with a value of its own. The outcome of every send and whatever was read is
-written into a `History` (`strandline.testing.history`), the moment of each acknowledgement into `acked_at`. The producer
+written into a `History` (`strandline.testing.history`), the moment of each acknowledgement into `acked_at`. A producer
 has its default settings, but for a delivery timeout that outlasts every scenario: what is measured is what users get.
 
 Pace is kept by the clock: after a stall of this process the records that were due follow at once.
@@ -22,14 +22,14 @@ from strandline.testing.history import History, Send, Verdict, check
 DELIVERY_TIMEOUT_MS = 180_000
 POLL_MS = 10
 FINAL_READ_S = 60.0
-WRITER, READER, FINAL = "producer", "consumer", "final consumer"
+READER, FINAL = "consumer", "final consumer"
 
 
 class NotInTime(StrandlineError):
     """Something that was waited for did not come true within its bound."""
 
 
-async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, within_s: float) -> None:
+async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, within_s: float = 30.0) -> None:
     """Wait for a condition; NotInTime when it does not hold within the bound."""
     deadline = perf_counter() + within_s
     while True:
@@ -45,7 +45,15 @@ class SteadyLoad:
     """`start`, then `progress` as often as wished, `stop`, `verdict`."""
 
     def __init__(
-        self, bootstrap: str, topic: str, *, partitions: int = 3, interval_ms: int = 5, value_bytes: int = 100, replicas: int = 3
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int = 3,
+        interval_ms: int = 5,
+        value_bytes: int = 100,
+        replicas: int = 3,
+        producers: int = 1,
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
@@ -58,38 +66,36 @@ class SteadyLoad:
         """By partition, ascending, on the clock of `perf_counter`."""
         self.longest_stall_s = 0.0
         """The longest time that this process itself was late for a send: no gap is known more exactly."""
-        self._partitions = partitions
-        self._interval_s = interval_ms / 1000
+        self.going = True
+        self.interval_s = interval_ms / 1000
         self._padding = b"." * value_bytes
         self._value_bytes = value_bytes
         self._replicas = replicas
-        self._going = True
-        self._outstanding: list[deque[tuple[Send, Receipt]]] = [deque() for _ in range(partitions)]
-        self._news = [asyncio.Event() for _ in range(partitions)]
+        self._writers = [_Writer(self, f"producer-{n + 1}") for n in range(producers)]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def places(self) -> list[TopicPartition]:
-        return [TopicPartition(self.topic, p) for p in range(self._partitions)]
+        return [TopicPartition(self.topic, p) for p in self.acked_at]
 
     # -- life
 
     async def create_topic(self) -> None:
         async with Admin(bootstrap_servers=self.bootstrap) as admin:
-            await admin.create_topics([NewTopic(self.topic, partitions=self._partitions, replication_factor=self._replicas)])
+            await admin.create_topics([NewTopic(self.topic, partitions=len(self.acked_at), replication_factor=self._replicas)])
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._produce()), asyncio.create_task(self._follow())]
+        self._tasks = [asyncio.create_task(work) for work in (*(w.run() for w in self._writers), self._follow())]
 
     async def stop(self) -> None:
         """Every record that was sent has its outcome when this returns."""
-        self._going = False
+        self.going = False
         tasks, self._tasks = self._tasks, []
         await asyncio.gather(*tasks)
 
     async def abandon(self) -> None:
         """Stop without waiting for outcomes: after a failure nobody asks for them."""
-        self._going = False
+        self.going = False
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -97,84 +103,36 @@ class SteadyLoad:
 
     async def progress(self, records: int, within_s: float = 30.0) -> None:
         """Until so many more records are acknowledged, by every partition its share."""
-        share = -(-records // self._partitions)
+        share = -(-records // len(self.acked_at))
         goals = {p: len(times) + share for p, times in self.acked_at.items()}
-        text = f"{records} more records are acknowledged"
-        await until(lambda: self._raise_if_broken() and all(len(self.acked_at[p]) >= goals[p] for p in goals), text, within_s)
 
-    def _raise_if_broken(self) -> bool:
+        def reached() -> bool:
+            self._raise_if_broken()
+            return all(len(self.acked_at[p]) >= goal for p, goal in goals.items())
+
+        await until(reached, f"{records} more records are acknowledged", within_s)
+
+    def _raise_if_broken(self) -> None:
         for task in self._tasks:
             if task.done():
                 task.result()
-        return True
 
-    # -- the producer
+    # -- sending
 
-    async def _produce(self) -> None:
-        async with Producer(bootstrap_servers=self.bootstrap, acks="all", delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
-            settling = [asyncio.create_task(self._settle(p)) for p in range(self._partitions)]
-            try:
-                await self._send_all(producer)
-                await producer.flush()
-            finally:
-                self._wake()
-                if not self._going:
-                    await asyncio.gather(*settling)
-                for task in settling:
-                    task.cancel()
-
-    async def _send_all(self, producer: Producer) -> None:
-        due = last = perf_counter()
-        while self._going:
-            for partition in range(self._partitions):
-                await self._send(producer, partition)
-            now = perf_counter()
-            self.longest_stall_s = max(self.longest_stall_s, now - last - self._interval_s)
-            last = now
-            due += self._interval_s
-            await asyncio.sleep(max(0.0, due - now))
-
-    async def _send(self, producer: Producer, partition: int) -> None:
+    def next_value(self, partition: int) -> bytes:
+        """Names itself: no two are alike."""
         value = (b"%d/%d " % (partition, self.sent) + self._padding)[: self._value_bytes]
-        receipt = await producer.send(self.topic, value, partition=partition)
         self.sent += 1
-        self._outstanding[partition].append((self.history.invoke(WRITER, partition, value), receipt))
-        self._news[partition].set()
-
-    async def _settle(self, partition: int) -> None:
-        """Write down outcomes as they come; those of one partition come in the order of sending."""
-        queue, news, acked_at = self._outstanding[partition], self._news[partition], self.acked_at[partition]
-        while self._going or queue:
-            if not queue:
-                news.clear()
-                await news.wait()
-                continue
-            send, receipt = queue[0]
-            try:
-                metadata = await receipt
-            except StrandlineError as e:
-                send.info()
-                self.failed.append(str(e))
-            else:
-                send.ok(metadata.offset)
-                acked_at.append(perf_counter())
-                self.acked += 1
-            queue.popleft()
-
-    def _wake(self) -> None:
-        for news in self._news:
-            news.set()
+        return value
 
     async def preload(self, megabytes: int) -> None:
         """So much data, as fast as it goes: part of the history like all else."""
-        values_per_mb = (1 << 20) // self._value_bytes
         async with Producer(bootstrap_servers=self.bootstrap, acks="all", batch_size=262_144, linger_ms=5) as producer:
             for _ in range(megabytes):
                 pending = []
-                for n in range(values_per_mb):
-                    partition = n % self._partitions
-                    value = (b"%d/%d " % (partition, self.sent) + self._padding)[: self._value_bytes]
-                    self.sent += 1
+                for n in range((1 << 20) // self._value_bytes):
+                    partition = n % len(self.acked_at)
+                    value = self.next_value(partition)
                     receipt = await producer.send(self.topic, value, partition=partition)
                     pending.append((self.history.invoke("preload", partition, value), receipt))
                 for send, receipt in pending:
@@ -187,7 +145,7 @@ class SteadyLoad:
         """Read along, from the beginning, through every fault."""
         async with self.consumer() as consumer:
             await consumer.assign(self.places)
-            while self._going:
+            while self.going:
                 for tp, records in (await consumer.getmany(timeout_ms=100)).items():
                     self.history.poll(READER, tp.partition, [(r.offset, r.value) for r in records])
 
@@ -204,7 +162,7 @@ class SteadyLoad:
 
     async def read_all(self, within_s: float) -> dict[int, list[tuple[int, bytes]]]:
         """Everything from the beginning to what is the end now, by a new consumer: (offset, value) by partition."""
-        found: dict[int, list[tuple[int, bytes]]] = {p: [] for p in range(self._partitions)}
+        found: dict[int, list[tuple[int, bytes]]] = {p: [] for p in self.acked_at}
         deadline = perf_counter() + within_s
         async with self.consumer() as consumer:
             await consumer.assign(self.places)
@@ -218,6 +176,66 @@ class SteadyLoad:
                     if records[-1].offset + 1 >= ends[tp]:
                         left.discard(tp)
         return found
+
+
+class _Writer:
+    """One producer of the load, with what it has on its way."""
+
+    def __init__(self, load: SteadyLoad, name: str) -> None:
+        self._load = load
+        self._name = name
+        self._queues: dict[int, deque[tuple[Send, Receipt]]] = {p: deque() for p in load.acked_at}
+        """By partition, in the order of sending."""
+        self._news = {p: asyncio.Event() for p in load.acked_at}
+
+    async def run(self) -> None:
+        load = self._load
+        async with Producer(bootstrap_servers=load.bootstrap, acks="all", delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
+            settling = [asyncio.create_task(self._settle(p)) for p in self._queues]
+            try:
+                await self._send_all(producer)
+                await producer.flush()
+                for news in self._news.values():
+                    news.set()
+                await asyncio.gather(*settling)
+            finally:
+                for task in settling:
+                    task.cancel()
+
+    async def _send_all(self, producer: Producer) -> None:
+        load = self._load
+        due = last = perf_counter()
+        while load.going:
+            for partition, queue in self._queues.items():
+                value = load.next_value(partition)
+                receipt = await producer.send(load.topic, value, partition=partition)
+                queue.append((load.history.invoke(self._name, partition, value), receipt))
+                self._news[partition].set()
+            now = perf_counter()
+            load.longest_stall_s = max(load.longest_stall_s, now - last - load.interval_s)
+            last = now
+            due += load.interval_s
+            await asyncio.sleep(max(0.0, due - now))
+
+    async def _settle(self, partition: int) -> None:
+        """Write down outcomes as they come; those of one partition come in the order of sending."""
+        load, queue, news = self._load, self._queues[partition], self._news[partition]
+        while load.going or queue:
+            if not queue:
+                news.clear()
+                await news.wait()
+                continue
+            send, receipt = queue[0]
+            try:
+                metadata = await receipt
+            except StrandlineError as e:
+                send.info()
+                load.failed.append(str(e))
+            else:
+                send.ok(metadata.offset)
+                load.acked_at[partition].append(perf_counter())
+                load.acked += 1
+            queue.popleft()
 
 
 def _places(places: set[TopicPartition]) -> str:

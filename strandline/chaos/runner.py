@@ -129,6 +129,8 @@ class Run:
 
     async def _prepare(self) -> None:
         plan = self.scenario.load
+        async with Admin(bootstrap_servers=self.driver.bootstrap) as admin:
+            await until(lambda: self._has_all_brokers(admin), "every broker is unfenced", HEAL_WITHIN_S)
         await self.load.create_topic()
         self.watch.start()
         await until(
@@ -141,6 +143,10 @@ class Run:
         self.load.start()
         self._began = perf_counter()
         await self.load.progress(WARM_UP_RECORDS)
+
+    async def _has_all_brokers(self, admin: Admin) -> bool:
+        brokers = (await admin.describe_cluster()).brokers
+        return {m.id for m in self.driver.brokers} <= {b.broker_id for b in brokers if not b.is_fenced}
 
     async def _do_steps(self) -> None:
         """To the end, or to the first that fails: what follows rests on it."""

@@ -59,7 +59,7 @@ async def all_is_well(load: Load) -> None:
     await load.fully_replicated()
     verdict = await load.verdict()
     assert verdict.good, str(verdict)
-    assert load.errors == []
+    assert load.failed == []
     assert verdict.unknown == 0
     assert verdict.acknowledged == len(load.history.sends)
     comparisons = load.replicas()
