@@ -4,6 +4,8 @@ Rules:
 - Every address has one link; a connection that breaks is made anew when somebody asks for it, after a backoff.
 - Refreshing is coalesced: however many ask, one request is on its way. It goes to a broker that is connected, and when
   that one is slow, to the next as well: a broker that hangs costs a quarter of a second, not a timeout.
+- Who is suspected of being gone (a request there is overdue) is asked last; what may be asked of one broker alone is asked
+  of one that has just answered.
 - While something is wrong (a leader is gone) askers repeat; the refreshes then stand 20-50 ms apart.
 - Listeners are told after every refresh and every new connection, so that they may look again.
 """
@@ -18,12 +20,12 @@ from typing import Any
 import structlog
 
 from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout, UnknownTopic, to_client_error
-from strandline.client.links import Address, Link, parse_bootstrap
+from strandline.client.links import SOFTWARE, Address, Link, parse_bootstrap
 from strandline.client.metadata import MetadataCache, TopicInfo
 from strandline.client.options import ClientOptions
-from strandline.protocol.apis import METADATA, api_name
+from strandline.protocol.apis import API_VERSIONS, METADATA, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
-from strandline.protocol.messages.admin import MetadataRequest, MetadataResponse, MetadataTopicRequest
+from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataRequest, MetadataResponse, MetadataTopicRequest
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
@@ -33,6 +35,8 @@ HEDGE_AFTER_MS = 250
 """A broker that has not answered a metadata request by then: the next one is asked too."""
 REFRESH_GAP_MS = (20, 50, 250)
 """Between two refreshes that follow one another: the first few, the first seconds, later."""
+FRESH_S = 1.0
+"""A connection on which something came within this time needs no sign of life."""
 MISSING_TOPIC_GRACE_MS = 1_500
 """A topic that was just created may not be known to every broker yet."""
 
@@ -233,6 +237,13 @@ class Cluster:
             link = self.links[address] = Link(address, self.options, self._on_link)
         return link
 
+    def suspect(self, broker_id: int) -> None:
+        """What was asked of this broker is overdue: perhaps it is gone without a word, and somebody else leads."""
+        link = self.link(broker_id)
+        if link is not None:
+            link.suspect()
+        self.request_refresh()
+
     def connection(self, broker_id: int) -> Connection | None:
         """The open connection to a broker. None: it is being made, or waits for its backoff; listeners will be told."""
         link = self.link(broker_id)
@@ -255,12 +266,26 @@ class Cluster:
             raise to_client_error(e, api=api_name(api_key), broker_id=broker_id) from e
 
     async def _request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> Message:
-        connection = await link.connect()
-        return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+        """`timeout_ms` is for all of it: a broker that is silent takes long to connect to, as well."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await link.connect()
+        except TimeoutError:
+            host, port = link.address
+            text = f"{host}:{port}: not connected within {timeout_ms:.0f} ms"
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+        return await connection.request(api_key, body, timeout_ms=max(1, round((deadline - loop.time()) * 1000)))
 
     async def ask_one(self, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Ask the best candidate, and it alone: for what changes something, which two brokers would do twice."""
+        """Ask one broker, and it alone: for what changes something, which two brokers would do twice."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
         link = self._candidates()[0]
+        if link.connection is None or link.connection.idle_s(loop.time()) > FRESH_S:
+            link, _ = await self._first_answer(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), timeout_ms)
+            timeout_ms = max(1.0, (deadline - loop.time()) * 1000)
         try:
             return await self._request(link, api_key, body, timeout_ms)
         except BrokerError as e:
@@ -268,37 +293,43 @@ class Cluster:
 
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
         """Ask one broker after the other, the next one when the one before fails or is slow; the first answer counts."""
+        _, answer = await self._first_answer(api_key, body, timeout_ms)
+        return answer
+
+    async def _first_answer(self, api_key: int, body: Message, timeout_ms: float) -> tuple[Link, Message]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         candidates = self._candidates()
         tried = [link.address for link in candidates]
-        attempts: set[asyncio.Task[Message]] = set()
+        attempts: dict[asyncio.Task[Message], Link] = {}
         try:
             while candidates or attempts:
                 if candidates:
-                    attempts.add(loop.create_task(self._request(candidates.pop(0), api_key, body, timeout_ms)))
+                    link = candidates.pop(0)
+                    attempts[loop.create_task(self._request(link, api_key, body, timeout_ms))] = link
                 left = deadline - loop.time()
                 if left <= 0:
                     raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
                 wait_s = min(left, HEDGE_AFTER_MS / 1000) if candidates else left
-                done, attempts = await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
+                    link = attempts.pop(attempt)
                     if attempt.exception() is None:
-                        return attempt.result()
+                        return link, attempt.result()
         finally:
             for attempt in attempts:
                 attempt.cancel()
         raise NoBrokersAvailable(self._describe(tried), api=api_name(api_key))
 
     def _candidates(self) -> list[Link]:
-        """Whom to ask, best first: connected brokers in turn, other known brokers, then the bootstrap addresses."""
+        """Whom to ask, best first: connected brokers in turn, other known brokers, the bootstrap addresses, suspected ones."""
         known = [link for broker_id in sorted(self.cache.brokers) if (link := self.link(broker_id)) is not None]
         known += [self.links[address] for address in self.bootstrap]
         links = list(dict.fromkeys(known))
         self._rotation += 1
-        turn = self._rotation % len(links)
+        turn, now = self._rotation % len(links), asyncio.get_running_loop().time()
         links = links[turn:] + links[:turn]
-        return sorted(links, key=lambda link: (link.connection is None, link.failures))
+        return sorted(links, key=lambda link: (link.is_suspected(now), link.connection is None, link.failures))
 
     def _describe(self, tried: list[Address]) -> str:
         """bootstrap -> advertised addresses, and what happened at each."""

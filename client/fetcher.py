@@ -33,32 +33,40 @@ Key = tuple[bytes, int]
 
 FETCH_GRACE_MS = 5_000
 """A broker that has not answered a fetch this long after its wait was over is taken for dead."""
+STALL_S = 0.5
+"""A fetch that is this much longer under way than its wait makes us look whether the leader has moved."""
+LOOK_AGAIN_S = 5.0
+"""So long without a record of any partition: a leader that is cut off from the others, and does not know it, would let
+us wait for ever. The others know."""
 
 
 class Asked:
     """One fetch request on its way, and what it asks for."""
 
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "sent_at")
 
     def __init__(self, partitions: dict[Key, FetchPartition]) -> None:
         self.partitions = partitions
+        self.sent_at = 0.0
 
 
 class Lane:
     """The way to one broker."""
 
-    __slots__ = ("broker_id", "extras", "main", "session", "since")
+    __slots__ = ("broker_id", "extras", "main", "session")
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.session = FetchSession()
         self.main: Asked | None = None
         self.extras: dict[Asked, None] = {}
-        self.since = 0.0
+
+    def on_their_way(self) -> list[Asked]:
+        return [*self.extras] if self.main is None else [self.main, *self.extras]
 
     def is_asked(self, state: PartitionState) -> bool:
         """Whether a request on its way asks for exactly what is wanted now."""
-        for asked in (self.main, *self.extras) if self.main is not None else self.extras:
+        for asked in self.on_their_way():
             known = asked.partitions.get(state.key)
             if known is not None and known.fetch_offset == state.fetch_offset:
                 return True
@@ -82,7 +90,8 @@ class Fetcher:
         self._data: asyncio.Future[None] | None = None
         self.ready: dict[PartitionState, None] = {}
         """States with something buffered, in the order in which they are served."""
-        self.last_fetch_at = self._loop.time()
+        self.last_fetch_at = self._seen_data_at = self._loop.time()
+        self._watch_timer: asyncio.TimerHandle | None = None
         self.counters = {"fetches": 0, "fetched_bytes": 0, "fetch_errors": 0}
         self.positions = Positions(options, cluster, subscription, self.look_at, self.wake)
         cluster.listeners.append(self.on_cluster)
@@ -218,11 +227,29 @@ class Fetcher:
             planned.partitions,
             planned.forgotten,
         )
-        lane.since = self._loop.time()
+        asked.sent_at = self._loop.time()
+        if self._watch_timer is None:
+            self._watch_timer = self._loop.call_later(STALL_S, self._watch)
         timeout_ms = min(options.request_timeout_ms, options.fetch_max_wait_ms + FETCH_GRACE_MS)
         self.counters["fetches"] += 1
         connection.send(FETCH, body, on_response=partial(self._on_response, lane, asked), timeout_ms=timeout_ms)
         return True
+
+    def _watch(self) -> None:
+        """Twice a second while anything is asked: brokers that hang, or that nobody else listens to any more."""
+        self._watch_timer = None
+        if self._closed:
+            return
+        now = self._loop.time()
+        limit_s = self._options.fetch_max_wait_ms / 1000 + STALL_S
+        asked = [(lane, asked) for lane in self._lanes.values() for asked in lane.on_their_way()]
+        for lane in {lane: None for lane, request in asked if now - request.sent_at > limit_s}:
+            self._cluster.suspect(lane.broker_id)
+        if now - self._seen_data_at > LOOK_AGAIN_S:
+            self._seen_data_at = now
+            self._cluster.request_refresh()
+        if asked:
+            self._watch_timer = self._loop.call_later(STALL_S, self._watch)
 
     def _stall(self, asked: Asked) -> None:
         for key in asked.partitions:
@@ -289,6 +316,9 @@ class Fetcher:
         wanted = asked.partitions.get(key)
         if state is None or wanted is None or wanted.fetch_offset != state.fetch_offset:
             return
+        if wanted.current_leader_epoch != state.leader_epoch:
+            self.look_at(state)  # Somebody else leads by now: what the old leader says, late perhaps, is no news.
+            return
         if answer.error_code:
             self._on_error(lane, state, to_code(answer.error_code), answer)
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
@@ -304,6 +334,7 @@ class Fetcher:
         size = len(records)
         if size:
             self.counters["fetched_bytes"] += size
+            self._seen_data_at = self._loop.time()
             state.on_fetched(records)
             if state.has_buffered or state.error is not None:
                 self.ready[state] = None
@@ -369,6 +400,8 @@ class Fetcher:
 
     async def close(self) -> None:
         self._closed = True
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
         if self.on_cluster in self._cluster.listeners:
             self._cluster.listeners.remove(self.on_cluster)
         await self.positions.close()

@@ -2,6 +2,11 @@
 
 A wrong address is told from a dead one: when the handshake fails although something accepted the connection, the port
 is asked once what it speaks, and the error says "this port speaks HTTP", "... TLS", or "this is a controller".
+
+A dead host on a network says nothing: no connection to it ever breaks by itself. So a link on which something is overdue
+is *suspected*: for a moment others are asked first, and when nothing at all comes from it, it is sent a handshake, which
+every living broker answers at once, however long it may rightly hold the request itself. No answer: the connection is
+given up, and whoever waits on it is told.
 """
 
 from __future__ import annotations
@@ -14,12 +19,19 @@ from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, BROKER
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError, UsageError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
+from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
 Address = tuple[str, int]
 
 HANDSHAKE_TIMEOUT_MS = 5_000
 SNIFF_TIMEOUT_MS = 500
+SUSPECTED_S = 2.0
+"""So long after something was overdue, other brokers are asked first."""
+QUIET_S = 1.0
+"""From a broker that owes an answer, and of which nothing came for so long, a sign of life is asked for ..."""
+PING_TIMEOUT_MS = 2_000
+"""... and awaited so long, before the connection is given up."""
 SOFTWARE = ("strandline-python", "0.1.0")
 
 
@@ -49,6 +61,9 @@ class Link:
         """Attempts to connect that failed since the last one that did not."""
         self.last_error: StrandlineError | None = None
         self.retry_at = 0.0
+        self._suspected_until = 0.0
+        self._pinged: Connection | None = None
+        """The connection on which a sign of life is awaited."""
         self._options = options
         self._on_change = on_change
         self._task: asyncio.Task[Connection] | None = None
@@ -58,6 +73,21 @@ class Link:
         host, port = self.address
         reason = "connected, no answer" if self.last_error is None else str(self.last_error).removeprefix("NETWORK_EXCEPTION: ")
         return reason if f"{host}:{port}" in reason else f"{host}:{port}: {reason}"
+
+    def suspect(self) -> None:
+        """Something asked here is overdue."""
+        connection, now = self.connection, asyncio.get_running_loop().time()
+        self._suspected_until = now + SUSPECTED_S
+        if connection is not None and connection is not self._pinged and connection.quiet_s(now) >= QUIET_S:
+            self._pinged = connection
+            # If this times out on a connection on which nothing came since, the connection gives itself up.
+            connection.send(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), on_response=self._on_pinged, timeout_ms=PING_TIMEOUT_MS)
+
+    def _on_pinged(self, _: Message | Exception) -> None:
+        self._pinged = None
+
+    def is_suspected(self, now: float) -> bool:
+        return now < self._suspected_until
 
     def connect_soon(self) -> float:
         """Begin to connect, unless that is under way. Returns how many seconds a backoff still lasts (0: begun)."""

@@ -32,6 +32,8 @@ from strandline.protocol.messages.data import (
 log = structlog.get_logger()
 
 RETRY_S = 0.02
+ANSWER_TIMEOUT_MS = 2_000
+"""A leader has nothing to wait for: one that does not answer by then hangs, or is gone, and another may lead."""
 
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
@@ -93,7 +95,7 @@ class Positions:
             await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
         except StrandlineError as e:
             log.debug("consumer.position_not_answered", broker_id=leader_id, reason=str(e))
-            self._cluster.request_refresh()
+            self._cluster.suspect(leader_id)
             await asyncio.sleep(RETRY_S)
         finally:
             for state in states:
@@ -123,7 +125,8 @@ class Positions:
             return
         asked = {state.key: (state, state.fetch_offset, state.fetch_epoch) for state in states}
         partitions = [OffsetForLeaderPartition(*key, s.leader_epoch, epoch) for key, (s, _, epoch) in asked.items()]
-        response = await self._cluster.request(leader_id, OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(-1, partitions))
+        request = OffsetForLeaderEpochRequest(-1, partitions)
+        response = await self._cluster.request(leader_id, OFFSET_FOR_LEADER_EPOCH, request, self._timeout_ms())
         assert isinstance(response, OffsetForLeaderEpochResponse)
         for answer in response.partitions:
             state, offset, epoch = asked.get((answer.topic_id, answer.partition), (None, -1, -1))
@@ -205,13 +208,19 @@ class Positions:
                 last = self._cluster.unknown_topic(place.topic, 0)
             elif info.leader_id >= 0:
                 by_leader.setdefault(info.leader_id, {})[topic.topic_id, place.partition] = place
-        for leader_id, places in by_leader.items():
-            asked = [ListOffsetsPartition(*key, -1, wanted[place]) for key, place in places.items()]
-            left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
-            try:
-                answers = await self._list_offsets(leader_id, asked, left_ms)
-            except StrandlineError as e:
-                last = e
+        left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
+        questions = [
+            self._list_offsets(
+                leader_id, [ListOffsetsPartition(*key, -1, wanted[place]) for key, place in places.items()], left_ms
+            )
+            for leader_id, places in by_leader.items()
+        ]
+        answered = await asyncio.gather(*questions, return_exceptions=True)  # A silent leader holds up none of the others.
+        for (leader_id, places), answers in zip(by_leader.items(), answered, strict=True):
+            if isinstance(answers, BaseException):
+                if not isinstance(answers, StrandlineError):
+                    raise answers
+                last = answers
                 continue
             for key, place in places.items():
                 answer = answers.get(key)
@@ -240,10 +249,13 @@ class Positions:
         self, leader_id: int, partitions: list[ListOffsetsPartition], timeout_ms: float | None = None
     ) -> dict[tuple[bytes, int], ListOffsetsPartitionResponse]:
         request = ListOffsetsRequest(-1, self._isolation, partitions)
-        timeout_ms = min(timeout_ms or self._options.request_timeout_ms, self._options.request_timeout_ms)
-        response = await self._cluster.request(leader_id, LIST_OFFSETS, request, timeout_ms)
+        response = await self._cluster.request(leader_id, LIST_OFFSETS, request, self._timeout_ms(timeout_ms))
         assert isinstance(response, ListOffsetsResponse)
         return {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+
+    def _timeout_ms(self, wanted_ms: float | None = None) -> float:
+        timeout_ms = min(ANSWER_TIMEOUT_MS, self._options.request_timeout_ms)
+        return timeout_ms if wanted_ms is None else min(timeout_ms, wanted_ms)
 
     async def close(self) -> None:
         for task in list(self._tasks):

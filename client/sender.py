@@ -7,8 +7,9 @@ turn drains the set, and answers come back as plain calls.
 - A batch that is not full goes as soon as its linger is over and its lane is idle; while requests are in flight it
   waits for the first answer, a millisecond at most. So one record alone is sent at once, and many make full batches.
 - When a leader is gone the queue waits in `_stalled`, and metadata is asked again every 20-50 ms until there is one.
-- When a request is not answered for a while, metadata is asked too: if the leader has moved away from a broker that
-  hangs, the batches go to the new one at once. Idempotence makes that safe; without it we wait for the answer.
+- When a request is not answered for a while, the others are asked for metadata: if the leader has moved away from a
+  broker that hangs, the batches go to the new one at once. Idempotence makes that safe; without it we wait for the
+  answer, or until the broker gives no sign of life at all (`client/links.py`).
 """
 
 from __future__ import annotations
@@ -426,8 +427,9 @@ class Sender:
             self.on_ready(batch.queue)
         self._sweep_parked(now)
         self._sweep_missing(now)
-        if any(lane.requests and now - next(iter(lane.requests.values())) > STALL_S for lane in self._lanes.values()):
-            self._cluster.request_refresh()
+        for lane in self._lanes.values():
+            if lane.requests and now - next(iter(lane.requests.values())) > STALL_S:
+                self._cluster.suspect(lane.broker_id)
         if self._accumulator.incomplete or self._accumulator.parked:
             self._sweep_timer = self._loop.call_later(self._sweep_s, self._sweep)
 

@@ -131,6 +131,15 @@ class Connection(asyncio.BufferedProtocol):
         """Requests that wait for their response."""
         return len(self._pending)
 
+    def quiet_s(self, now: float) -> float:
+        """For how long nothing at all has come although something was asked."""
+        oldest = next(iter(self._pending.values()), None)
+        return 0.0 if oldest is None else now - max(oldest.sent_at, self._last_received_at)
+
+    def idle_s(self, now: float) -> float:
+        """Since when nothing has come, asked or not."""
+        return now - self._last_received_at
+
     def send(
         self,
         api_key: int,

@@ -130,8 +130,11 @@ class ScriptedBroker:
         self.broker_id = broker_id
         self.port = 0
         self.hanging = False
-        """Takes requests and never answers, like a stopped process."""
+        """Takes requests and never answers, but for the handshake: a broker that is stuck behind its protocol."""
+        self.mute = False
+        """Connections are accepted, and nothing at all is answered: a process that stands still, a host that is cut off."""
         self.held: list[ServerRequest] = []
+        self.handshakes = 0
         self.server: Server | None = None
         self.sessions: dict[int, dict[Key, data.FetchPartition]] = {}
         self.last_session = 0
@@ -155,6 +158,16 @@ class ScriptedBroker:
             cluster_id="scripted",
             incarnation_id=bytes(16),
         )
+        handshake = self.server.handlers[apis.API_VERSIONS]
+
+        def handle_handshake(request: ServerRequest) -> None:
+            self.handshakes += 1
+            if self.mute:
+                self.held.append(request)
+            else:
+                handshake(request)
+
+        self.server.handlers[apis.API_VERSIONS] = handle_handshake
         self.port = await self.server.start("127.0.0.1", self.port)
 
     async def stop(self) -> None:
@@ -169,7 +182,18 @@ class ScriptedBroker:
             connection.close()
 
     def resume(self) -> None:
-        self.hanging = False
+        self.hanging = self.mute = False
+
+    def answer_late(self) -> None:
+        """What was held is answered now."""
+        self.resume()
+        held, self.held = self.held, []
+        for request in held:
+            if request.is_open:
+                self.server.handlers[request.api_key](request)  # type: ignore[union-attr]
+
+    def fall_silent(self) -> None:
+        self.hanging = self.mute = True
 
     def _unless_hanging(self, handler: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:
         def handle(request: ServerRequest) -> None:

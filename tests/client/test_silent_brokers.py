@@ -1,0 +1,190 @@
+"""A broker that is gone without a word: its host was cut off, or stands still. No connection breaks, nothing is refused.
+
+Every time-out that a user can set stays at its default here (30 s for a request): what passes in these tests passes
+because the client looks around, not because it gave up waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from strandline.protocol.messages import data
+
+from .scripted import ScriptedCluster
+
+pytestmark = pytest.mark.asyncio
+
+SOON_S = 10.0
+"""A bound, far below the request time-out; what is tested takes one to four seconds."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_records_for_a_silent_leader_go_to_its_successor_in_order_and_once() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("t", b"0")
+            cluster.brokers[1].fall_silent()
+            receipts = [producer.send_nowait("t", b"%d" % n) for n in range(1, 20)]
+            await until(lambda: bool(cluster.brokers[1].held))
+            cluster.move_leader("t", 0, 2)
+            async with asyncio.timeout(SOON_S):
+                for receipt in receipts:
+                    await receipt
+            cluster.brokers[1].answer_late()
+            await producer.send_and_wait("t", b"20")
+            assert cluster.values("t") == [b"%d" % n for n in range(21)]
+
+
+async def test_a_late_acknowledgement_of_the_old_leader_counts_for_nothing() -> None:
+    """It comes from an epoch that is over: only what the new leader says of the record is true."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        key = (cluster.topics["t"], 0)
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.brokers[1].fall_silent()
+            receipt = producer.send_nowait("t", b"b")
+            await until(lambda: bool(cluster.brokers[1].held))
+            cluster.brokers[2].hanging = True  # The new leader does not answer yet, either.
+            cluster.move_leader("t", 0, 2)
+            await until(lambda: any(held.api_key == 0 for held in cluster.brokers[2].held))
+            late = [request for request in cluster.brokers[1].held if request.api_key == 0]
+            assert late
+            for request in late:
+                request.reply(data.ProduceResponse([data.ProducePartitionResponse(*key, 0, 999)]))
+            async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                await admin.describe_cluster()  # Several round trips later the late answers have arrived.
+            assert not receipt.done
+            cluster.brokers[2].answer_late()
+            async with asyncio.timeout(SOON_S):
+                assert (await receipt).offset == 1
+
+
+async def test_a_connection_without_a_sign_of_life_is_given_up() -> None:
+    """Without idempotence an unanswered batch may not go to another leader: it waits for its connection to end. A broker
+    that answers no handshake either is gone, long before the request time-out."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.brokers[1].fall_silent()
+            receipt = producer.send_nowait("t", b"b")
+            await until(lambda: bool(cluster.brokers[1].held))
+            cluster.move_leader("t", 0, 2)
+            async with asyncio.timeout(SOON_S):
+                await receipt
+            assert cluster.values("t") == [b"a", b"b"]
+
+
+async def test_a_slow_broker_that_lives_keeps_its_connection() -> None:
+    """A produce may rightly wait (for replicas, a slow disk). The broker answers the handshake meanwhile: nothing is
+    given up, and nothing is sent twice."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        broker = cluster.brokers[1]
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
+            await producer.send_and_wait("t", b"a")
+            broker.hanging = True
+            receipt = producer.send_nowait("t", b"b")
+            before = broker.handshakes
+            await until(lambda: broker.handshakes >= before + 2)
+            assert not receipt.done
+            broker.answer_late()
+            async with asyncio.timeout(SOON_S):
+                await receipt
+            assert cluster.values("t") == [b"a", b"b"]
+
+
+async def test_a_consumer_leaves_a_silent_leader_and_ignores_what_it_says_later() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        async with (
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+            Consumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer,
+        ):
+            await producer.send_and_wait("t", b"a")
+            assert (await consumer.getone()).value == b"a"
+            cluster.brokers[1].fall_silent()
+            await until(lambda: any(held.api_key == 1 for held in cluster.brokers[1].held))
+            cluster.move_leader("t", 0, 2)
+            await producer.send_and_wait("t", b"b")
+            async with asyncio.timeout(SOON_S):
+                assert (await consumer.getone()).value == b"b"
+            cluster.brokers[1].answer_late()
+            await producer.send_and_wait("t", b"c")
+            async with asyncio.timeout(SOON_S):
+                assert (await consumer.getone()).value == b"c"
+
+
+@pytest.mark.parametrize("question", ["begin", "end", "time"])
+async def test_a_silent_leader_does_not_hold_up_a_look_up_of_offsets(question: str) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        place = TopicPartition("t", 0)
+        async with (
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+            Consumer(bootstrap_servers=cluster.bootstrap) as consumer,
+        ):
+            await producer.send_and_wait("t", b"a")
+            cluster.brokers[1].fall_silent()
+            asked = {
+                "begin": lambda: consumer.beginning_offsets([place]),
+                "end": lambda: consumer.end_offsets([place]),
+                "time": lambda: consumer.offsets_for_times({place: 0}),
+            }[question]()
+            task = asyncio.ensure_future(asked)
+            await until(lambda: bool(cluster.brokers[1].held))
+            cluster.move_leader("t", 0, 2)
+            async with asyncio.timeout(SOON_S):
+                assert place in await task
+
+
+async def test_a_change_is_not_sent_to_a_broker_that_has_fallen_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes to one broker alone, since two would do it twice: so to one that has just answered."""
+    monkeypatch.setattr("strandline.client.cluster.FRESH_S", 0.0)
+    async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for _ in cluster.brokers:
+            await admin.describe_cluster()
+        cluster.brokers[1].fall_silent()
+        cluster.brokers[2].fall_silent()
+        for name in ("t", "u", "v"):
+            async with asyncio.timeout(SOON_S):
+                await admin.create_topics([NewTopic(name, partitions=1, replication_factor=1)])
+        assert list(cluster.topics) == ["t", "u", "v"]
+
+
+async def test_a_silent_bootstrap_address_delays_the_start_by_a_moment() -> None:
+    """It accepts, in its kernel, and never answers. The next address is tried while it is waited for."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with ScriptedCluster(brokers=1) as cluster:
+            cluster.create("t")
+            bootstrap = f"127.0.0.1:{silent.getsockname()[1]},{cluster.bootstrap}"
+            async with asyncio.timeout(SOON_S), Producer(bootstrap_servers=bootstrap) as producer:
+                await producer.send_and_wait("t", b"a")
+
+
+async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is cut off from the cluster, but not from us, answers every fetch, and never has anything new."""
+    monkeypatch.setattr("strandline.client.fetcher.LOOK_AGAIN_S", 0.3)
+    async with ScriptedCluster() as cluster:
+        cluster.create("t")
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            waiting = asyncio.ensure_future(consumer.getone())
+            await until(lambda: bool(cluster.fetch_requests))
+            before = cluster.metadata_requests
+            await until(lambda: cluster.metadata_requests > before + 1)
+            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                await producer.send_and_wait("t", b"a")
+            async with asyncio.timeout(SOON_S):
+                assert (await waiting).value == b"a"
