@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from strandline.storage.disk import DiskError, Files
@@ -23,8 +24,16 @@ class FlushWork(NamedTuple):
     paths: list[str]
     end_offset: int
     truncations: int
+    stopwatch: Callable[[], float]
+    took_s: list[float]
+    """How long it took, once it is done."""
 
     def run(self) -> None:
+        started_at = self.stopwatch()
+        self._fsync()
+        self.took_s.append(self.stopwatch() - started_at)
+
+    def _fsync(self) -> None:
         for path in self.paths:
             try:
                 self.files.fsync_path(path)

@@ -35,6 +35,7 @@ from strandline.storage.epoch_cache import LeaderEpochCache
 from strandline.storage.flushing import DirFailure, FlushWork
 from strandline.storage.log_config import LOG_APPEND_TIME, LogConfig
 from strandline.storage.log_read import LogRead
+from strandline.storage.measures import LogMeasures
 from strandline.storage.producer_state import AppendedBatch, ProducerStates
 from strandline.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from strandline.storage.tail import RecentTail, TailBudget
@@ -88,6 +89,7 @@ class Log:
         self.cursors: dict[int, tuple[Segment, int]] = {}
         """Where sequential readers of old segments will go on: next offset -> segment and position."""
         self.failure = DirFailure()
+        self.measures = LogMeasures()
         self.unsynced: dict[str, None] = {}
         """Names and small files that the next flush makes durable before the recovery point relies on them."""
         self.truncations = 0
@@ -115,11 +117,11 @@ class Log:
         now_ms: int,
         budget: TailBudget | None = None,
         failure: DirFailure | None = None,
+        measures: LogMeasures | None = None,
     ) -> Log:
         """Open the log in `dir`, or make one. After an unclean stop the tail is scanned from the recovery point on."""
         log = cls(files, dir, topic, partition, topic_id, config, budget or TailBudget())
-        if failure is not None:
-            log.failure = failure
+        log.failure, log.measures = failure or log.failure, measures or log.measures
         log.log_start_offset = log_start_offset
         log.recovery_point = recovery_point
         log.high_watermark = high_watermark
@@ -315,6 +317,7 @@ class Log:
     def mark_corrupt(self, offset: int) -> None:
         if self.corrupt_at is None or offset < self.corrupt_at:
             self.corrupt_at = offset
+            self.measures.corrupt_ranges += 1
             logger.error("log.damaged", **self.fields, offset=offset, path=self.dir)
 
     # -- offsets and epochs ---------------------------------------------------------------------------------------
@@ -390,7 +393,7 @@ class Log:
     def flush(self) -> None:
         """fsync all that is not durable yet. After an error the directory is offline: no later fsync proves anything."""
         self._check_flushable()
-        with self._disk():
+        with self.measures.flushing(), self._disk():
             for segment in self.segments[self.segment_for(self.recovery_point) :]:
                 segment.file.fsync()
             self.sync_names()
@@ -416,10 +419,11 @@ class Log:
             return None
         segments = self.segments[self.segment_for(self.recovery_point) : -1]
         paths = [segment.file.path for segment in segments] + list(self.unsynced)
-        return FlushWork(self.files, paths, end, self.truncations)
+        return FlushWork(self.files, paths, end, self.truncations, self.measures.stopwatch, [])
 
     def on_flushed(self, work: FlushWork) -> None:
         """The work was done: unless the log was truncated meanwhile, the recovery point moves up."""
+        self.measures.on_flushed(work.took_s)
         if work.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, min(work.end_offset, self.log_end_offset))
 

@@ -40,6 +40,7 @@ from strandline.storage.claim import Claim, cannot_use
 from strandline.storage.disk import DiskError, Files, Lock, join
 from strandline.storage.log import METADATA_TOPIC, DirFailure, FlushWork, Log, LogConfig, TailBudget
 from strandline.storage.log_names import log_name, parse_log_name
+from strandline.storage.measures import LogMeasures
 
 __all__ = ["Claim", "LogDir", "log_name", "parse_log_name"]
 
@@ -104,6 +105,7 @@ class LogDir:
         """The open ones."""
         self.budget = TailBudget(tail_bytes_max)
         self.failure = DirFailure()
+        self.measures = LogMeasures()
         self._lock = lock
         self._existing: dict[TopicPartition, bytes] = {}
         """Directories that were found at the start or made since, with their topic ids."""
@@ -266,6 +268,7 @@ class LogDir:
             now_ms=now_ms,
             budget=self.budget,
             failure=self.failure,
+            measures=self.measures,
         )
         if create or not self.was_clean:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.

@@ -73,6 +73,8 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 
 def _after_cut(log: Log, end: int) -> None:
     log.truncations += 1
+    log.measures.truncations += 1
+    log.measures.truncated_records += max(0, log.log_end_offset - end)
     log.cursors.clear()
     log.tail.truncate_to(end)
     log.log_end_offset = end
