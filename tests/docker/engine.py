@@ -19,7 +19,6 @@ BUILD_MAX_S = 600
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 """What the test image claims to be made from."""
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_")}
-ENVIRONMENT["COMPOSE_IGNORE_ORPHANS"] = "1"
 
 
 class Done(NamedTuple):
