@@ -335,5 +335,6 @@ class Partition:
         log_ = self.log
         if offset < log_.high_watermark:
             log.warning("partition.truncated_below_hw", **self.fields, offset=offset)
-        log.info("partition.truncated", **self.fields, offset=offset, records=log_.log_end_offset - offset, reason=reason)
+        if offset < log_.log_end_offset:  # else only the epochs differ, of which no record was written
+            log.info("partition.truncated", **self.fields, offset=offset, records=log_.log_end_offset - offset, reason=reason)
         log_.truncate_to(offset)
