@@ -17,8 +17,10 @@ run to run by its nature is replaced by a placeholder on both sides:
     an amount with a unit: 12 ms, 0.3 s, 5 attempts          <n> ms ...
     a cluster id, a container id                             <id>
     a broker epoch, a partition epoch, a metadata offset     <n>
-    in tables of nodes and in what a scenario prints (`cluster`, `quorum`, `chaos`): every number
+    in tables of nodes and in what a scenario prints (`cluster`, `quorum`, `chaos`): every number but 0, so that what a
+    scenario says to be lost, doubled or reordered still counts
     columns: runs of blanks and of rules                     one
+    lines that `fold` broke                                  joined
 
 What a scenario prints is compared as a set of lines: which partition's change is seen first is chance.
 """
@@ -118,6 +120,7 @@ PLACEHOLDERS = (
     (r"[ \t]+", " "),
 )
 ANY_NUMBER = re.compile(r"strandline (cluster|quorum|chaos)\b")
+FOLDED = re.compile(r"^facts |\| fold ")
 ANY_ORDER = re.compile(r"strandline chaos\b")
 
 
@@ -128,9 +131,11 @@ def shape(command: str, output: list[str]) -> list[str]:
         for pattern, placeholder in PLACEHOLDERS:
             line = re.sub(pattern, placeholder, line)
         if ANY_NUMBER.search(command):
-            line = re.sub(r"\d+(\.\d+)?(,\d+)*", "<n>", line)
+            line = re.sub(r"[1-9]\d*(,\d+)*", "<n>", line)
         if line.strip():
             lines.append(line.strip())
+    if FOLDED.search(command):
+        return [" ".join(lines)]
     return sorted(set(lines)) if ANY_ORDER.search(command) else lines
 
 
