@@ -2,6 +2,7 @@
 #
 #   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
 #   make test            lint, types, layering, and every test that needs no Docker engine
+#   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
 
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FOLDERS := benchmarks broker client controller protocol storage strandline testing tests
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint types layering pytest test-pythons bench clean
+.PHONY: demo test lint types layering pytest test-docker test-pythons bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -58,7 +59,15 @@ layering: build/lint
 	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not docker" $(PYTEST_ARGS)
+
+# The image is built, brought up and removed by the tests themselves, under names and on ports of their own.
+test-docker: $(VENV)/.installed-dev
+	@docker info >/dev/null 2>&1 || { echo "make test-docker needs a Docker engine, and \`docker info\` does not reach one:" >&2; \
+		docker info 2>&1 | tail -n 2 >&2; exit 1; }
+	@docker-compose version >/dev/null 2>&1 || docker compose version >/dev/null 2>&1 || \
+		{ echo "make test-docker needs docker-compose (1.29 or newer, or the plugin \`docker compose\`)" >&2; exit 1; }
+	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m docker $(PYTEST_ARGS)
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons
