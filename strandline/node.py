@@ -263,8 +263,8 @@ def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_p
 
 
 def _prepare_to_be_process_one() -> None:
-    """In a container this is process 1. The kernel gives that one no default actions, so a SIGTERM that comes while we
-    still import would be lost, and it is the parent of every orphan there, whose end nobody else would take note of."""
+    """In a container this is process 1. The kernel gives that one no default actions, so a SIGTERM would be lost until the
+    loop listens to it; and it is the parent of every orphan there, whose end nobody else would take note of."""
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     if os.getpid() == 1:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -63,8 +63,18 @@ def _run_plainly(words: Sequence[str]) -> int | None:
         question = probe.parse(words[1:])
         return None if question is None else probe.run(question)
     if words[:1] in (["broker"], ["controller"]):
+        _listen_to_sigterm()
         from strandline import node
 
         arguments = node.parse(words[1:])
         return None if arguments is None or arguments.stop_with_parent else node.run(words[0], *arguments)
     return None
+
+
+def _listen_to_sigterm() -> None:
+    """A node in a container is process 1, which has no default actions: a SIGTERM that comes while it still imports would
+    be lost, and `docker stop` would wait for its whole grace period."""
+    import os
+    import signal
+
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))

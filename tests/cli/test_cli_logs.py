@@ -1,13 +1,70 @@
-"""Lines of the log that cannot be written are lost, and nothing else is."""
+"""Lines of the log: in which format, and that one that cannot be written is lost, and nothing else is."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import pty
+import subprocess
+import sys
 
 import pytest
+from cli_world import ENVIRONMENT
 
 from strandline.logs import Lines
+
+CODE = """
+import os
+from strandline import logs
+logs.configure(node="broker-1", environment=os.environ)
+logs.structlog.get_logger().info("node.started", port=9092)
+"""
+
+
+def line_on_a_pipe(**environment: str) -> str:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=ENVIRONMENT | environment, check=True)
+    return done.stderr
+
+
+def line_on_a_terminal(**environment: str) -> str:
+    """As a person sees it, colours included."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", CODE], stderr=theirs, env=ENVIRONMENT | environment, check=True)
+        return os.read(ours, 10_000).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize("environment", [{}, {"STRANDLINE_LOG_FORMAT": "auto"}, {"STRANDLINE_LOG_FORMAT": "json"}], ids=str)
+def test_a_program_reads_json(environment: dict[str, str]) -> None:
+    line = json.loads(line_on_a_pipe(**environment))
+    assert (line["event"], line["node"], line["port"], line["level"]) == ("node.started", "broker-1", 9092, "info")
+
+
+def test_a_person_reads_coloured_lines() -> None:
+    line = line_on_a_terminal(TERM="xterm")
+    assert "\x1b[" in line
+    assert "node.started" in line
+
+
+def test_whoever_wants_no_colours_gets_none() -> None:
+    assert "\x1b[" not in line_on_a_terminal(TERM="xterm", NO_COLOR="1")
+
+
+def test_the_format_can_be_chosen_against_the_place() -> None:
+    """JSON for `docker run -t`, lines for `| less`; colours stay with terminals."""
+    assert json.loads(line_on_a_terminal(STRANDLINE_LOG_FORMAT="json"))["event"] == "node.started"
+    line = line_on_a_pipe(STRANDLINE_LOG_FORMAT="console")
+    assert "node.started" in line
+    assert "{" not in line
+    assert "\x1b[" not in line
+
+
+def test_lines_below_the_level_are_not_written() -> None:
+    assert line_on_a_pipe(STRANDLINE_LOG_LEVEL="warning") == ""
 
 
 def test_a_line_whose_reader_went_away_is_dropped() -> None:

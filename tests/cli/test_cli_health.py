@@ -1,0 +1,335 @@
+"""`strandline health`: the exit code is the answer."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
+
+from strandline.cli import probe
+from strandline.cli.health import PARTITIONS_TOLD, judge_cluster
+from strandline.client import BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
+
+NOBODY = "127.0.0.1:1"
+
+
+def own(address: str) -> dict[str, str]:
+    return {"STRANDLINE_HTTP_LISTENER": address}
+
+
+def node_of(up: Up, name: str) -> dict[str, Any]:
+    return next(n for n in up.ready["nodes"] if n["name"] == name)
+
+
+def client_address(up: Up, name: str) -> str:
+    node = node_of(up, name)
+    return f"{node['host']}:{node['port']}"
+
+
+# -- this node --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["broker-1", "controller-101"])
+def test_a_node_is_asked_at_its_own_http_address(up: Up, name: str) -> None:
+    outcome = run("health", env=own(node_of(up, name)["http"]))
+    assert (outcome.code, outcome.out) == (0, f"{name} is ready\n")
+
+
+@pytest.mark.processes
+def test_a_node_that_listens_everywhere_is_asked_on_loopback(up: Up) -> None:
+    """As containers do."""
+    port = node_of(up, "broker-2")["http"].rpartition(":")[2]
+    assert run("health", env=own(f"0.0.0.0:{port}")).code == 0
+
+
+@pytest.mark.processes
+def test_the_answer_in_json_has_the_checks(up: Up) -> None:
+    outcome = run("health", "--json", env=own(node_of(up, "broker-1")["http"]))
+    answer = outcome.json()
+    assert (outcome.code, answer["healthy"], answer["node"], answer["problems"]) == (0, True, "broker-1", [])
+    assert all(check.keys() == {"name", "ok", "detail"} for check in answer["checks"])
+
+
+def test_nobody_there_is_unhealthy() -> None:
+    outcome = run("health", env=own(NOBODY))
+    assert (outcome.code, outcome.out) == (3, f"cannot reach {NOBODY}: connection refused\n")
+    answer = run("health", "--json", env=own(NOBODY))
+    assert answer.code == 3
+    assert answer.json() == {
+        "healthy": False,
+        "target": NOBODY,
+        "problems": [f"cannot reach {NOBODY}: connection refused"],
+    }
+
+
+@contextmanager
+def somebody(answer: bytes | None) -> Iterator[str]:
+    """Somebody who gives this answer to whoever connects, or none at all, and leaves the connection open."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            kept = []
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    kept.append(connection)
+                    connection.recv(65536)
+                    if answer is not None:
+                        connection.sendall(answer)
+                        connection.close()
+            except OSError:
+                for connection in kept:
+                    connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n<html>It works!</html>",
+        b"HTTP/1.1 200 OK\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\n\r\n{"status": "ready"}',
+        b"HTTP/1.1",
+        b"\xff" * 100 + b"\r\n\r\n",
+    ],
+)
+def test_somebody_else_is_no_healthy_node(answer: bytes) -> None:
+    """A page of another server says 200, too."""
+    with somebody(answer) as address:
+        outcome = run("health", env=own(address))
+    assert (outcome.code, outcome.out) == (3, f"what answers at {address} is no node of Strandline\n")
+
+
+def test_a_node_that_does_not_answer_is_unhealthy_after_the_timeout() -> None:
+    with somebody(None) as address:
+        outcome = run("health", "--timeout", "0.2", env=own(address))
+    assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.2 s\n")
+
+
+def test_a_node_that_answers_a_byte_now_and_then_is_unhealthy_after_the_timeout() -> None:
+    """The timeout is that of the whole answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while not done.wait(0.05):
+                    try:
+                        connection.sendall(b"x")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            outcome = run("health", "--timeout", "0.5", env=own(address), timeout_s=10)
+        finally:
+            done.set()
+            thread.join(5)
+    assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.5 s\n")
+
+
+@pytest.mark.parametrize("listener", ["", "8092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:99999", ":8092"])
+def test_an_own_address_that_is_none_is_wrong_usage(listener: str) -> None:
+    outcome = run("health", env=own(listener))
+    assert outcome.code == 2
+    assert "STRANDLINE_HTTP_LISTENER" in one_sentence(outcome)
+
+
+@pytest.mark.parametrize(
+    ("listener", "address"),
+    [
+        (None, "127.0.0.1:8092"),
+        ("0.0.0.0:8093", "127.0.0.1:8093"),
+        ("[::]:8093", "[::1]:8093"),
+        ("broker-1:8092", "broker-1:8092"),
+        (" 10.0.0.1:80 ", "10.0.0.1:80"),
+    ],
+)
+def test_where_a_node_answers(listener: str | None, address: str) -> None:
+    assert probe.own_address(listener) == address
+
+
+def test_a_health_check_costs_next_to_nothing() -> None:
+    """A container runs it every second or two: as seen in the modules, which are the same on a busy machine."""
+    code = (
+        "import sys; from strandline.cli import main; sys.argv = ['strandline', 'health', '--json', '--timeout', '1']\n"
+        "try: main()\nexcept SystemExit as e: assert e.code == 3\n"
+        "print([m for m in ('typer', 'click', 'rich', 'asyncio', 'uvloop', 'msgspec', 'structlog', 'http.client', 'ssl') "
+        "if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT | own(NOBODY)
+    ).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_a_health_check_takes_less_than_60_ms() -> None:
+    """The fastest of a few, in processor time: how busy the machine is must not decide."""
+
+    def cpu_s() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*COMMAND, "health"], capture_output=True, check=False, env=ENVIRONMENT | own(NOBODY))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cpu_s() for _ in range(5)) < 0.06
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--timeout", "soon"], ["--timeout", "-1"], ["--timeout", "0"], ["--timeout"], ["--what"], ["--broker"], ["something"]],
+    ids=" ".join,
+)
+def test_what_cannot_be_understood_is_wrong_usage(words: list[str]) -> None:
+    outcome = run("health", *words)
+    assert outcome.code == 2
+    assert "Error: " in outcome.err
+
+
+# -- a broker ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["client", "http"])
+def test_a_broker_is_asked_by_either_of_its_addresses(up: Up, kind: str) -> None:
+    address = client_address(up, "broker-1") if kind == "client" else node_of(up, "broker-1")["http"]
+    outcome = run("health", "--broker", address)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "broker-1 is ready\n", "")
+    assert run("health", "--broker", address, "--json").json()["node"] == "broker-1"
+
+
+@pytest.mark.processes
+def test_a_controller_is_no_broker(up: Up) -> None:
+    outcome = run("health", "--broker", client_address(up, "controller-101"))
+    assert outcome.code == 2
+    assert "controller-101, no broker" in one_sentence(outcome)
+
+
+@pytest.mark.parametrize("address", [NOBODY, "no.such.host.invalid:9092"])
+def test_a_broker_that_cannot_be_reached_is_unhealthy(address: str) -> None:
+    outcome = run("health", "--broker", address, "--timeout", "5")
+    assert outcome.code == 3
+    assert address in outcome.out
+    assert len(outcome.out.splitlines()) == 1
+
+
+def test_a_broker_that_does_not_answer_is_unhealthy_after_the_timeout() -> None:
+    with somebody(None) as address:
+        outcome = run("health", "--broker", address, "--timeout", "0.3")
+    assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.3 s\n")
+
+
+def test_an_address_without_a_port_is_wrong_usage() -> None:
+    outcome = run("health", "--broker", "localhost")
+    assert outcome.code == 2
+    assert "'localhost' is not of the form host:port" in one_sentence(outcome)
+
+
+def test_one_broker_and_the_cluster_are_two_questions() -> None:
+    outcome = run("health", "--broker", NOBODY, "--cluster")
+    assert outcome.code == 2
+    one_sentence(outcome)
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_the_cluster_is_healthy_until_a_broker_is_gone_and_when_it_is_back(up: Up) -> None:
+    assert run("topic", "create", "health", "--partitions", "3", "--bootstrap", up.bootstrap).code == 0
+    wait_until(lambda: run("health", "--cluster", "--bootstrap", up.bootstrap).code == 0, "the cluster is healthy")
+    assert run("node", "kill", "broker-3", "--data", str(up.folder)).code == 0
+    try:
+
+        def notices() -> bool:
+            outcome = run("health", "--cluster", "--bootstrap", up.bootstrap, "--json")
+            answer = outcome.json()
+            return outcome.code == 3 and answer.get("fenced_brokers") == [3] and answer["under_replicated_partitions"] >= 3
+
+        wait_until(notices, "the loss is told")
+        told = run("health", "--cluster", "--bootstrap", up.bootstrap)
+        assert told.code == 3
+        assert "broker 3 (" in told.out
+        assert "partition health-0 is under-replicated" in told.out
+        gone = run("health", env=own(node_of(up, "broker-3")["http"]))
+        assert (gone.code, "connection refused" in gone.out) == (3, True)
+    finally:
+        assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
+    wait_until(lambda: run("health", "--cluster", "--bootstrap", up.bootstrap).code == 0, "the cluster is healthy again")
+
+
+def test_a_cluster_that_cannot_be_reached_is_unhealthy() -> None:
+    outcome = run("health", "--cluster", "--bootstrap", NOBODY)
+    assert outcome.code == 3
+    assert NOBODY in outcome.out
+
+
+def partition(number: int, leader_id: int = 1, isr: tuple[int, ...] = (1, 2, 3)) -> PartitionDescription:
+    return PartitionDescription(number, leader_id, 0, 0, (1, 2, 3), isr, (), ())
+
+
+def broker(broker_id: int, **more: Any) -> BrokerDescription:
+    return BrokerDescription(broker_id, "h", 9091 + broker_id, **more)
+
+
+def judge(*partitions: PartitionDescription, controller_id: int = 101, brokers: Any = (), min_isr: int = 2) -> probe.Verdict:
+    cluster = ClusterDescription("c", controller_id, list(brokers))
+    return judge_cluster("h:1", cluster, [TopicDescription("orders", b"", list(partitions))], {"orders": min_isr})
+
+
+def test_a_cluster_in_order() -> None:
+    verdict = judge(partition(0), partition(1), brokers=[broker(1), broker(2)])
+    assert (verdict.healthy, verdict.problems) == (True, [])
+    assert verdict.summary == "the cluster is healthy: 2 brokers, 2 partitions"
+
+
+def test_each_trouble_of_the_cluster_is_a_sentence() -> None:
+    brokers = [broker(1), broker(2, is_fenced=True), broker(3, in_controlled_shutdown=True)]
+    verdict = judge(controller_id=-1, brokers=brokers)
+    assert verdict.problems == [
+        "no controller is active",
+        "broker 2 (h:9093) is fenced",
+        "broker 3 (h:9094) is shutting down",
+    ]
+
+
+def test_a_partition_is_told_of_once_with_the_worst() -> None:
+    """And counted under everything that it is."""
+    verdict = judge(partition(0, -1, (1,)), partition(1, 1, (1,)), partition(2, 1, (1, 2)), partition(3))
+    assert verdict.problems == [
+        "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync 1)",
+        "partition orders-1 is under its min.insync.replicas (replicas 1,2,3, in sync 1)",
+        "partition orders-2 is under-replicated (replicas 1,2,3, in sync 1,2)",
+    ]
+    counted = [verdict.facts[f"{kind}_partitions"] for kind in ("offline", "under_min_isr", "under_replicated")]
+    assert counted == [1, 2, 3]
+
+
+def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> None:
+    """As in Kafka: with all replicas in sync there is nothing to repair."""
+    assert judge(partition(0), min_isr=4).healthy
+
+
+def test_many_troubled_partitions_are_counted() -> None:
+    verdict = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_TOLD + 5)))
+    assert len(verdict.problems) == PARTITIONS_TOLD + 1
+    assert verdict.problems[-1] == "5 more partitions are under-replicated"
