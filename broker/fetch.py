@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from strandline.broker.fetch_session import FetchSession, FetchSessionCache, SessionPartition
+from strandline.broker.measures import BrokerMeasures
 from strandline.broker.partition import Partition, Role
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -41,6 +42,7 @@ class PartitionDirectory(Protocol):
     """Where the handlers find partitions (`ReplicaManager`)."""
 
     partitions: dict[Key, Partition]
+    measures: BrokerMeasures
 
     def partition(self, key: Key) -> Partition:
         """`BrokerError` says why it is not here."""
@@ -150,7 +152,13 @@ class Fetch(DelayedOperation):
         """The session ends, or its next request is here: answer with what there is."""
         self._reply(self._collect(arrival=False))
 
-    on_expiration = on_complete
+    def on_expiration(self) -> None:
+        measures = self._handler.directory.measures
+        if self.session.is_follower:
+            measures.expired_follower_fetches += 1
+        else:
+            measures.expired_consumer_fetches += 1
+        self.on_complete()
 
     def _warm_up(self, answer: _Answer) -> None:
         """The only thing to read is on the disk: bring it in, then look again."""
@@ -263,6 +271,7 @@ class Fetch(DelayedOperation):
             return [], 0
         may_block = not self._handler.has_threads or cached.key == self._warmed
         wanted = cached.max_bytes if cached.max_bytes < room else room
+        partition.measures.fetches += 1
         try:
             read = partition.log.read(cached.fetch_offset, wanted, end, min_one=not answer.size, may_block=may_block)
         except ColdRead as e:
@@ -303,6 +312,8 @@ class Fetch(DelayedOperation):
             cached.sent_high_watermark = response.high_watermark
             cached.sent_log_start_offset = response.log_start_offset
             cached.sent_error = response.error_code
+            if size or response.error_code:
+                self._count(cached, size, response.error_code)
             # Served partitions go to the end of the queue, so that a full response does not starve the others.
             if size or not look_again:
                 session.dirty.pop(cached.key, None)
@@ -312,6 +323,17 @@ class Fetch(DelayedOperation):
             self._handler.warm_up(answer.cold, None)
         self._part()
         self._request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
+
+    def _count(self, cached: SessionPartition, size: int, error_code: int) -> None:
+        partition = cached.partition
+        measures = self._handler.directory.measures.departed if partition is None else partition.measures
+        if error_code:
+            measures.fetches += 1
+            measures.failed_fetches += 1
+        elif self.session.is_follower:
+            measures.replication_bytes_out += size
+        else:
+            measures.bytes_out += size
 
     def _part(self) -> None:
         session = self.session

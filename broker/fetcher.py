@@ -24,7 +24,7 @@ does not count for a partition that a later request carried.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
 class _State:
     """One partition of the fetcher."""
 
-    __slots__ = ("attempts", "due", "partition", "sent", "sequence")
+    __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -85,6 +85,8 @@ class _State:
         """Not fetched before this time; NEVER while it waits for ListOffsets answers."""
         self.attempts = 0
         """Troubles in a row; back to 0 with the first response that counts."""
+        self.leader_high_watermark = 0
+        """As the leader told it last."""
 
 
 class FetcherCore:
@@ -128,6 +130,11 @@ class FetcherCore:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def lags(self) -> Iterator[tuple[Partition, int]]:
+        """How far each replica is behind its leader's high watermark; for metrics."""
+        for state in self._states.values():
+            yield state.partition, max(0, state.leader_high_watermark - state.partition.log.log_end_offset)
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
@@ -348,6 +355,7 @@ class FetcherCore:
             self.remove(state.partition.key)
             return False
         state.attempts = 0
+        state.leader_high_watermark = answer.high_watermark
         if not appended or len(records):
             self._make_ready(state.partition.key)
         return appended

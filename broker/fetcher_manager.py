@@ -9,7 +9,7 @@ removes a partition and adds it again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import structlog
@@ -92,6 +92,25 @@ class FetcherManager:
 
     def __len__(self) -> int:
         return len(self._fetchers)
+
+    # -- for metrics --------------------------------------------------------------------------------------------------
+
+    def lags(self) -> Iterator[tuple[str, Partition, int]]:
+        """Fetcher, partition, records behind the leader's high watermark."""
+        for (leader_id, number), fetcher in self._fetchers.items():
+            name = f"ReplicaFetcher-{number}-{leader_id}"
+            for partition, lag in fetcher.core.lags():
+                yield name, partition, lag
+
+    @property
+    def connected(self) -> int:
+        """How many fetchers have a connection to their leader."""
+        return sum(fetcher.is_connected for fetcher in self._fetchers.values())
+
+    @property
+    def given_up(self) -> int:
+        """Partitions whose fetcher fetches them no more: fenced, or after an error."""
+        return len(self._fetcher_of) - sum(len(fetcher.core) for fetcher in self._fetchers.values())
 
     def _fetcher_for(self, partition: Partition, leader_id: int) -> Fetcher:
         number = fetcher_id(partition.topic, partition.key[1], self._fetchers_per_leader)

@@ -110,6 +110,10 @@ class Fetcher:
             self._backoff_ms = 0
             self._schedule_pump()
 
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:

@@ -17,13 +17,14 @@ earlier epoch can move the high watermark in this one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from strandline.broker.alter_partition import AlterPartitionItem
+from strandline.broker.measures import BrokerMeasures
 from strandline.broker.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.replica import NEVER, FetchTimes, Replica
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
@@ -71,6 +72,7 @@ class PartitionContext:
     """Broker id -> the broker epoch in the metadata image; -1 when it is not registered."""
     is_active: Callable[[int], bool]
     """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
+    measures: BrokerMeasures = field(default_factory=BrokerMeasures)
 
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
@@ -153,6 +155,9 @@ class Leadership:
                 replica.before_leader_appends()
         info = log_.append_as_leader(records, self.epoch, now_ms)
         if not info.duplicate:
+            measures = self.partition.measures
+            measures.bytes_in += info.size
+            measures.messages_in += info.last_offset - info.first_offset + 1
             self.context.observer.on_log_end_moved(self.partition)
             # With another member in the ISR the HW waits for that member's fetch.
             if len(self.isr.maximal) == 1:
@@ -308,6 +313,7 @@ class Leadership:
             self._after_isr_change()
 
     def _on_refusal(self, pending: IsrState, code: ErrorCode) -> None:
+        self.context.measures.refused_isr_proposals += 1
         log.info("isr.refused", **self.partition.fields, isr=list(pending.isr), error=code.name)
         if code in _NOT_APPLIED:
             self.isr = pending.committed

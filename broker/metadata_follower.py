@@ -290,6 +290,8 @@ class MetadataFollower:
         """The first publication holds at least this offset; None: not allowed yet."""
         self.listeners: list[MetadataListener] = []
         self.on_controller_changed: list[Callable[[], None]] = []
+        self.listener_errors = 0
+        self.controller_changes = 0
         self._waiters: dict[asyncio.Future[None], Callable[[MetadataImage], bool]] = {}
         self._connection: Connection | None = None
         self._connected_to: int | None = None
@@ -315,6 +317,21 @@ class MetadataFollower:
     def nobody_listens(self) -> bool:
         """Not one voter is there: their hosts refuse connections, or have no name any more. Silence is not meant."""
         return len(self._deaf) == len(self._voters)
+
+    @property
+    def high_watermark(self) -> int:
+        """Of the metadata log, as it was told last; -1 before."""
+        return self._observer.high_watermark
+
+    @property
+    def epoch(self) -> int:
+        """The largest quorum epoch heard of."""
+        return self._observer.epoch
+
+    @property
+    def lag(self) -> int:
+        """Entries that are known to be committed and were not acted on."""
+        return max(0, self._observer.high_watermark - 1 - self.image.offset)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-follower")
@@ -419,6 +436,7 @@ class MetadataFollower:
     def _tell_controller(self) -> None:
         controller = self.controller
         controller_id = -1 if controller is None else controller[0].id
+        self.controller_changes += controller is not None
         log.info("metadata.controller_changed", controller_id=controller_id, controller_epoch=self._observer.epoch)
         for callback in self.on_controller_changed:
             callback()
@@ -440,6 +458,7 @@ class MetadataFollower:
             try:
                 listener(delta)
             except Exception:
+                self.listener_errors += 1
                 log.exception("metadata.listener_failed", metadata_offset=delta.image.offset)
         for future, condition in list(self._waiters.items()):
             if not future.done() and condition(self.image):

@@ -72,6 +72,7 @@ class Partition:
         "leader_id",
         "leadership",
         "log",
+        "measures",
         "min_insync_replicas",
         "partition_epoch",
         "role",
@@ -84,6 +85,8 @@ class Partition:
         self.topic = topic
         self.log = log
         self.context = context
+        self.measures = context.measures.on_partition_came(topic)
+        """The topic's."""
         self.min_insync_replicas = min_insync_replicas
         self.is_in_isr = False
         """Whether a follower is a member of the ISR, as of the registration known last."""
@@ -276,6 +279,7 @@ class Partition:
                 return False
         if len(records):
             info = log_.append_as_follower(records, position.leader_epoch)
+            self.measures.replication_bytes_in += 0 if info is None else info.size
             if info is None or info.size < len(records):
                 # The leader went through another epoch while it built the response: its HW is not of our epoch either.
                 log.info("partition.future_epoch_cut", **self.fields)
@@ -334,6 +338,7 @@ class Partition:
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log
         if offset < log_.high_watermark:
+            self.context.measures.truncated_below_hw += 1
             log.warning("partition.truncated_below_hw", **self.fields, offset=offset)
         if offset < log_.log_end_offset:  # else only the epochs differ, of which no record was written
             log.info("partition.truncated", **self.fields, offset=offset, records=log_.log_end_offset - offset, reason=reason)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from strandline.broker.fetch import PartitionDirectory
+from strandline.broker.measures import BrokerMeasures, TopicMeasures
 from strandline.broker.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -34,10 +35,11 @@ _MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 class DelayedProduce(DelayedOperation):
     """A produce that waits for the high watermark of one or more partitions."""
 
-    __slots__ = ("_partitions", "_request", "_responses")
+    __slots__ = ("_measures", "_partitions", "_request", "_responses")
 
-    def __init__(self, request: ServerRequest, responses: list[ProducePartitionResponse]) -> None:
+    def __init__(self, request: ServerRequest, responses: list[ProducePartitionResponse], measures: BrokerMeasures) -> None:
         super().__init__()
+        self._measures = measures
         self._request = request
         self._responses = responses
         """May still grow while the request is being handled."""
@@ -55,6 +57,7 @@ class DelayedProduce(DelayedOperation):
             self.complete()
 
     def on_failed(self, index: int, error_code: int) -> None:
+        self._partitions[index].measures.failed_produces += 1
         _fail(self._responses[index], ErrorCode(error_code))
         self.on_reached(index)
 
@@ -62,8 +65,10 @@ class DelayedProduce(DelayedOperation):
         self._request.reply(ProduceResponse(self._responses))
 
     def on_expiration(self) -> None:
+        self._measures.expired_produces += 1
         for index, partition in self._partitions.items():
             partition.waiters.discard(self)
+            partition.measures.failed_produces += 1
             _fail(self._responses[index], ErrorCode.REQUEST_TIMED_OUT)
         self._request.reply(ProduceResponse(self._responses))
 
@@ -98,7 +103,7 @@ class ProduceHandler:
                 request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
             if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:
                 if waiting is None:
-                    waiting = DelayedProduce(request, responses)
+                    waiting = DelayedProduce(request, responses, self._directory.measures)
                 waiting.wait_for(partition, len(responses) - 1, required_offset)
         if waiting is not None:
             self._purgatory.park(waiting, body.timeout_ms)
@@ -112,8 +117,10 @@ class ProduceHandler:
     ) -> tuple[Partition | None, int]:
         """Append to one partition; returns it with the high watermark that its records need, or (None, 0) on failure."""
         key = (item.topic_id, item.partition)
+        measures = self._directory.measures.departed
         try:
             partition = self._directory.partitions.get(key) or self._directory.partition(key)
+            measures = partition.measures
             leadership = partition.leadership
             if leadership is None:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -122,11 +129,14 @@ class ProduceHandler:
             info = leadership.append(records, now_ms)
         except BrokerError as e:
             self._refuse(key, response, e)
+            _count_failure(measures)
             return None, 0
         except DiskError as e:
             self._directory.on_disk_error(e)
             _fail(response, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            _count_failure(measures)
             return None, 0
+        measures.produces += 1
         response.base_offset = info.first_offset
         response.log_append_time_ms = info.log_append_time_ms
         response.log_start_offset = partition.log.log_start_offset
@@ -136,6 +146,11 @@ class ProduceHandler:
         _fail(response, error.code, error.message)
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             response.current_leader = self._directory.current_leader(key)
+
+
+def _count_failure(measures: TopicMeasures) -> None:
+    measures.produces += 1
+    measures.failed_produces += 1
 
 
 def _check(body: ProduceRequest) -> None:

@@ -20,6 +20,7 @@ import structlog
 from strandline.broker.fetch import FetchHandler, RunBlocking
 from strandline.broker.fetch_session import FetchSessionCache
 from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
+from strandline.broker.measures import BrokerMeasures
 from strandline.broker.offsets import OffsetsHandler
 from strandline.broker.partition import Partition, Role
 from strandline.broker.produce import ProduceHandler
@@ -109,6 +110,9 @@ class ReplicaManager:
         self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
+        self.measures = BrokerMeasures()
+        self.offline_replicas = 0
+        """Those that were here when the log directory failed."""
         self._context = PartitionContext(
             broker_id=broker_id,
             now=now,
@@ -118,6 +122,7 @@ class ReplicaManager:
             own_broker_epoch=lambda: self.broker_epoch,
             registered_epoch=self._registered_epoch,
             is_active=self._is_active,
+            measures=self.measures,
         )
         self.purgatory = Purgatory(now, call_later)
         self.sessions = FetchSessionCache(doors.random, config.max_incremental_fetch_session_cache_slots)
@@ -167,17 +172,19 @@ class ReplicaManager:
 
     def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
         """Make what is here agree with the image after the delta."""
+        began_at = self._doors.stopwatch()
         self.broker_epoch = broker_epoch
         self.image = delta.image
         if self.disk_error is None:
             try:
-                self._apply_topics(delta)
+                self._apply_topics(delta, began_at)
             except DiskError as e:
                 self.on_disk_error(e)
         if delta.changed_brokers:
             self._on_brokers_changed(delta.changed_brokers)
+        self.measures.metadata_apply.observe(self._doors.stopwatch() - began_at)
 
-    def _apply_topics(self, delta: MetadataDelta) -> None:
+    def _apply_topics(self, delta: MetadataDelta, began_at: float) -> None:
         for topic in delta.removed_topics:
             for index in topic.partitions:
                 self._delete((topic.topic_id, index), ErrorCode.UNKNOWN_TOPIC_ID)
@@ -189,14 +196,20 @@ class ReplicaManager:
                 self._delete(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif registration.leader == self.broker_id:
                 leaders.append((key, registration))
+                known = delta.before.partition(key)
+                if known is not None:
+                    self.measures.on_isr_changed(known.isr, registration.isr)
             else:
                 followers.append((key, registration))
         self._apply_configs(delta)
         if leaders or followers:
             log.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
         self._tells_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
+        became_leader = self.measures.became_leader
         for key, registration in leaders:
             self._take_role(key, registration, self._lead)
+        if self.measures.became_leader > became_leader:
+            self.measures.leader_takeover.observe(self._doors.stopwatch() - began_at)
         for key, registration in followers:
             self._take_role(key, registration, self._follow)
 
@@ -220,6 +233,7 @@ class ReplicaManager:
     def _lead(self, partition: Partition, registration: PartitionRegistration) -> None:
         self._fetchers.remove(partition.key)
         is_new = partition.make_leader(registration)
+        self.measures.became_leader += is_new
         leadership = partition.leadership
         if is_new and self._tells_roles and leadership is not None:
             isr, replicas, start = list(registration.isr), list(registration.replicas), leadership.epoch_start_offset
@@ -228,6 +242,7 @@ class ReplicaManager:
     def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
         if not partition.make_follower(registration):
             return
+        self.measures.became_follower += 1
         if self._tells_roles:
             isr, leader_id = list(registration.isr), registration.leader
             log.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
@@ -265,6 +280,7 @@ class ReplicaManager:
             return
         self._fetchers.remove(key)
         partition.stop(reason)
+        self.measures.on_partition_left(partition.topic)
         log.info("partition.deleted", **partition.fields)
         self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
 
@@ -357,6 +373,7 @@ class ReplicaManager:
         if self.disk_error is not None:
             return
         self.disk_error = error
+        self.offline_replicas = len(self.partitions)
         self._log_dir.fail(error)
         log.error("log_dir.offline", log_dir=self._log_dir.path, partitions=len(self.partitions), reason=str(error))
         self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -395,6 +412,7 @@ class ReplicaManager:
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)
+            self.measures.on_partition_left(partition.topic)
 
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:

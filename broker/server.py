@@ -41,6 +41,7 @@ from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.request_measures import RequestMeasures
 from strandline.protocol.rpc.server import Handler, Limits, Server
 from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.protocol.rpc.turn import Turn
@@ -65,6 +66,8 @@ class BrokerServer:
         self.failure: asyncio.Future[StrandlineError]
         """Done when the broker can not go on; made by `start`."""
         self.ready: asyncio.Event
+        self.made_at = doors.stopwatch()
+        self.request_measures = RequestMeasures(doors.stopwatch)
         self.log_dir: LogDir | None = None
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
@@ -261,6 +264,7 @@ class BrokerServer:
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
             turn=self._turn,
+            measures=self.request_measures,
         )
 
     def _handlers(self) -> dict[int, Handler]:
