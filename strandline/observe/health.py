@@ -69,6 +69,10 @@ class ControllerState(NamedTuple):
     leader_id: int = -1
     """The active controller; -1: none is known."""
     epoch: int = 0
+    has_vote: bool = False
+    """False while it learns what a disk that was lost may have held (`controller/raft/learning.py`)."""
+    unheard: tuple[int, ...] = ()
+    """Other voters that it has to hear of before it has one."""
     follows: bool = False
     """It leads, or has heard the leader's answer."""
     log_end_offset: int = 0
@@ -127,6 +131,7 @@ def controller_checks(state: ControllerState) -> list[Check]:
         Check("listening", state.listening, listening),
         _active_controller(state),
         _metadata_log(state),
+        _vote(state),
     ]
 
 
@@ -143,6 +148,13 @@ def _metadata_log(state: ControllerState) -> Check:
     behind = max(0, state.high_watermark - state.log_end_offset)
     detail = f"ends at offset {state.log_end_offset}, {_count(behind, 'record')} behind what is committed"
     return Check("metadata_log", behind <= METADATA_RECORDS_BEHIND_MAX, detail)
+
+
+def _vote(state: ControllerState) -> Check:
+    if state.has_vote:
+        return Check("vote", True, "takes part in elections")
+    waits = f"waits to hear of {', '.join(map(str, state.unheard))}" if state.unheard else "waits for an active controller"
+    return Check("vote", False, f"begins anew with an empty disk, and {waits}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -186,7 +198,9 @@ def read_controller(server: ControllerServer) -> ControllerState:
         epoch=quorum.epoch,
         follows=quorum.is_leader or getattr(node.role, "hears_leader", False),
         log_end_offset=quorum.log_end_offset,
-        high_watermark=quorum.high_watermark,
+        high_watermark=max(quorum.high_watermark, getattr(node.role, "told_high_watermark", -1)),
+        has_vote=node.lessons is None,
+        unheard=() if node.lessons is None else tuple(sorted(node.lessons.unheard)),
     )
 
 
