@@ -46,12 +46,12 @@ class Word:
 TARGET_WORDS: Mapping[str, str] = {
     "leader": "the leader of partition 0",
     "follower": "the first in-sync replica of partition 0 that does not lead it",
-    "followers": "all of them",
+    "followers": "all in-sync replicas of partition 0 but its leader",
     "active-controller": "the leader of the controllers' quorum",
     "standby-controller": "the first controller that is not the active one",
-    "every-broker": "",
-    "every-controller": "",
-    "every-node": "",
+    "every-broker": "all of them, by number",
+    "every-controller": "all of them, by number",
+    "every-node": "all brokers, then all controllers",
     "small-disk": "the broker whose data lies on a small file system",
 }
 

@@ -1,0 +1,194 @@
+"""`strandline chaos run` on real processes: the shared files, as a person runs them, and their bad ends.
+
+What needs containers is in tests/docker/test_chaos.py.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT, Outcome, run, wait_until
+
+from strandline.local_cluster import free_port_range
+
+pytestmark = pytest.mark.processes
+
+SCENARIOS = Path(__file__).parents[2] / "deploy" / "chaos"
+FAST_SESSIONS = ["--set", "broker.session.timeout.ms=1500", "--set", "broker.heartbeat.interval.ms=300"]
+RUN_MAX_S = 60
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a cluster that `strandline up` runs."""
+    folder = tmp_path_factory.mktemp("up") / "data"
+    words = [*COMMAND, "up", "--json", "--data", str(folder), "--base-port", str(free_port_range(12)), *FAST_SESSIONS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if json.loads(line)["event"] == "ready":
+                    break
+            yield folder
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+
+
+def chaos(scenario: Path | str, *options: str) -> Outcome:
+    file = scenario if isinstance(scenario, Path) else SCENARIOS / f"{scenario}.toml"
+    return run("chaos", "run", str(file), *options, timeout_s=RUN_MAX_S)
+
+
+def good(outcome: Outcome) -> dict[str, Any]:
+    """Everything that a good verdict says, looked at one by one: the word alone would be too easy to print."""
+    assert outcome.code == 0, outcome.err
+    report: dict[str, Any] = outcome.json()
+    assert report["verdict"] == "ok"
+    assert report["problems"] == []
+    assert report["records_sent"] == report["records_acknowledged"] > 600
+    assert report["records_read"] >= report["records_acknowledged"]
+    assert report["records_failed"] == report["records_lost"] == report["records_doubled"] == report["records_reordered"] == 0
+    assert report["replicas_compared"] >= 3
+    assert report["replicas_different"] == 0
+    assert all(claim["ok"] for claim in report["claims"])
+    assert report["longest_gap_ms"] >= max(f["gap_ms"] for f in report["faults"]) > 0
+    return report
+
+
+def seen(report: dict[str, Any]) -> list[str]:
+    return [e["text"] for e in report["events"] if e["kind"] == "seen"]
+
+
+def states(up: Path) -> dict[str, str]:
+    return {n["name"]: n["state"] for n in run("node", "list", "--data", str(up), "--json").json()["nodes"]}
+
+
+def test_the_leader_is_killed_in_a_cluster_of_its_own() -> None:
+    report = good(chaos("kill-leader", "--json"))
+    kill, start = report["faults"]
+    assert (kill["do"], start["do"]) == ("kill", "start")
+    assert 0 in kill["partitions_led"]
+    assert any("partition 0: leader " in text for text in seen(report))
+
+
+def test_the_active_controller_is_killed_in_a_cluster_that_runs(up: Path) -> None:
+    report = good(chaos("kill-controller", "--local", str(up), "--json"))
+    assert any("active controller " in text for text in seen(report))
+    assert set(states(up).values()) == {"running"}
+
+
+def test_a_rolling_restart_fails_no_send_and_ends_every_process_in_order(up: Path) -> None:
+    report = good(chaos("rolling-restart", "--local", str(up), "--json"))
+    assert [f["nodes"][0] for f in report["faults"] if f["do"] == "stop"] == [*states(up)]
+    assert [c["claim"] for c in report["claims"]] == ["clean shutdown"] * 6
+
+
+def test_a_leader_that_stood_still_acknowledges_nothing_when_it_goes_on(up: Path) -> None:
+    report = good(chaos("pause-leader", "--local", str(up), "--set", "pause_s=1", "--json"))
+    (claim,) = report["claims"]
+    assert "NOT_LEADER_OR_FOLLOWER" in claim["seen"]
+    assert report["parameters"] == {"pause_s": 1}
+
+
+def test_two_of_three_dead_and_the_summary_of_several_runs(up: Path) -> None:
+    outcome = chaos("two-of-three-dead", "--local", str(up), "--repeat", "2", "--json")
+    assert outcome.code == 0, outcome.err
+    document = outcome.json()
+    gaps = document["longest_gap_ms"]
+    assert (document["verdict"], document["runs"]) == ("ok", 2)
+    assert 0 < gaps["min"] <= gaps["median"] <= gaps["max"]
+    for report in document["reports"]:
+        assert [c["ok"] for c in report["claims"]] == [True] * 5
+
+
+BROKEN_CLAIM = """
+title = "A claim that does not hold"
+why = "Nothing is wrong with the cluster, so acks=all is acknowledged; and the gap is never below nothing."
+[[steps]]
+do = "kill"
+target = "follower"
+[[steps]]
+do = "start"
+[[steps]]
+do = "wait"
+until = "in-sync"
+[[steps]]
+do = "expect"
+claim = "refuses"
+error = "NOT_ENOUGH_REPLICAS"
+[[steps]]
+do = "expect"
+claim = "gap-below"
+seconds = 0
+[[steps]]
+do = "wait"
+until = "leader-moved"
+away_from = "every-broker"
+within_s = 0.2
+"""
+
+
+def test_a_verdict_can_be_bad(up: Path, tmp_path: Path) -> None:
+    """Exit code 3, each broken claim and the step that failed by name; the cluster is whole all the same."""
+    file = tmp_path / "broken.toml"
+    file.write_text(BROKEN_CLAIM)
+    outcome = chaos(file, "--local", str(up), "--json")
+    assert outcome.code == 3, outcome.err
+    report = outcome.json()
+    assert report["verdict"] == "bad"
+    assert [c["ok"] for c in report["claims"]] == [False, False]
+    refused, gap, failed = report["problems"]
+    assert refused.startswith("step 4: ")
+    assert refused.endswith(": acknowledged")
+    assert gap.startswith("step 5: no gap above 0 ms: the longest is ")
+    assert failed == ("step 6 (wait leader-moved every-broker): within 0.2 s it did not come true that other brokers lead")
+    assert report["records_lost"] == 0
+    assert set(states(up).values()) == {"running"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Whoever stops it in the middle of a pause does not leave a broker standing still."""
+    story = tmp_path / "story"
+    words = [*COMMAND, "chaos", "run", str(SCENARIOS / "pause-leader.toml"), "--local", str(up)]
+    with story.open("w") as err, subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=err, env=ENVIRONMENT) as process:
+        wait_until(lambda: "> pause " in story.read_text(), "the leader is paused")
+        wait_until(lambda: "paused" in states(up).values(), "it stands still")
+        process.send_signal(number)
+        assert process.wait(timeout=30) != 0
+    assert "> resume " in story.read_text()
+    assert "Traceback" not in story.read_text()
+    assert set(states(up).values()) == {"running"}
+    assert json.loads(run("topic", "list", "--json", env=_bootstrap(up)).out)["topics"] == []
+
+
+def _bootstrap(up: Path) -> dict[str, str]:
+    return {"STRANDLINE_BOOTSTRAP": json.loads((up / "cluster.json").read_text())["bootstrap"]}
+
+
+def test_what_cannot_be_done_here_is_one_sentence_before_anything_is_done(up: Path) -> None:
+    outcome = chaos("partition-leader", "--local", str(up))
+    assert outcome.code == 2
+    assert "nobody can be cut off it; run it with --compose" in outcome.err.splitlines()[-1]
+    outcome = chaos("disk-full", "--local", str(up))
+    assert outcome.code == 2
+    assert "a small disk is mounted for a cluster of its own" in outcome.err.splitlines()[-1]
+
+
+def test_a_cluster_that_does_not_run_is_one_sentence(tmp_path: Path) -> None:
+    outcome = chaos("kill-leader", "--local", str(tmp_path))
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, f"strandline: no `strandline up` runs a cluster in {tmp_path}")
+
+
+def test_the_list_names_every_file() -> None:
+    document = run("chaos", "list", str(SCENARIOS), "--json").json()
+    assert [Path(s["file"]).name for s in document["scenarios"]] == sorted(f.name for f in SCENARIOS.glob("*.toml"))
+    assert "kill-leader.toml" in run("chaos", "list", str(SCENARIOS)).out
+    assert run("chaos", "list", str(SCENARIOS / "none")).code == 2
