@@ -19,6 +19,7 @@ run to run by its nature is replaced by a placeholder on both sides:
     a broker epoch, a partition epoch, a metadata offset     <n>
     in tables of nodes and in what a scenario prints (`cluster`, `quorum`, `chaos`): every number but 0, so that what a
     scenario says to be lost, doubled or reordered still counts
+    the order of broker ids in a list                        sorted
     columns: runs of blanks and of rules                     one
     lines that `fold` broke                                  joined
 
@@ -45,7 +46,7 @@ from project import Project
 PAGE = ROOT / "docs" / "failover.md"
 COMMAND_MAX_S = 180.0
 """A build from scratch takes longest."""
-PORTS = {"PORT": range(19092, 19095), "HTTP_PORT": range(18092, 18095)}
+PORTS = {"PORT": range(19092, 19095)}
 
 
 @dataclass
@@ -130,6 +131,7 @@ def shape(command: str, output: list[str]) -> list[str]:
     for line in output:
         for pattern, placeholder in PLACEHOLDERS:
             line = re.sub(pattern, placeholder, line)
+        line = re.sub(r"\b\d(, ?\d)+\b", lambda ids: ",".join(sorted(re.findall(r"\d", ids[0]))), line)
         if ANY_NUMBER.search(command):
             line = re.sub(r"[1-9]\d*(,\d+)*", "<n>", line)
         if line.strip():
