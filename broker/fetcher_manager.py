@@ -23,6 +23,8 @@ from strandline.storage.files import DiskError
 
 log = structlog.get_logger()
 
+CONNECT_TIMEOUT_MS = 1000
+
 FetcherKey = tuple[int, int]
 """(leader id, fetcher id)"""
 
@@ -126,7 +128,7 @@ class FetcherManager:
             address = self._address_of(leader_id)
             if address is None:
                 raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {leader_id} is not known")
-            return await Connection.connect(*address, client_id=client_id, on_lost=on_lost)
+            return await Connection.connect(*address, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS, on_lost=on_lost)
 
         core = FetcherCore(
             broker_id=self._broker_id,

@@ -31,7 +31,9 @@ from strandline.protocol.rpc.connection import Connection
 
 log = structlog.get_logger()
 
-REQUEST_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 3000
+"""On top of the long poll. A leader that says nothing at all for so long is taken for gone, and connected to anew: what a
+cut network swallowed comes again by TCP's own means only after many seconds."""
 RECONNECT_BACKOFF_MS = 50
 RECONNECT_BACKOFF_MS_MAX = 1000
 

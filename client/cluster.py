@@ -219,7 +219,7 @@ class Cluster:
             listener()
 
     def _on_link(self, link: Link, lost: bool) -> None:
-        """A connection was made, lost, or could not be made."""
+        """A connection was made, lost, could not be made, or cannot be made at once."""
         if lost and self._topics:
             self.request_refresh()
         self._notify()

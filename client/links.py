@@ -26,6 +26,9 @@ Address = tuple[str, int]
 
 HANDSHAKE_TIMEOUT_MS = 5_000
 SNIFF_TIMEOUT_MS = 500
+SLOW_S = 0.1
+"""An attempt to connect that is not over by then is told like one that failed, and again, until it is over: a host that
+is gone does not refuse, and whoever waits for this one may find that another leads."""
 SUSPECTED_S = 2.0
 """So long after something was overdue, other brokers are asked first."""
 QUIET_S = 1.0
@@ -67,6 +70,7 @@ class Link:
         self._options = options
         self._on_change = on_change
         self._task: asyncio.Task[Connection] | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def describe(self) -> str:
@@ -114,11 +118,19 @@ class Link:
         return await asyncio.shield(self._task)
 
     def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._connect())
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._connect())
         self._task.add_done_callback(self._on_done)
+        self._slow_timer = loop.call_later(SLOW_S, self._on_slow)
+
+    def _on_slow(self) -> None:
+        self._slow_timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_slow)
+        self._on_change(self, True)
 
     def _on_done(self, task: asyncio.Task[Connection]) -> None:
         self._task = None
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
         if task.cancelled():
             if not self._closed:
                 self._on_change(self, False)  # By a stranger: whoever waits may begin again.
@@ -183,6 +195,8 @@ class Link:
 
     async def close(self) -> None:
         self._closed = True
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
         if self._task is not None:
             task = self._task
             task.cancel()
