@@ -23,6 +23,7 @@ from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.change_lines import tell_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
+from strandline.controller.measures import ControllerMeasures
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, decode_record, encode_record
 from strandline.controller.partition_index import PartitionIndex
@@ -81,6 +82,7 @@ class Controller:
         """>= committed.offset; also counts records that are not ours (the quorum's own)."""
         self.active: ActiveState | None = None
         self.leader_id: int | None = None
+        self.measures = ControllerMeasures()
         self.on_active: Callable[[], None] | None = None
         """For the shell: timers may start, or must stop."""
         self.on_inactive: Callable[[], None] | None = None
@@ -143,6 +145,7 @@ class Controller:
             raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, it ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
+        self.measures.on_delta(delta)
         tell_changes(delta)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
@@ -161,10 +164,14 @@ class Controller:
         active.sessions.remove(broker_id)
         if broker.fenced:
             return
+        silent_since = self.measures.silent_since.pop(broker_id, self.now())
+        self.measures.fenced_brokers += 1
         log.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason)
 
         def on_reply(reply: BrokerError | None) -> None:
-            if reply is not None:
+            if reply is None:
+                self.measures.failover.observe(self.now() - silent_since)
+            else:
                 log.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
 
         self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker), may_split=True), on_reply)
@@ -173,6 +180,7 @@ class Controller:
         """Fence every broker whose session is over."""
         if self.active is not None:
             for session in self.active.sessions.expired(self.now()):
+                self.measures.expired_sessions += 1
                 self.fence(session.broker_id, session.broker_epoch, "its session timed out")
 
     # -- what the quorum tells (QuorumListener) -------------------------------------------------------------------------
@@ -243,6 +251,7 @@ class Controller:
 
     def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:
         self.leader_id = leader_id
+        self.measures.new_active_controllers += leader_id is not None and leader_id >= 0
 
 
 def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:

@@ -23,6 +23,7 @@ from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
+from strandline.protocol.rpc.request_measures import RequestMeasures
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.files import DiskError, Files
@@ -45,6 +46,8 @@ class ControllerServer:
         self.failure: asyncio.Future[StrandlineError] | None = None
         """After `start`: completed with the reason when this node cannot go on."""
         self.incarnation_id = new_uuid(doors.random)
+        self.made_at = doors.stopwatch()
+        self.request_measures = RequestMeasures(doors.stopwatch)
         self._doors = doors
         self._files = files
         self.cluster_id: str | None = None
@@ -156,6 +159,7 @@ class ControllerServer:
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
             on_connection_lost=self._on_connection_lost,
+            measures=self.request_measures,
         )
 
     def _refuse_early(self, request: ServerRequest) -> None:
@@ -172,6 +176,7 @@ class ControllerServer:
 
         def handle_heartbeat(request: ServerRequest) -> None:
             decide_heartbeat(request)
+            self.controller.measures.on_heard(request.body.broker_id)
             liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
 
         def handle_registration(request: ServerRequest) -> None:
@@ -187,6 +192,9 @@ class ControllerServer:
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
         if self._liveness is not None:
+            if connection.tag is not None:
+                assert isinstance(connection.tag, int)
+                self.controller.measures.on_connection_lost(connection.tag, self.controller.now())
             self._liveness.on_connection_lost(connection)
 
     def _on_fatal(self, error: BaseException) -> None:

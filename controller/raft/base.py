@@ -86,6 +86,8 @@ class NodeBase:
         )
         """What this voter has to learn before it has a vote; None: it has one."""
         self.limits = LineLimits()
+        self.candidacies = 0
+        """Elections that this node stood for."""
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ class NodeBase:
     def become_candidate(self, now: float) -> None:
         self._elect(ElectionState(self.epoch + 1, NO_NODE, self.node_id))
         poll = Poll(self.voter_ids, dict.fromkeys(self.other_voters, now))
+        self.candidacies += 1
         self._become(Candidate(now + self.election_timeout(), poll))
 
     def become_follower(self, epoch: int, leader_id: int, now: float, fetch_deadline: float | None = None) -> None:

@@ -28,6 +28,7 @@ from strandline.storage.disk import make_dirs_durably
 from strandline.storage.files import File, Files, join
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_config import FOREVER
+from strandline.storage.measures import LogMeasures
 
 logger = structlog.get_logger()
 
@@ -106,6 +107,14 @@ class MetadataLog:
     @property
     def end_offset(self) -> int:
         return self._log.log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def measures(self) -> LogMeasures:
+        return self._log.measures
 
     @property
     def last_epoch(self) -> int:
