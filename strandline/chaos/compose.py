@@ -25,7 +25,7 @@ from strandline.chaos.picture import BROKER, CONTROLLER, Member
 from strandline.chaos.scenario import Scenario
 from strandline.chaos.steps import NETWORK, SMALL_DISK
 from strandline.protocol.errors import UsageError
-from strandline.storage.log_dir import CLEAN_SHUTDOWN
+from strandline.storage.checkpoints import CLEAN_SHUTDOWN
 
 LABEL = "com.docker.compose."
 KEEPER = "small-disk"
@@ -260,9 +260,8 @@ class ComposeProject(Driver):
 
     async def log_since_start(self, name: str) -> list[Mapping[str, object]]:
         container = await self._inspect(name)
-        return parse_log_lines(
-            await self._docker_bytes("logs", "--since", container.started_at, container.name, with_errors=True)
-        )
+        command = ("docker", "logs", "--since", container.started_at, container.name)
+        return parse_log_lines(await self._run(*command, with_errors=True))
 
     async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
         copies = {m.name: folder / m.name for m in self.brokers}

@@ -21,7 +21,7 @@ from strandline.chaos.steps import NETWORK, SMALL_DISK
 from strandline.control import ask
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import UsageError
-from strandline.storage.log_dir import CLEAN_SHUTDOWN
+from strandline.storage.checkpoints import CLEAN_SHUTDOWN
 
 SMALL_DISK_BYTES = 64 << 20
 BALLAST = "ballast"
