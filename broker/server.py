@@ -16,7 +16,7 @@ belong to another cluster. The owner of the process waits for it beside its sign
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +66,10 @@ class BrokerServer:
         self.failure: asyncio.Future[StrandlineError]
         """Done when the broker can not go on; made by `start`."""
         self.ready: asyncio.Event
+        self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
+        self.has_logs = False
+        """The data directory is ours, and open: there are `upkeep` and `replicas`."""
         self.request_measures = RequestMeasures(doors.stopwatch)
         self.log_dir: LogDir | None = None
         self._servers: list[Server] = []
@@ -75,6 +78,15 @@ class BrokerServer:
         self._has_found_cluster = False
         self._stopped = False
         self._build()
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """One for each listener, once bound."""
+        return self._servers
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopped
 
     # -- wiring -------------------------------------------------------------------------------------------------------
 
@@ -217,6 +229,7 @@ class BrokerServer:
             run_blocking=_run_blocking,
             on_log_dir_failed=self._on_log_dir_failed,
         )
+        self.has_logs = True
 
     async def _recover_logs(self) -> None:
         try:

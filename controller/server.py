@@ -46,7 +46,12 @@ class ControllerServer:
         self.failure: asyncio.Future[StrandlineError] | None = None
         """After `start`: completed with the reason when this node cannot go on."""
         self.incarnation_id = new_uuid(doors.random)
+        self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
+        self.has_quorum = False
+        """The metadata log is open: there are `controller` and `quorum`."""
+        self.servers: list[Server] = []
+        """The one listener's, once bound."""
         self.request_measures = RequestMeasures(doors.stopwatch)
         self._doors = doors
         self._files = files
@@ -80,6 +85,7 @@ class ControllerServer:
             self.cluster_id = self._server.cluster_id = cluster_id  # told to others from here on: it is on the disk
             self._build(cluster_id)
             await self.quorum.start()
+            self.has_quorum = True
         except BaseException:
             await self._server.stop()
             raise
@@ -97,6 +103,7 @@ class ControllerServer:
 
     async def _listen(self) -> None:
         await self._server.serve()
+        self.servers = [self._server]
         self.listening = True
 
     async def _agree(self) -> str:
