@@ -55,7 +55,7 @@ class Server:
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
         """By connection id. Ids are never reused."""
-        self.measures = measures or RequestMeasures(STOPWATCH)
+        self.measures = RequestMeasures(STOPWATCH) if measures is None else measures
         """Shared by the listeners of a node."""
         self.connections_accepted = 0
         self.connections_closed = 0
