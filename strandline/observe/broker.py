@@ -1,0 +1,179 @@
+"""What there is to read of a broker, at any moment of its life: before its start some of it is missing, and is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from strandline.broker.fetch import Fetch
+from strandline.broker.measures import BrokerMeasures, TopicMeasures
+from strandline.broker.produce import DelayedProduce
+from strandline.observe import reading
+from strandline.observe.reading import Reading
+
+if TYPE_CHECKING:
+    from strandline.broker.server import BrokerServer
+
+NOT_RUNNING, STARTING, RECOVERY, RUNNING, PENDING_CONTROLLED_SHUTDOWN, SHUTTING_DOWN = 0, 1, 2, 3, 6, 7
+"""Kafka's states of a broker, by its numbers."""
+_CLIENT = ("Replica",)
+_TRAFFIC = (
+    ("bytesin", "bytes_in"),
+    ("messagesin", "messages_in"),
+    ("bytesout", "bytes_out"),
+    ("replicationbytesin", "replication_bytes_in"),
+    ("replicationbytesout", "replication_bytes_out"),
+    ("totalproducerequests", "produces"),
+    ("failedproducerequests", "failed_produces"),
+    ("totalfetchrequests", "fetches"),
+    ("failedfetchrequests", "failed_fetches"),
+)
+
+
+def node(server: BrokerServer) -> Iterator[Reading]:
+    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.made_at)
+    yield Reading("kafka_server_kafkaserver_brokerstate", broker_state(server))
+    yield Reading("strandline_broker_fenced", not server.lifecycle.ready.is_set())
+    yield from reading.requests(server.request_measures)
+    yield from reading.connections(server.servers)
+
+
+def broker_state(server: BrokerServer) -> int:
+    if server.is_stopping:
+        return PENDING_CONTROLLED_SHUTDOWN if server.lifecycle.core.wants_to_leave else SHUTTING_DOWN
+    if not server.has_logs:
+        return STARTING
+    if not server.upkeep.recovered:
+        return RECOVERY
+    return RUNNING if server.lifecycle.registered.is_set() else STARTING
+
+
+def metadata(server: BrokerServer) -> Iterator[Reading]:
+    follower = server.metadata
+    prefix = "kafka_server_broker_metadata_metrics_"
+    yield Reading(prefix + "last_applied_record_offset", follower.image.offset)
+    yield Reading(prefix + "metadata_apply_error_count", follower.listener_errors)
+    yield Reading("strandline_metadata_lag", follower.lag)
+    yield Reading("strandline_raft_leader_changes_total", follower.controller_changes)
+    prefix = "kafka_server_raft_metrics_"
+    yield Reading(prefix + "current_epoch", follower.epoch)
+    yield Reading(prefix + "current_leader", -1 if follower.controller is None else follower.controller[0].id)
+    yield Reading(prefix + "current_state", 1, ("observer",))
+    yield Reading(prefix + "high_watermark", follower.high_watermark)
+    yield Reading(prefix + "number_of_voters", len(server.config.voters))
+
+
+def replication(server: BrokerServer) -> Iterator[Reading]:
+    if not server.has_logs:
+        return
+    replicas, measures = server.replicas, server.replicas.measures
+    prefix = "kafka_server_replicamanager_"
+    yield Reading(prefix + "partitioncount", len(replicas.partitions))
+    yield Reading(prefix + "offlinereplicacount", replicas.offline_replicas)
+    yield Reading(prefix + "isrshrinks_total", measures.isr_shrinks)
+    yield Reading(prefix + "isrexpands_total", measures.isr_expands)
+    yield Reading(prefix + "failedisrupdates_total", measures.refused_isr_proposals)
+    yield Reading("strandline_became_leader_total", measures.became_leader)
+    yield Reading("strandline_became_follower_total", measures.became_follower)
+    yield Reading("strandline_metadata_apply_seconds", measures.metadata_apply)
+    yield Reading("strandline_leader_takeover_seconds", measures.leader_takeover)
+    yield from _fetchers(server)
+
+
+def _fetchers(server: BrokerServer) -> Iterator[Reading]:
+    fetchers, largest = server.fetchers, 0
+    for name, partition, lag in fetchers.lags():
+        largest = max(largest, lag)
+        yield Reading("kafka_server_fetcherlagmetrics_consumerlag", lag, (name, partition.topic, str(partition.key[1])))
+    yield Reading("kafka_server_replicafetchermanager_maxlag", largest, _CLIENT)
+    yield Reading("kafka_server_replicafetchermanager_failedpartitionscount", fetchers.given_up, _CLIENT)
+    yield Reading("strandline_fetchers", fetchers.connected, ("connected",))
+    yield Reading("strandline_fetchers", len(fetchers) - fetchers.connected, ("disconnected",))
+
+
+def partitions(server: BrokerServer) -> Iterator[Reading]:
+    """One pass over what is here: a few series for each, and the counts over all."""
+    if not server.has_logs:
+        return
+    leaders = under_replicated = under_min_isr = at_min_isr = producers = 0
+    prefix = "kafka_cluster_partition_"
+    for partition in server.replicas.partitions.values():
+        log, labels = partition.log, (partition.topic, str(partition.key[1]))
+        producers += len(log.producers)
+        yield from reading.log_offsets(*labels, log.log_start_offset, log.log_end_offset, log.size_bytes)
+        leadership = partition.leadership
+        if leadership is None:
+            continue
+        in_sync = len(leadership.isr.isr)
+        is_under_replicated = in_sync < len(leadership.replicas) + 1
+        leaders += 1
+        under_replicated += is_under_replicated
+        under_min_isr += in_sync < leadership.min_isr
+        at_min_isr += in_sync == leadership.min_isr
+        yield Reading(prefix + "insyncreplicascount", in_sync, labels)
+        yield Reading(prefix + "underreplicated", is_under_replicated, labels)
+        yield Reading(prefix + "underminisr", in_sync < leadership.min_isr, labels)
+        yield Reading(prefix + "atminisr", in_sync == leadership.min_isr, labels)
+    prefix = "kafka_server_replicamanager_"
+    yield Reading(prefix + "leadercount", leaders)
+    yield Reading(prefix + "underreplicatedpartitions", under_replicated)
+    yield Reading(prefix + "underminisrpartitioncount", under_min_isr)
+    yield Reading(prefix + "atminisrpartitioncount", at_min_isr)
+    yield Reading(prefix + "produceridcount", producers)
+
+
+def traffic(server: BrokerServer) -> Iterator[Reading]:
+    if server.has_logs:
+        measures = server.replicas.measures
+        yield from _of_topic(measures.total(), ())
+        for topic, of_topic in measures.topics.items():
+            yield from _of_topic(of_topic, (topic,))
+
+
+def _of_topic(measures: TopicMeasures, labels: tuple[str, ...]) -> Iterator[Reading]:
+    for name, attribute in _TRAFFIC:
+        yield Reading(f"kafka_server_brokertopicmetrics_{name}_total", getattr(measures, attribute), labels)
+
+
+def waiting(server: BrokerServer) -> Iterator[Reading]:
+    """The purgatory and the fetch sessions."""
+    if not server.has_logs:
+        return
+    replicas, measures = server.replicas, server.replicas.measures
+    parked = {"Produce": 0, "Fetch": 0}
+    for operation in replicas.purgatory.take_all():
+        parked["Produce"] += isinstance(operation, DelayedProduce)
+        parked["Fetch"] += isinstance(operation, Fetch)
+    for kind, number in parked.items():
+        yield Reading("kafka_server_delayedoperationpurgatory_purgatorysize", number, (kind,))
+    yield from _expired(measures)
+    prefix = "kafka_server_fetchsessioncache_"
+    yield Reading(prefix + "numincrementalfetchsessions", len(replicas.sessions))
+    yield Reading(prefix + "numincrementalfetchpartitionscached", replicas.sessions.partition_count)
+    yield Reading(prefix + "incrementalfetchsessionevictions_total", replicas.sessions.evictions)
+
+
+def _expired(measures: BrokerMeasures) -> Iterator[Reading]:
+    yield Reading("kafka_server_delayedproducemetrics_expires_total", measures.expired_produces)
+    yield Reading("kafka_server_delayedfetchmetrics_expires_total", measures.expired_consumer_fetches, ("consumer",))
+    yield Reading("kafka_server_delayedfetchmetrics_expires_total", measures.expired_follower_fetches, ("follower",))
+
+
+def disk(server: BrokerServer) -> Iterator[Reading]:
+    log_dir = server.log_dir
+    if log_dir is None or not server.has_logs:
+        return
+    offline = log_dir.offline is not None
+    yield Reading("kafka_log_logmanager_offlinelogdirectorycount", offline)
+    yield Reading("kafka_log_logmanager_logdirectoryoffline", offline, (log_dir.path,))
+    yield from reading.disk(log_dir.path, sum(log.size_bytes for log in list(log_dir.logs.values())))
+    yield from reading.logs(log_dir.measures)
+    yield from reading.losses(
+        corrupt_range=log_dir.measures.corrupt_ranges,
+        offline_log_dir=offline,
+        truncated_below_hw=server.replicas.measures.truncated_below_hw,
+    )
+
+
+def broker_readings() -> tuple[reading.Readings, ...]:
+    return node, metadata, replication, partitions, traffic, waiting, disk

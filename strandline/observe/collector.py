@@ -1,0 +1,132 @@
+"""A node's metrics for prometheus_client: one registry per node, filled when somebody asks.
+
+The readings (`broker.py`, `controller.py`, `common.py`) look at the state of a server as it is at that moment and yield
+values under the names of the catalogue; here they become families, all of a name together. Nothing is kept between two
+scrapes. A part of the readings that fails is left out, counted and told: the other metrics are wanted all the more then.
+
+`collect` must run on the node's event loop, since it reads what the loop owns. With `snapshot` the slower half, making
+text of it, can be done elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from strandline.observe.broker import broker_readings
+from strandline.observe.catalog import ROWS, Row
+from strandline.observe.controller import controller_readings
+from strandline.observe.reading import Reading, Total
+from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.measures import Histogram
+
+log = structlog.get_logger()
+
+
+def make_registry(role: str, server: Any, *, loop_lag: Histogram | None = None) -> CollectorRegistry:
+    """The registry of one node. `server` is its BrokerServer or ControllerServer, started or not."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(role, server, loop_lag))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def snapshot(registry: CollectorRegistry) -> CollectorRegistry:
+    """What the registry says now, as a registry that touches nothing of the node any more."""
+    return _Snapshot(list(registry.collect()))
+
+
+class _Snapshot(CollectorRegistry):
+    def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class NodeCollector(Collector):
+    def __init__(self, role: str, server: Any, loop_lag: Histogram | None = None) -> None:
+        self._role = role
+        self._server = server
+        self._loop_lag = loop_lag
+        self._parts = broker_readings() if role == "broker" else controller_readings()
+        self._version = version("strandline")
+        self._errors = 0
+        self._limits = LineLimits()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for part in self._parts:
+            self._read(part(self._server), families)
+        self._read(self._own(), families)
+        yield from families.values()
+
+    def _read(self, readings: Iterator[Reading], families: dict[str, Metric]) -> None:
+        try:
+            for name, value, labels in readings:
+                row = ROWS[name]
+                family = families.get(name)
+                if family is None:
+                    family = families[name] = _FAMILIES[row.kind](row.name, row.help, labels=row.labels)
+                _ADD[row.kind](family, row, value, labels)
+        except Exception as e:
+            self._errors += 1
+            told = self._limits.admit(type(e).__name__, asyncio.get_running_loop().time())
+            if told is not None:
+                log.error("metrics.reading_failed", exc_info=e, **told.fields)
+
+    def _own(self) -> Iterator[Reading]:
+        python = ".".join(map(str, sys.version_info[:3]))
+        yield Reading("strandline_build_info", 1, (self._version, python, self._role, str(self._server.config.node_id)))
+        yield Reading("strandline_scrape_errors_total", self._errors)
+        if self._loop_lag is not None:
+            yield Reading("strandline_event_loop_lag_seconds", self._loop_lag)
+
+
+_FAMILIES: dict[str, Any] = {
+    "counter": CounterMetricFamily,  # it takes `_total` off the name itself
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+
+
+def _add_plain(family: Any, row: Row, value: Any, labels: tuple[str, ...]) -> None:
+    family.add_metric(labels, value)
+
+
+def _add_total(family: SummaryMetricFamily, row: Row, value: Total, labels: tuple[str, ...]) -> None:
+    family.add_metric(labels, count_value=value.count, sum_value=value.sum * row.per_second)
+
+
+def _add_histogram(family: HistogramMetricFamily, row: Row, value: Histogram, labels: tuple[str, ...]) -> None:
+    buckets, cumulative = [], 0
+    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+        cumulative += count
+        buckets.append((floatToGoString(round(bound * row.per_second, 9)), cumulative))
+    family.add_metric(labels, buckets, value.sum * row.per_second)
+
+
+_ADD: dict[str, Any] = {
+    "counter": _add_plain,
+    "gauge": _add_plain,
+    "histogram": _add_histogram,
+    "summary": _add_total,
+}

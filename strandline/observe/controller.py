@@ -1,0 +1,145 @@
+"""What there is to read of a controller, at any moment of its life: before its start some of it is missing, and left out.
+
+Counts over all partitions are made anew when the metadata changed since the last scrape: an image never changes, so an
+idle cluster of any size costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from strandline.controller.cluster_control import BrokerControlState, current_state
+from strandline.controller.metadata.image import NO_LEADER, MetadataImage
+from strandline.controller.metadata.records import METADATA_TOPIC
+from strandline.controller.raft.quorum import Quorum
+from strandline.controller.raft.roles import Leader, ReplicaProgress
+from strandline.observe import reading
+from strandline.observe.reading import Reading
+
+if TYPE_CHECKING:
+    from strandline.controller.server import ControllerServer
+
+_PREFIX = "kafka_controller_kafkacontroller_"
+_REGISTRATION_STATES = {
+    BrokerControlState.FENCED: 10,
+    BrokerControlState.CONTROLLED_SHUTDOWN: 20,
+    BrokerControlState.UNFENCED: 30,
+}
+"""Kafka's numbers."""
+
+
+class PartitionCounts:
+    """Over all partitions of the metadata."""
+
+    def __init__(self) -> None:
+        self._counted: object = None
+        """The topics that the numbers are of; recognised by identity."""
+        self._offline = self._imbalanced = 0
+
+    def __call__(self, server: ControllerServer) -> Iterator[Reading]:
+        if not server.has_quorum:
+            return
+        image = server.controller.image
+        if self._counted is not image.topics_by_id:
+            self._count(image)
+        yield Reading(_PREFIX + "globaltopiccount", len(image.topics_by_id))
+        yield Reading(_PREFIX + "globalpartitioncount", image.partition_count)
+        yield Reading(_PREFIX + "offlinepartitionscount", self._offline)
+        yield Reading(_PREFIX + "preferredreplicaimbalancecount", self._imbalanced)
+
+    def _count(self, image: MetadataImage) -> None:
+        self._offline = self._imbalanced = 0
+        for topic in image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                self._offline += partition.leader == NO_LEADER
+                self._imbalanced += partition.leader != partition.replicas[0]
+        self._counted = image.topics_by_id
+
+
+def node(server: ControllerServer) -> Iterator[Reading]:
+    yield Reading("strandline_uptime_seconds", server.stopwatch() - server.made_at)
+    yield from reading.requests(server.request_measures)
+    yield from reading.connections(server.servers)
+
+
+def brokers(server: ControllerServer) -> Iterator[Reading]:
+    if not server.has_quorum:
+        return
+    states = {broker.broker_id: current_state(broker) for broker in server.controller.image.brokers.values()}
+    for broker_id, state in states.items():
+        yield Reading(_PREFIX + "brokerregistrationstate", _REGISTRATION_STATES[state], (str(broker_id),))
+    found = list(states.values())
+    fenced = found.count(BrokerControlState.FENCED)
+    yield Reading(_PREFIX + "fencedbrokercount", fenced)
+    yield Reading(_PREFIX + "activebrokercount", len(found) - fenced)
+    yield Reading(_PREFIX + "controlledshutdownbrokercount", found.count(BrokerControlState.CONTROLLED_SHUTDOWN))
+    active = server.controller.active
+    if active is not None:
+        now, timeout_s = server.controller.now(), active.sessions.timeout_s
+        for session in active.sessions.all():
+            silent_s = max(0.0, now - (session.deadline - timeout_s))
+            yield Reading(_PREFIX + "timesincelastheartbeatreceivedms", silent_s * 1000, (str(session.broker_id),))
+
+
+def decisions(server: ControllerServer) -> Iterator[Reading]:
+    if not server.has_quorum:
+        return
+    controller, measures = server.controller, server.controller.measures
+    yield Reading(_PREFIX + "activecontrollercount", controller.active is not None)
+    yield Reading(_PREFIX + "newactivecontrollerscount", measures.new_active_controllers)
+    yield Reading(_PREFIX + "lastappliedrecordoffset", controller.image.offset)
+    yield Reading(_PREFIX + "lastcommittedrecordoffset", controller.committed_offset)
+    yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", measures.expired_sessions)
+    yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", measures.unclean_elections)
+    yield Reading("strandline_elections_total", measures.elections)
+    yield Reading("strandline_fenced_brokers_total", measures.fenced_brokers)
+    yield Reading("strandline_failover_seconds", measures.failover)
+
+
+def quorum(server: ControllerServer) -> Iterator[Reading]:
+    if not server.has_quorum:
+        return
+    found = server.quorum
+    node, measures, prefix = found.node, found.measures, "kafka_server_raft_metrics_"
+    yield Reading(prefix + "current_epoch", node.epoch)
+    yield Reading(prefix + "current_leader", node.leader_id)
+    yield Reading(prefix + "current_vote", node.election.voted_id)
+    yield Reading(prefix + "current_state", 1, (type(node.role).__name__.lower(),))
+    yield Reading(prefix + "high_watermark", node.high_watermark)
+    yield Reading(prefix + "log_end_offset", node.log.end_offset)
+    yield Reading(prefix + "log_end_epoch", node.log.last_epoch)
+    yield Reading(prefix + "number_of_voters", len(node.voter_ids))
+    yield from _replicas(found)
+    yield Reading("strandline_raft_commit_lag", node.log.end_offset - node.high_watermark)
+    yield Reading("strandline_raft_leader_changes_total", measures.leader_changes)
+    yield Reading("strandline_raft_candidacies_total", node.candidacies)
+    yield Reading("strandline_raft_commit_seconds", measures.commit)
+    yield Reading("strandline_raft_leaderless_seconds", measures.leaderless)
+
+
+def _replicas(quorum: Quorum) -> Iterator[Reading]:
+    """The other voters and the observers: the leader alone knows of them."""
+    role = quorum.node.role
+    if isinstance(role, Leader):
+        yield Reading("kafka_server_raft_metrics_number_of_observers", len(role.observers))
+        progress: dict[int, ReplicaProgress] = {**role.voters, **role.observers}
+        for replica_id, replica in progress.items():
+            lag = quorum.node.log.end_offset - max(0, replica.end_offset)
+            yield Reading("strandline_raft_replica_lag", lag, (str(replica_id),))
+
+
+def disk(server: ControllerServer) -> Iterator[Reading]:
+    if not server.has_quorum:
+        return
+    log = server.quorum.log
+    yield from reading.log_offsets(METADATA_TOPIC, "0", log.start_offset, log.end_offset, log.size_bytes)
+    yield from reading.disk(server.config.data_dir, log.size_bytes)
+    yield from reading.logs(log.measures)
+    yield from reading.losses(
+        unclean_election=server.controller.measures.unclean_elections, corrupt_range=log.measures.corrupt_ranges
+    )
+
+
+def controller_readings() -> tuple[reading.Readings, ...]:
+    return node, brokers, PartitionCounts(), decisions, quorum, disk

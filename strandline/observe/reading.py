@@ -1,0 +1,109 @@
+"""One value of one metric at this moment, and what both roles have to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from strandline.protocol.errors import ErrorCode, to_code
+from strandline.protocol.measures import Histogram
+from strandline.protocol.rpc.request_measures import ApiMeasures, RequestMeasures
+from strandline.protocol.rpc.server import Server
+from strandline.storage.measures import LogMeasures
+
+
+class Total(NamedTuple):
+    """What is measured without buckets: how often, and how much together."""
+
+    count: int
+    sum: float
+
+
+class Reading(NamedTuple):
+    name: str
+    """A row of the catalogue."""
+    value: float | Histogram | Total
+    labels: tuple[str, ...] = ()
+    """In the row's order; none for the series without labels of a row that has some."""
+
+
+Readings = Callable[[Any], Iterator[Reading]]
+"""One part of what there is to read of a server."""
+
+
+def requests(measures: RequestMeasures) -> Iterator[Reading]:
+    """By API, and the fetches of consumers and followers together once more, as Kafka has them."""
+    by_name = {api.name: api for api in list(measures.values())}
+    for name, api in by_name.items():
+        yield from _of_api(name, [api])
+    fetches = [by_name[name] for name in ("FetchConsumer", "FetchFollower") if name in by_name]
+    if fetches:
+        yield from _of_api("Fetch", fetches)
+
+
+def _of_api(name: str, parts: list[ApiMeasures]) -> Iterator[Reading]:
+    prefix, labels = "kafka_network_requestmetrics_", (name,)
+    total, queue = parts[0].total, parts[0].queue
+    for part in parts[1:]:
+        total, queue = total.plus(part.total), queue.plus(part.queue)
+    count = sum(part.requests for part in parts)
+    yield Reading(prefix + "requests_total", count, labels)
+    yield Reading(prefix + "totaltimems", total, labels)
+    yield Reading(prefix + "requestqueuetimems", queue, labels)
+    yield Reading(prefix + "localtimems", Total(count, sum(part.local_s for part in parts)), labels)
+    yield Reading(prefix + "requestbytes", Total(count, sum(part.request_bytes for part in parts)), labels)
+    yield Reading(prefix + "errors_total", total.count - sum(part.failed for part in parts), (name, ErrorCode.NONE.name))
+    errors: dict[str, int] = {}
+    for part in parts:
+        for code, times in part.error_codes.items():
+            error = to_code(code).name
+            errors[error] = errors.get(error, 0) + times
+    for error, times in errors.items():
+        yield Reading(prefix + "errors_total", times, (name, error))
+
+
+def connections(servers: Iterable[Server]) -> Iterator[Reading]:
+    prefix = "kafka_server_socket_server_metrics_"
+    for server in servers:
+        labels = (server.listener_name,)
+        yield Reading(prefix + "connection_count", len(server.connections), labels)
+        yield Reading(prefix + "connection_creation_total", server.connections_accepted, labels)
+        yield Reading(prefix + "connection_close_total", server.connections_closed, labels)
+        yield Reading(prefix + "incoming_byte_total", server.bytes_in, labels)
+        yield Reading(prefix + "outgoing_byte_total", server.bytes_out, labels)
+        in_flight = sum(connection.in_flight for connection in server.connections.values())
+        yield Reading("strandline_requests_in_flight", in_flight, labels)
+        yield Reading("strandline_bad_peers_total", server.bad_peers.closed_count, (*labels, "closed"))
+        yield Reading("strandline_bad_peers_total", server.bad_peers.refused_count, (*labels, "refused"))
+
+
+def logs(measures: LogMeasures) -> Iterator[Reading]:
+    yield Reading("kafka_log_logflushstats_logflushrateandtimems", measures.flush)
+    yield Reading("strandline_truncations_total", measures.truncations)
+    yield Reading("strandline_truncated_records_total", measures.truncated_records)
+    yield Reading("strandline_corrupt_ranges_total", measures.corrupt_ranges)
+
+
+def disk(path: str, used_bytes: int) -> Iterator[Reading]:
+    """The disk under a directory; a disk that cannot be asked has no size."""
+    yield Reading("strandline_log_dir_used_bytes", used_bytes, (path,))
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return
+    yield Reading("strandline_log_dir_total_bytes", found.f_blocks * found.f_frsize, (path,))
+    yield Reading("strandline_log_dir_free_bytes", found.f_bavail * found.f_frsize, (path,))
+
+
+def log_offsets(topic: str, partition: str, start: int, end: int, size_bytes: int) -> Iterator[Reading]:
+    labels = (topic, partition)
+    yield Reading("kafka_log_log_logstartoffset", start, labels)
+    yield Reading("kafka_log_log_logendoffset", end, labels)
+    yield Reading("kafka_log_log_size", size_bytes, labels)
+
+
+def losses(**by_cause: int) -> Iterator[Reading]:
+    """What may have cost records that were acknowledged: each cause is there from the start, at 0."""
+    for cause, times in by_cause.items():
+        yield Reading("strandline_loss_possible_total", times, (cause,))
