@@ -38,6 +38,9 @@ from strandline.protocol.measures import Histogram
 
 log = structlog.get_logger()
 
+_VERSION = version("strandline")
+"""Looked up at the import, which is not on the loop."""
+
 
 def make_registry(role: str, server: Any, *, loop_lag: Histogram | None = None) -> CollectorRegistry:
     """The registry of one node. `server` is its BrokerServer or ControllerServer, started or not."""
@@ -67,7 +70,6 @@ class NodeCollector(Collector):
         self._server = server
         self._loop_lag = loop_lag
         self._parts = broker_readings() if role == "broker" else controller_readings()
-        self._version = version("strandline")
         self._errors = 0
         self._limits = LineLimits()
 
@@ -94,7 +96,7 @@ class NodeCollector(Collector):
 
     def _own(self) -> Iterator[Reading]:
         python = ".".join(map(str, sys.version_info[:3]))
-        yield Reading("strandline_build_info", 1, (self._version, python, self._role, str(self._server.config.node_id)))
+        yield Reading("strandline_build_info", 1, (_VERSION, python, self._role, str(self._server.config.node_id)))
         yield Reading("strandline_scrape_errors_total", self._errors)
         if self._loop_lag is not None:
             yield Reading("strandline_event_loop_lag_seconds", self._loop_lag)
