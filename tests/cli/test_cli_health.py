@@ -254,10 +254,10 @@ def test_one_broker_and_the_cluster_are_two_questions() -> None:
 
 
 @pytest.mark.processes
-def test_the_cluster_is_healthy_until_a_broker_is_gone_and_when_it_is_back(up: Up) -> None:
+def test_the_cluster_is_healthy_but_while_a_broker_stands_still(up: Up) -> None:
     assert run("topic", "create", "health", "--partitions", "3", "--bootstrap", up.bootstrap).code == 0
     wait_until(lambda: run("health", "--cluster", "--bootstrap", up.bootstrap).code == 0, "the cluster is healthy")
-    assert run("node", "kill", "broker-3", "--data", str(up.folder)).code == 0
+    assert run("node", "pause", "broker-3", "--data", str(up.folder)).code == 0
     try:
 
         def notices() -> bool:
@@ -270,10 +270,11 @@ def test_the_cluster_is_healthy_until_a_broker_is_gone_and_when_it_is_back(up: U
         assert told.code == 3
         assert "broker 3 (" in told.out
         assert "partition health-0 is under-replicated" in told.out
-        gone = run("health", env=own(node_of(up, "broker-3")["http"]))
-        assert (gone.code, "connection refused" in gone.out) == (3, True)
+        itself = run("health", "--timeout", "0.3", env=own(node_of(up, "broker-3")["http"]))
+        assert itself.code == 3
+        assert "no answer" in itself.out
     finally:
-        assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
+        assert run("node", "resume", "broker-3", "--data", str(up.folder)).code == 0
     wait_until(lambda: run("health", "--cluster", "--bootstrap", up.bootstrap).code == 0, "the cluster is healthy again")
 
 
