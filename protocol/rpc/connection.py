@@ -31,6 +31,8 @@ OnResponse = Callable[[Message | Exception], None]
 
 _API_VERSION = 0
 _CORRELATION_MASK = 2**31 - 1
+_STOOD_STILL_S = 0.01
+"""A timer that fires so late means that this process did not run."""
 
 _bad_servers = LineLimits()
 """By `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
@@ -74,7 +76,6 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str,
         request_timeout_ms: int,
         max_response_bytes: int,
-        on_lost: Callable[[Connection, Exception | None], None] | None,
     ) -> None:
         self.host = host
         self.port = port
@@ -82,7 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
-        self._on_lost = on_lost
+        self._on_lost: Callable[[Connection, Exception | None], None] | None = None
+        """Set when somebody has been given this connection: nobody hears of the end of one that came too late."""
         self._lost_because: Exception | None = None
         self._reader = FrameReader(max_response_bytes)
         self._transport: asyncio.Transport
@@ -113,10 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 connection = await dial(
-                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes, on_lost),
-                    host,
-                    port,
-                    drop=lambda late: late._drop(),
+                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes), host, port, drop=cls.close
                 )
         except TimeoutError as e:
             raise BrokerError(
@@ -124,6 +123,9 @@ class Connection(asyncio.BufferedProtocol):
             ) from e
         except (OSError, UnicodeError) as e:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, e)) from e
+        if connection.closed:
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: it was closed at once")
+        connection._on_lost = on_lost
         return connection
 
     @property
@@ -189,11 +191,6 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self.closed = True
             self._transport.close()
-
-    def _drop(self) -> None:
-        """Nobody has been given it: nobody is told of its end."""
-        self._on_lost = None
-        self.close()
 
     # -- asyncio's callbacks ------------------------------------------------------------------------------------------
 
@@ -287,6 +284,10 @@ class Connection(asyncio.BufferedProtocol):
     def _expire(self) -> None:
         self._sweep = None
         now = self._loop.time()
+        if now - self._next_sweep_at > _STOOD_STILL_S:
+            # We were late ourselves: what came meanwhile lies unread in the socket, and is read in this turn of the loop.
+            self._schedule_sweep(now + 0.001)
+            return
         expired = [item for item in self._pending.items() if item[1].deadline <= now]
         for correlation_id, _ in expired:
             del self._pending[correlation_id]

@@ -140,6 +140,7 @@ class Broker:
         self.controller = Controller()
         self.image = MetadataImage.EMPTY
         self.fatal: list[StrandlineError] = []
+        self.nobody_listens = False
         self.lifecycle = BrokerLifecycle(
             IDENTITY,
             channel=self.controller,
@@ -148,6 +149,7 @@ class Broker:
             session_timeout_ms=7_200_000,
             registration_timeout_ms=60_000,
             on_fatal=self.fatal.append,
+            nobody_listens=lambda: self.nobody_listens,
         )
 
     def apply(self, offset: int, *records: RegisterBrokerRecord | BrokerRegistrationChangeRecord) -> None:
@@ -205,6 +207,65 @@ async def test_leaving_is_bounded_when_the_controller_does_not_let_go() -> None:
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
         assert not await broker.lifecycle.leave(timeout_ms=30)
+    await broker.lifecycle.stop()
+
+
+async def test_nobody_waits_for_controllers_that_are_gone() -> None:
+    """All nodes are stopped at once, and the controllers were faster."""
+    broker = Broker()
+    broker.lifecycle.start()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        broker.nobody_listens = True
+        assert not await broker.lifecycle.leave(timeout_ms=60_000)
+    await broker.lifecycle.stop()
+
+
+async def test_nobody_waits_long_for_controllers_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off, or left by a quorum without a majority: no heartbeat is answered any more."""
+    monkeypatch.setattr(lifecycle_module, "LEAVING_UNHEARD_MS", 100)
+    broker = Broker()
+    broker.lifecycle.start()
+
+    def silence(_: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        raise BrokerError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        broker.controller.on_heartbeat = silence
+        assert not await broker.lifecycle.leave(timeout_ms=60_000)
+    await broker.lifecycle.stop()
+
+
+async def test_a_controller_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves many leaders, and says each time that it is not done: that is no silence."""
+    monkeypatch.setattr(lifecycle_module, "LEAVING_UNHEARD_MS", 200)
+    broker = Broker()
+    broker.lifecycle.start()
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(5):
+        await broker.lifecycle.registered.wait()
+        lets_go_at = loop.time() + 0.6
+        broker.controller.on_heartbeat = lambda r: BrokerHeartbeatResponse(0, should_shut_down=loop.time() > lets_go_at)
+        assert await broker.lifecycle.leave(timeout_ms=60_000)
+    await broker.lifecycle.stop()
+
+
+async def test_a_heartbeat_is_given_up_long_before_the_session_ends() -> None:
+    """Else one that was lost on the way would take the session with it."""
+    broker = Broker()
+    timeouts: list[int] = []
+    answer = broker.controller.request
+
+    async def request(api_key: int, body: Message, timeout_ms: int) -> Message:
+        if isinstance(body, BrokerHeartbeatRequest):
+            timeouts.append(timeout_ms)
+        return await answer(api_key, body, timeout_ms)
+
+    broker.controller.request = request  # type: ignore[method-assign]
+    broker.lifecycle.start()
+    await broker.controller.heard(lambda: bool(timeouts))
+    assert timeouts[0] <= 7_200_000 / 3
     await broker.lifecycle.stop()
 
 

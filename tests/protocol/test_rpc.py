@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
+import time
 
 import pytest
 from rpc_world import Parking, on_produce, produce, produce_frame, raw_peer, serving, until
 from structlog.testing import capture_logs
 
+from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, METADATA, PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, UsageError
 from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataRequest, MetadataResponse
@@ -310,6 +313,25 @@ def test_every_request_has_its_own_deadline(on_loop):
     on_loop(scenario)
 
 
+def test_an_answer_that_came_while_we_stood_still_is_read_before_anything_is_given_up(on_loop):
+    """A process that wakes finds the timers of what it asked run out, and the answers in its sockets."""
+
+    async def scenario():
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            connection = await Connection.connect("127.0.0.1", listener.getsockname()[1], client_id="me")
+            peer, _ = listener.accept()
+            asking = asyncio.ensure_future(connection.request(METADATA, MetadataRequest(None), timeout_ms=20))
+            await until(lambda: connection.in_flight)
+            for buffer in frames.encode_response(1, MetadataResponse([], "c", 1, [])):
+                peer.sendall(buffer)
+            time.sleep(0.2)  # noqa: ASYNC251 - the whole process stands still
+            assert (await asking).cluster_id == "c"
+            connection.close()
+            peer.close()
+
+    on_loop(scenario)
+
+
 def test_a_stopping_server_answers_what_is_in_flight_and_takes_no_more(on_loop):
     async def scenario():
         parking = Parking()
@@ -397,5 +419,36 @@ def test_servers_share_nothing(on_loop):
             await connection.request(PRODUCE, *produce())
             assert (len(first.connections), len(second.connections)) == (1, 0)
             connection.close()
+
+    on_loop(scenario)
+
+
+@pytest.mark.parametrize(
+    ("ending", "by_peer"), [("FIN", True), ("RST", True), ("our close", False), ("our abort", False), ("time-out", False)]
+)
+def test_a_server_knows_who_let_go_of_a_connection(on_loop, ending, by_peer):
+    """A peer that let go was there a moment ago; one that we, or the system's time-outs, gave up may be cut off."""
+
+    async def scenario():
+        lost = []
+        server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=bytes(16), on_connection_lost=lost.append)
+        port = await server.start("127.0.0.1", 0)
+        peer = socket.create_connection(("127.0.0.1", port))
+        await until(lambda: server.connections)
+        (connection,) = server.connections.values()
+        if ending == "RST":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if by_peer:
+            peer.close()
+        elif ending == "our close":
+            connection.close()
+        elif ending == "our abort":
+            connection.abort()
+        else:
+            connection.connection_lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        await until(lambda: lost)
+        assert lost[0].closed_by_peer == by_peer
+        peer.close()
+        await server.stop()
 
     on_loop(scenario)

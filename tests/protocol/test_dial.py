@@ -1,0 +1,148 @@
+"""Finding a way to a host whose resolver hangs, or some of whose addresses are silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.dial import resolve, says_no_such_name, says_nobody_there
+from strandline.protocol.rpc.server import Server
+
+
+def resolves(monkeypatch: pytest.MonkeyPatch, addresses: Callable[[str], list[str]]) -> None:
+    """What the system's resolver says from now on."""
+
+    def getaddrinfo(host: str, port: object, *args: object, **kwargs: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses(host)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@contextlib.contextmanager
+def silent_at(address: str, port: int) -> Iterator[None]:
+    """Nothing there answers a SYN: the queue of connections that nobody accepts is full."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex((address, port))
+        yield
+
+
+async def serving() -> tuple[Server, int]:
+    server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=bytes(16))
+    return server, await server.start("127.0.0.1", 0)
+
+
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str) -> list[str]:
+        return ["127.0.0.9", "127.0.0.1"]
+
+    monkeypatch.setattr("strandline.protocol.rpc.dial.resolve", resolve)
+
+
+def test_a_silent_address_costs_a_moment_when_the_name_has_another(on_loop, two_addresses) -> None:
+    async def scenario() -> None:
+        living, port = await serving()
+        with silent_at("127.0.0.9", port):
+            async with asyncio.timeout(2):
+                connection = await Connection.connect("two-addresses", port, client_id="c", connect_timeout_ms=30_000)
+            connection.close()
+        await living.stop()
+
+    on_loop(scenario)
+
+
+def test_a_refusing_address_costs_nothing_when_the_name_has_another(on_loop, two_addresses, monkeypatch) -> None:
+    monkeypatch.setattr("strandline.protocol.rpc.dial.NEXT_ADDRESS_S", 3600)
+
+    async def scenario() -> None:
+        living, port = await serving()
+        async with asyncio.timeout(5):
+            connection = await Connection.connect("two-addresses", port, client_id="c")
+        connection.close()
+        await living.stop()
+
+    on_loop(scenario)
+
+
+def test_of_two_addresses_that_answer_one_is_kept_and_nobody_hears_of_the_other(on_loop, two_addresses, monkeypatch) -> None:
+    monkeypatch.setattr("strandline.protocol.rpc.dial.NEXT_ADDRESS_S", 0.0)
+
+    async def scenario() -> None:
+        living, port = await serving()
+        other = Server({}, role="broker", node_id=2, cluster_id="c", incarnation_id=bytes(16))
+        await other.start("127.0.0.9", port)
+        lost: list[object] = []
+        connections = [
+            await Connection.connect("two-addresses", port, client_id="c", on_lost=lambda *told: lost.append(told))
+            for _ in range(10)
+        ]
+        async with asyncio.timeout(5):
+            while len(living.connections) + len(other.connections) != 10:
+                await asyncio.sleep(0.001)
+        assert lost == []
+        for connection in connections:
+            connection.close()
+        await living.stop()
+        await other.stop()
+
+    on_loop(scenario)
+
+
+async def test_a_look_up_that_hangs_is_shared_and_outlives_whoever_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that resolve names are few, and a look-up cannot be called back: one per name hangs, not one per try."""
+    answer, asked = threading.Event(), []
+
+    def slow(host: str) -> list[str]:
+        asked.append(host)
+        answer.wait(10)
+        return ["127.0.0.1"]
+
+    resolves(monkeypatch, slow)
+    try:
+        for _ in range(3):
+            with pytest.raises(BrokerError, match="no answer within 30 ms"):
+                await Connection.connect("slow", 1, client_id="c", connect_timeout_ms=30)
+        waiting = asyncio.ensure_future(resolve("slow"))
+        await asyncio.sleep(0)
+        answer.set()
+        assert await waiting == ["127.0.0.1"]
+        assert asked == ["slow"]
+        assert await resolve("slow") == ["127.0.0.1"]
+        assert len(asked) == 2, "an answer is not kept: the host may have another address next time"
+    finally:
+        answer.set()
+
+
+async def test_it_is_told_whether_nobody_is_there_or_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    living, port = await serving()
+    await living.stop()
+    with pytest.raises(BrokerError) as refused:
+        await Connection.connect("127.0.0.1", port, client_id="c")
+    assert says_nobody_there(refused.value.__cause__)
+
+    def nowhere(host: str) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    resolves(monkeypatch, nowhere)
+    with pytest.raises(BrokerError, match="cannot resolve") as nameless:
+        await Connection.connect("a-container-that-was", port, client_id="c")
+    assert says_no_such_name(nameless.value.__cause__)
+    assert says_nobody_there(nameless.value.__cause__)
+    resolves(monkeypatch, lambda host: [host])
+    with silent_at("127.0.0.9", port), pytest.raises(BrokerError) as silent:
+        await Connection.connect("127.0.0.9", port, client_id="c", connect_timeout_ms=50)
+    assert not says_nobody_there(silent.value.__cause__)
