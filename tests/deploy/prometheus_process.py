@@ -1,7 +1,7 @@
 """A real Prometheus, as a process on a free loopback port, for a cluster of real processes.
 
 Nobody waits ten minutes for an alert in a test, so it runs copies of our files in which **a minute is a second**: every
-duration of the rules (`for`, and the windows of the expressions) is divided by sixty, and the nodes are scraped five times a
+duration of the rules (`for`, and the windows of the expressions) is divided by sixty, and the nodes are scraped twice a
 second. What is left as it is: the metrics, the expressions, the labels.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +25,7 @@ from tools import DEPLOY, tool
 
 from strandline.local_cluster import HOST, LocalCluster, free_port_range
 
-SCRAPE_MS = 200
+SCRAPE_MS = 500
 CLUSTER = "tested"
 _DURATION = re.compile(r"\b(\d+)([smh])\b")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -62,6 +63,16 @@ def config(cluster: LocalCluster) -> dict[str, Any]:
             for role in ("broker", "controller")
         ],
     }
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, within_s: float) -> None:
+    """Asks ten times a second: each question costs a request."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while not await condition():
+        if loop.time() > deadline:
+            raise TimeoutError(f"within {within_s:g} s it did not come true that {what}")
+        await asyncio.sleep(0.1)
 
 
 class Prometheus:
