@@ -25,7 +25,7 @@ RETRY_S = 0.1
 class Claims:
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._probers: dict[str, Prober] = {}
+        self._probers: dict[str, list[Prober]] = {}
         """Those at work, by the broker that they ask."""
         self._accepted: list[Answer] = []
         """Records that a claim of this scenario had written."""
@@ -34,12 +34,13 @@ class Claims:
         await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
 
     async def stop(self) -> None:
-        for prober in self._probers.values():
+        for prober in [p for probers in self._probers.values() for p in probers]:
             await prober.stop(0)
 
     def start_probe(self, step: Step) -> None:
         (name,) = self._run.who(step["target"])
-        prober = self._probers[name] = self._prober(name, step["acks"])
+        prober = self._prober(name, step["acks"])
+        self._probers.setdefault(name, []).append(prober)
         prober.start(step["every_s"])
         text = f"raw produce requests with acks={step['acks']} go straight to {name}, every {step['every_s']:g} s"
         self._run.tell(STEP, text, step=step.number)
@@ -52,17 +53,18 @@ class Claims:
 
     async def _not_acknowledged(self, step: Step) -> None:
         (name,) = self._run.who(step["target"])
-        prober = self._probers.pop(name, None)
-        if prober is None:
+        probers = self._probers.pop(name, [])
+        if not probers:
             raise NotInTime(f'nobody probes {name}; a step with do = "probe" comes before')
-        unanswered = await prober.stop(step["within_s"])
-        answers = Counter(a.text for a in prober.answers)
-        acknowledged = sum(a.is_acknowledged for a in prober.answers)
-        seen = ", ".join(f"{count} x {text}" for text, count in answers.most_common())
-        if unanswered:
-            seen += f", {unanswered} without an answer"
-        ok = bool(prober.answers) and not acknowledged and not unanswered
-        self._run.claim(step.number, f"{name} acknowledges none of {prober.sent} requests", ok, seen or "none was sent")
+        for prober in probers:
+            unanswered = await prober.stop(step["within_s"])
+            answers = Counter(a.text for a in prober.answers)
+            seen = ", ".join(f"{count} x {text}" for text, count in answers.most_common())
+            if unanswered:
+                seen += f", {unanswered} without an answer"
+            ok = bool(prober.answers) and not unanswered and not any(a.is_acknowledged for a in prober.answers)
+            claim = f"{name} acknowledges none of {prober.sent} requests with acks={prober.acks}"
+            self._run.claim(step.number, claim, ok, seen or "none was sent")
 
     async def _refuses(self, step: Step) -> None:
         """Until it is so; an acknowledgement breaks the claim at once."""

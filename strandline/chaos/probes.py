@@ -63,10 +63,10 @@ class Prober:
         Prober._numbers += 1
         self.name = f"probe-{Prober._numbers}"
         self.peer = peer
+        self.acks = acks
         self.answers: list[Answer] = []
         self._picture = picture
         self._history = history
-        self._acks = acks
         self._sent = 0
         self._sending: asyncio.Task[None] | None = None
         self._pending: set[asyncio.Task[Answer]] = set()
@@ -105,7 +105,7 @@ class Prober:
         batch = encode_values([value], time.time_ns() // 1_000_000, -1, -1, -1)
         where = ProducePartition(self._picture.topic_id, PARTITION)
         # The decoded request holds the records; what is sent has them behind the message.
-        request = ProduceRequest(None, ACKS[self._acks], SERVER_TIMEOUT_MS, [where], [])
+        request = ProduceRequest(None, ACKS[self.acks], SERVER_TIMEOUT_MS, [where], [])
         try:
             response = await self.peer.ask(
                 apis.PRODUCE, request, ProduceResponse, records=[[batch]], timeout_ms=ANSWER_TIMEOUT_MS
@@ -114,7 +114,7 @@ class Prober:
             answer = Answer(value, to_code(part.error_code), part.base_offset)
         except BrokerError as e:
             answer = Answer(value, None if e.code == ErrorCode.NETWORK_EXCEPTION else e.code)
-        if answer.is_acknowledged and self._acks == "all":
+        if answer.is_acknowledged and self.acks == "all":
             send.ok(answer.offset)
         elif answer.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             send.fail()  # the one refusal that comes for certain before the append
