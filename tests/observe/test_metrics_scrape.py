@@ -1,0 +1,286 @@
+"""What nodes print is what the catalogue names, and it is true: of a cluster under load, and of one that loses a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, wait_until
+from metrics_world import (
+    ACTIVE_CONTROLLERS,
+    AT_MIN_ISR,
+    ERRORS,
+    EXPANDS,
+    LEADERS,
+    MAX_LAG,
+    OFFLINE,
+    OPENMETRICS,
+    REQUESTS,
+    SHRINKS,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    Scrape,
+    Watch,
+    role_of,
+    traffic,
+)
+
+from strandline.broker.server import BrokerServer
+from strandline.controller.server import ControllerServer
+from strandline.observe.catalog import ROWS
+from strandline.observe.collector import make_registry
+from strandline.protocol import apis
+from strandline.protocol.doors import real_doors
+from strandline.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicState, MetadataTopic
+from strandline.protocol.records.builder import encode_batch
+from strandline.storage.files import DiskError, RealFiles
+
+RECORDS = 10
+
+
+async def load(cluster: Cluster, name: str = "orders", **settings: Any) -> tuple[MetadataTopic, int]:
+    """A topic with ten records, one batch each, in step everywhere; the topic and the bytes of all batches."""
+    topic = await cluster.create_topic(name, replication=len(cluster.brokers), **settings)
+    for number in range(RECORDS):
+        await cluster.produce(topic, f"record {number}")
+    await cluster.in_step(topic.topic_id, list(cluster.brokers))
+    batch = encode_batch([(None, b"record 0", [], 0)])
+    return topic, RECORDS * len(batch)
+
+
+# -- the catalogue ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS], ids=["text", "openmetrics"])
+async def test_nodes_print_exactly_what_the_catalogue_says_of_their_role(tmp_path: Path, accept: str) -> None:
+    """A row that no node prints is an alert that can never fire; a metric without a row is one that nobody can look up.
+
+    Real files: the size of the disk is among it. What only the active controller knows, the others leave out.
+    """
+    async with Cluster(controllers=3, brokers=3, files=RealFiles, data=str(tmp_path)) as cluster:
+        topic, _ = await load(cluster)
+        leader = (await cluster.partition("orders")).leader_id
+        await cluster.fetch(leader, topic.topic_id)
+        watch = Watch(cluster)
+        printed: dict[str, set[str]] = {"broker": set(), "controller": set()}
+        for node in [*cluster.brokers, *cluster.controllers]:
+            scrape = watch.node(node, accept)
+            printed[role_of(node)] |= scrape.rows
+            assert scrape.value("strandline_scrape_errors_total") == 0
+    for role, names in printed.items():
+        assert names == {row.name for row in ROWS.values() if role in row.roles}
+
+
+async def test_every_sample_has_the_labels_of_its_row() -> None:
+    async with Cluster(brokers=1) as cluster:
+        await load(cluster)
+        registry_of = Watch(cluster)
+        for node in (1, 101):
+            for sample in registry_of.node(node).samples:
+                row = ROWS.get(sample.name)
+                if row is not None:
+                    assert tuple(sample.labels) in ((), tuple(sorted(row.labels)))
+
+
+async def test_a_node_that_has_not_started_can_be_scraped() -> None:
+    """The first scrape may come while a broker recovers its logs for an hour; what is not there yet is left out."""
+    async with Cluster(brokers=1) as cluster:
+        broker = BrokerServer(cluster.broker_config(7), real_doors(), cluster.files[1])
+        controller = ControllerServer(cluster.controllers[101].config, real_doors(), cluster.files[101])
+        for role, server in (("broker", broker), ("controller", controller)):
+            scrape = Scrape(make_registry(role, server))
+            assert scrape.value("strandline_scrape_errors_total") == 0
+            assert scrape.sum("strandline_build_info", role=role) == 1
+            assert scrape.value("strandline_uptime_seconds") >= 0
+        assert Scrape(make_registry("broker", broker)).value("kafka_server_kafkaserver_brokerstate") == 1
+
+
+async def test_a_part_that_cannot_be_read_is_counted_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in one reading must not take the alerts on all the others away."""
+    async with Cluster(brokers=1) as cluster:
+        watch = Watch(cluster)
+        watch.node(1)
+
+        def broken() -> int:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.brokers[1].replicas.purgatory, "take_all", broken)
+            scrape = watch.node(1)
+        assert scrape.value("strandline_scrape_errors_total") == 1
+        assert scrape.value("kafka_server_replicamanager_partitioncount") == 0
+        assert scrape.value("kafka_log_logmanager_offlinelogdirectorycount") == 0
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+
+async def test_bytes_and_records_are_those_that_were_produced_replicated_and_read() -> None:
+    async with Cluster(brokers=3) as cluster:
+        topic, size = await load(cluster)
+        leader = (await cluster.partition("orders")).leader_id
+        _, values = await cluster.fetch(leader, topic.topic_id)
+        assert len(values) == RECORDS
+        watch = Watch(cluster)
+        led = watch.node(leader)
+        for labels in ({}, {"topic": "orders"}):
+            assert led.value(traffic("bytesin"), **labels) == size
+            assert led.value(traffic("messagesin"), **labels) == RECORDS
+            assert led.value(traffic("bytesout"), **labels) == size
+            assert led.value(traffic("replicationbytesout"), **labels) == 2 * size
+            assert led.value(traffic("totalproducerequests"), **labels) == RECORDS
+            assert led.value(traffic("failedproducerequests"), **labels) == 0
+        assert watch.sum(traffic("replicationbytesin"), topic="orders") == 2 * size
+        assert watch.sum(traffic("bytesin"), topic="orders") == size
+        for scrape in watch.brokers():
+            assert scrape.value("kafka_log_log_logendoffset", topic="orders", partition="0") == RECORDS
+            assert scrape.value("kafka_log_log_size", topic="orders", partition="0") == size
+            assert scrape.sum("strandline_log_dir_used_bytes") == size
+            assert scrape.value(MAX_LAG, clientId="Replica") == 0
+
+
+async def test_requests_are_counted_and_timed_by_api() -> None:
+    """acks=all: the time until the answer is more than the time in the handler, it waits for the followers."""
+    async with Cluster(brokers=3) as cluster:
+        await load(cluster)
+        leader = (await cluster.partition("orders")).leader_id
+        scrape = Watch(cluster).node(leader)
+        name = "kafka_network_requestmetrics_"
+        assert scrape.value(REQUESTS, request="Produce") == RECORDS
+        assert scrape.value(name + "totaltimems_count", request="Produce") == RECORDS
+        assert scrape.value(name + "totaltimems_bucket", request="Produce", le="+Inf") == RECORDS
+        assert scrape.value(name + "requestqueuetimems_count", request="Produce") == RECORDS
+        total, local = (scrape.value(name + n, request="Produce") for n in ("totaltimems_sum", "localtimems_sum"))
+        assert 0 < local < total < 10_000
+        assert scrape.value(ERRORS, request="Produce", error="NONE") == RECORDS
+        assert scrape.value(REQUESTS, request="FetchFollower") == scrape.value(REQUESTS, request="Fetch") > 0
+        assert scrape.value(name + "requestbytes_sum", request="Produce") > RECORDS * 61
+
+
+async def test_errors_are_counted_by_code_and_failed_produces_by_topic() -> None:
+    async with Cluster(brokers=2) as cluster:
+        topic, _ = await load(cluster)
+        follower = 3 - (await cluster.partition("orders")).leader_id
+        await cluster.produce_to(follower, topic.topic_id, "x")
+        await cluster.produce_to(follower, bytes(16), "x")
+        scrape = Watch(cluster).node(follower)
+        assert scrape.value(ERRORS, request="Produce", error="NOT_LEADER_OR_FOLLOWER") == 1
+        assert scrape.value(ERRORS, request="Produce", error="UNKNOWN_TOPIC_ID") == 1
+        assert scrape.value(ERRORS, request="Produce", error="NONE") == 0
+        assert scrape.value(traffic("failedproducerequests"), topic="orders") == 1
+        assert scrape.value(traffic("failedproducerequests")) == 2
+
+
+async def test_the_sum_over_all_topics_keeps_what_a_deleted_topic_had() -> None:
+    """A counter that goes back looks like a restart to `rate()`."""
+    async with Cluster(brokers=1) as cluster:
+        topic, size = await load(cluster)
+        watch = Watch(cluster)
+        request = DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)])
+        await cluster.ask(1, apis.DELETE_TOPICS, request)
+        await wait_until(lambda: not cluster.brokers[1].replicas.partitions, what="the topic is gone")
+        scrape = watch.node(1)
+        assert scrape.value(traffic("bytesin")) == size
+        assert scrape.sum(traffic("bytesin"), topic="orders") == 0
+        assert scrape.sum("kafka_log_log_logendoffset") == 0
+
+
+async def test_two_nodes_in_one_process_do_not_mix() -> None:
+    """Each has a registry of its own: partitions that one leads are not counted for the other."""
+    async with Cluster(brokers=2) as cluster:
+        await load(cluster)
+        watch = Watch(cluster)
+        leader = (await cluster.partition("orders")).leader_id
+        assert watch.node(leader).value(LEADERS) == 1
+        assert watch.node(3 - leader).value(LEADERS) == 0
+        assert watch.node(leader).value(REQUESTS, request="Produce") == RECORDS
+        assert watch.node(3 - leader).sum(REQUESTS, request="Produce") == 0
+        ids = [watch.node(node).samples for node in (1, 2)]
+        assert [{s.labels["node_id"] for s in found if s.name == "strandline_build_info"} for found in ids] == [{"1"}, {"2"}]
+
+
+# -- a broker dies ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_killed_broker_shows_and_its_return_shows() -> None:
+    """Under-replicated partitions go up and back to 0; nobody is offline, nothing was elected uncleanly, and the controller
+    timed the fail-over."""
+    async with Cluster(controllers=3, brokers=3, broker_session_timeout_ms=2000) as cluster:
+        topic = await cluster.create_topic("orders", partitions=3, replication=3, min_insync_replicas="2")
+        await cluster.produce(topic, "x")
+        watch = Watch(cluster)
+        assert sum(scrape.value(ACTIVE_CONTROLLERS) for scrape in watch.controllers()) == 1
+        assert watch.sum(UNDER_REPLICATED) == watch.sum(AT_MIN_ISR) == watch.sum(SHRINKS) == 0
+        assert watch.sum(LEADERS) == 3
+
+        await cluster.kill(1)
+        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == 3, what="three partitions lack a replica")
+        assert watch.sum(LEADERS) == watch.sum(AT_MIN_ISR) == 3
+        assert watch.sum(UNDER_MIN_ISR) == 0
+        assert watch.sum(SHRINKS) == 3
+        assert watch.sum("kafka_cluster_partition_underreplicated", topic="orders") == 3
+        active = watch.active
+        assert active.value("strandline_failover_seconds_count") == 1
+        assert active.value("strandline_elections_total") == 1
+        assert active.value("kafka_controller_kafkacontroller_fencedbrokercount") == 1
+        assert active.value("kafka_controller_kafkacontroller_activebrokercount") == 2
+        assert active.value("kafka_controller_kafkacontroller_preferredreplicaimbalancecount") == 1
+        assert watch.sum("strandline_leader_takeover_seconds_count") >= 1
+
+        await cluster.start(1)
+        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == 0, what="all replicas are in sync again")
+        assert watch.sum(EXPANDS) == 3
+        assert watch.active.value("kafka_controller_kafkacontroller_fencedbrokercount") == 0
+        assert all(scrape.value(OFFLINE) == 0 for scrape in watch.controllers())
+        assert watch.active.value("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+
+
+async def test_partitions_that_nobody_leads_are_offline_and_those_with_too_few_are_under_min_isr() -> None:
+    async with Cluster(brokers=2, broker_session_timeout_ms=2000) as cluster:
+        await cluster.create_topic("alone", replicas=[[1]])
+        await cluster.create_topic("both", replicas=[[1, 2]], min_insync_replicas="2")
+        watch = Watch(cluster)
+        assert watch.active.value(OFFLINE) == 0
+        await cluster.kill(1)
+        await wait_until(lambda: watch.active.value(OFFLINE) == 1, what="the partition without another replica is offline")
+        await wait_until(lambda: watch.sum(UNDER_MIN_ISR) == 1, what="the other one is under its minimum")
+        assert watch.node(2).value("kafka_cluster_partition_underminisr", topic="both", partition="0") == 1
+        assert watch.node(2).value("kafka_cluster_partition_insyncreplicascount", topic="both", partition="0") == 1
+
+
+async def test_a_quorum_that_changes_its_leader_shows_it() -> None:
+    async with Cluster(controllers=3, brokers=1) as cluster:
+        watch = Watch(cluster)
+        epoch = watch.active.value("kafka_server_raft_metrics_current_epoch")
+        (leader,) = {scrape.value("kafka_server_raft_metrics_current_leader") for scrape in watch.controllers()}
+        assert watch.node(int(leader)).value("kafka_server_raft_metrics_current_state", state="leader") == 1
+        assert watch.node(int(leader)).value("strandline_raft_commit_seconds_count") > 0
+        await cluster.stop(int(leader))
+
+        def agreed() -> bool:
+            leaders = {scrape.value("kafka_server_raft_metrics_current_leader") for scrape in watch.controllers()}
+            return len(leaders) == 1 and not leaders & {leader, -1.0}
+
+        await wait_until(agreed, what="the others have another leader")
+        await wait_until(lambda: sum(s.value(ACTIVE_CONTROLLERS) for s in watch.controllers()) == 1, what="it is active")
+        assert watch.active.value("kafka_server_raft_metrics_current_epoch") > epoch
+        for scrape in watch.controllers():
+            assert scrape.value("strandline_raft_leader_changes_total") >= 2
+            assert scrape.value("strandline_raft_leaderless_seconds_count") >= 1
+        await wait_until(lambda: watch.node(1).value("strandline_metadata_lag") == 0, what="the broker follows")
+        await wait_until(lambda: watch.node(1).value("strandline_raft_leader_changes_total") >= 2, what="the broker knows")
+
+
+async def test_a_failed_log_directory_shows() -> None:
+    async with Cluster(brokers=2) as cluster:
+        await load(cluster)
+        watch = Watch(cluster)
+        path = cluster.brokers[1].config.data_dir
+        assert watch.node(1).value("kafka_log_logmanager_logdirectoryoffline", logDirectory=path) == 0
+        cluster.brokers[1].replicas.on_disk_error(DiskError("append", path, 5))
+        scrape = watch.node(1)
+        assert scrape.value("kafka_log_logmanager_logdirectoryoffline", logDirectory=path) == 1
+        assert scrape.value("kafka_log_logmanager_offlinelogdirectorycount") == 1
+        assert scrape.value("kafka_server_replicamanager_offlinereplicacount") == 1
+        assert scrape.value("strandline_loss_possible_total", cause="offline_log_dir") == 1
