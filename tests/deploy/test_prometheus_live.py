@@ -75,6 +75,7 @@ async def test_a_killed_broker_is_told_and_its_return_resolves_it(watched: Watch
 
     await load.progress(300)
     cluster.kill("broker-1")
+    await cluster.wait_ended("broker-1")
     await eventually(told, "both alerts fire", BOUND_S)
     firing = await prometheus.alerts()
     (down,) = firing["StrandlineTargetDown"]
@@ -100,6 +101,7 @@ async def test_every_query_of_the_dashboard_has_an_answer(watched: Watched) -> N
     ((active, _),) = await prometheus.query("kafka_controller_kafkacontroller_activecontrollercount == 1")
     for name in ("broker-2", active["instance"]):
         cluster.kill(name)
+        await cluster.wait_ended(name)
         await load.progress(300)
         await cluster.start_node(name)
     await cluster.wait_ready()
