@@ -14,6 +14,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -72,6 +73,8 @@ class HttpPort:
         self._server = server
         self._loop_lag = loop_lag
         self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="http")
+        """Of its own: the loop's threads may all wait for a disk that hangs, and that is when people ask."""
         self._opening: asyncio.Task[None] | None = None
         self._pages: HttpServer | None = None
 
@@ -90,8 +93,9 @@ class HttpPort:
 
     async def _open(self) -> None:
         try:
-            pages, make_registry = await self._loop.run_in_executor(None, _import)
-            self._pages = pages(self._health, make_registry(self._health.role, self._server, loop_lag=self._loop_lag))
+            pages, make_registry = await self._loop.run_in_executor(self._thread, _import)
+            registry = make_registry(self._health.role, self._server, loop_lag=self._loop_lag)
+            self._pages = pages(self._health, registry, self._thread)
             await self._pages.start(self._socket)
         except Exception:
             # The node works without it, and whoever asks is refused instead of waiting for ever.
@@ -107,15 +111,11 @@ class HttpPort:
         if self._pages is not None:
             await self._pages.stop()
         self._socket.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _import() -> tuple[type[HttpServer], MakeRegistry]:
+    from strandline.observe.collector import make_registry
     from strandline.observe.pages import HttpServer
 
-    try:
-        from strandline.observe.collector import make_registry
-    except ImportError:
-        from prometheus_client import CollectorRegistry
-
-        return HttpServer, lambda role, server, **more: CollectorRegistry()
     return HttpServer, make_registry

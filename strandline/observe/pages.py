@@ -12,10 +12,12 @@ Nothing of the configuration is shown, and nothing that a client sends ends up i
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import structlog
@@ -24,8 +26,9 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from aiohttp.web_server import Server
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from strandline.observe.collector import snapshot
 from strandline.observe.health import Health
 from strandline.protocol.log_limits import LineLimits, host_of, printable
 
@@ -39,15 +42,19 @@ FIRST_REQUEST_S = 10.0
 NEXT_REQUEST_S = 60.0
 """From one request to the next on the same connection, the time to take the answer included."""
 HEAD_BYTES_MAX = 8192
+GZIP_LEVEL = 1
+"""Metrics repeat themselves: the fastest level already makes a tenth of them."""
 PATHS = ("/health/live", "/health/ready", "/metrics")
 
 
 class HttpServer:
-    def __init__(self, health: Health, registry: CollectorRegistry) -> None:
+    def __init__(self, health: Health, registry: CollectorRegistry, thread: Executor) -> None:
         self._health = health
         self._registry = registry
+        self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._lines = LineLimits()
+        self._scraping = asyncio.Lock()
         self._connections: dict[_Connection, None] = {}
         """Open ones, the longest silent first."""
         self._server: asyncio.Server | None = None
@@ -86,14 +93,14 @@ class HttpServer:
         if request.method not in ("GET", "HEAD"):
             answer = _text("only GET and HEAD are answered here\n", 405, {"Allow": "GET, HEAD"})
         else:
-            answer = self._page_or_bug(request)
+            answer = await self._page_or_bug(request)
         if request.can_read_body or answer.status == 405:
             answer.force_close()  # a body is not read
         return answer
 
-    def _page_or_bug(self, request: BaseRequest) -> Response:
+    async def _page_or_bug(self, request: BaseRequest) -> Response:
         try:
-            return self._page(request)
+            return await self._metrics(request) if request.path == "/metrics" else self._page(request.path)
         except Exception:
             told = self._lines.admit(request.path, self._loop.time())
             if told is not None:
@@ -109,23 +116,28 @@ class HttpServer:
         answer.force_close()
         return answer
 
-    def _page(self, request: BaseRequest) -> Response:
-        path = request.path
+    def _page(self, path: str) -> Response:
         if path == "/health/live":
             return _json(*self._health.live())
         if path == "/health/ready":
             return _json(*self._health.ready())
-        if path == "/metrics":
-            return self._metrics(request)
         if path == "/":
             return _text(f"{self._health.name}, a {self._health.role} of Strandline\n\n" + "".join(f"{p}\n" for p in PATHS))
         return _text(f"nothing is served at {printable(path)}; there are {', '.join(PATHS)}\n", 404)
 
-    def _metrics(self, request: BaseRequest) -> Response:
+    async def _metrics(self, request: BaseRequest) -> Response:
+        """What the loop owns is read on the loop; text is made of it on a thread, which takes longer. One at a time."""
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        answer = Response(body=encode(self._registry), headers={"Content-Type": content_type, "Server": SERVER})
-        answer.enable_compression()  # if the client takes it
-        return answer
+        is_small_wanted = gzip_accepted(request.headers.get("Accept-Encoding", ""))
+        async with self._scraping:
+            body = await self._loop.run_in_executor(self._thread, _make_text, encode, snapshot(self._registry), is_small_wanted)
+        headers = {"Content-Type": content_type, "Server": SERVER, "Vary": "Accept, Accept-Encoding"}
+        return Response(body=body, headers=headers | ({"Content-Encoding": "gzip"} if is_small_wanted else {}))
+
+
+def _make_text(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry, is_small_wanted: bool) -> bytes:
+    text = encode(registry)
+    return gzip.compress(text, GZIP_LEVEL, mtime=0) if is_small_wanted else text
 
 
 _SILENT = logging.getLogger("strandline.observe.aiohttp")

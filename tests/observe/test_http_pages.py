@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ class World:
         self.health = SomeHealth()
         self.registry = CollectorRegistry()
         Gauge("strandline_answer", "What it is.", registry=self.registry).set(42)
-        self.server = HttpServer(self.health, self.registry)  # type: ignore[arg-type]
+        self.thread = ThreadPoolExecutor(1)
+        self.server = HttpServer(self.health, self.registry, self.thread)  # type: ignore[arg-type]
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.listener = listener
@@ -50,6 +52,7 @@ async def world() -> AsyncIterator[World]:
     await world.server.start(world.listener)
     yield world
     await world.server.stop()
+    world.thread.shutdown()
 
 
 async def test_health_is_told_by_the_status_and_by_a_document(world: World) -> None:
