@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,26 @@ from typing import Any
 import pytest
 from http_world import ask
 
+from strandline.broker.config import BrokerConfig
+from strandline.broker.server import BrokerServer
+from strandline.client import Admin, NewTopic
 from strandline.local_cluster import free_port_range
 from strandline.node import make_server
 from strandline.observe import http
 from strandline.observe.health import Health
 from strandline.observe.http import HttpPort, bind
 from strandline.observe.loop_lag import LoopLag
+from strandline.protocol.doors import real_doors
 from strandline.protocol.errors import UsageError
 from strandline.protocol.measures import Histogram
+from strandline.storage.files import RealFiles
 
 
 class Node:
     """A node that serves HTTP, and whose server the test starts."""
 
-    def __init__(self, role: str, config: dict[str, Any]) -> None:
-        self.name, self.server = make_server(role, config)
+    def __init__(self, role: str, config: dict[str, Any], server: BrokerServer | None = None) -> None:
+        self.name, self.server = (f"broker-{server.config.node_id}", server) if server else make_server(role, config)
         listener = bind(self.server.config["http.listener"])
         assert listener is not None
         lag = LoopLag(asyncio.get_running_loop(), Histogram())
@@ -39,8 +45,14 @@ class Node:
         return (await ask(self.port, path)).status
 
     async def failed_checks(self) -> list[str]:
-        checks = (await ask(self.port, "/health/ready")).json()["checks"]
-        return [check["name"] for check in checks if not check["ok"]]
+        return [check["name"] for check in await self._checks() if not check["ok"]]
+
+    async def detail(self, name: str) -> str:
+        return next(str(check["detail"]) for check in await self._checks() if check["name"] == name)
+
+    async def _checks(self) -> list[dict[str, Any]]:
+        checks: list[dict[str, Any]] = (await ask(self.port, "/health/ready")).json()["checks"]
+        return checks
 
 
 def controller_config(folder: Path) -> dict[str, Any]:
@@ -108,6 +120,49 @@ async def test_a_controller_and_a_broker_become_ready_and_are_so_no_more_when_th
     await broker.server.stop()
     assert "unfenced" in await broker.failed_checks()
     assert await broker.status("/health/live") == 200
+    await controller.server.stop()
+
+
+class SlowFiles(RealFiles):
+    """A disk on which the log of partition 1 cannot be looked at before the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def list(self, path: str) -> list[str]:
+        if path.endswith("-1"):
+            assert self.released.wait(20)
+        return super().list(path)
+
+
+async def test_a_broker_that_recovers_its_logs_is_live_and_tells_how_far_it_is(
+    tmp_path: Path, controller: Node, broker: Node
+) -> None:
+    """To restart it, because it is not ready yet, would begin the recovery anew, for ever."""
+    await controller.server.start()
+    await broker.server.start()
+    async with Admin(bootstrap_servers=f"127.0.0.1:{broker.server.port}") as admin:
+        await admin.create_topics([NewTopic("orders", partitions=2, replication_factor=1)])
+    await broker.server.kill()  # type: ignore[attr-defined]
+
+    files, config = (
+        SlowFiles(),
+        BrokerConfig.from_mapping(broker_config(tmp_path, broker.server.config["controller.quorum.voters"][0])),
+    )
+    again = Node("broker", {}, BrokerServer(config, real_doors(), files))
+    start = asyncio.create_task(again.server.start())
+    async with asyncio.timeout(15):
+        while (await again.detail("recovery")) != "1 of 2 logs recovered":
+            await asyncio.sleep(0.02)
+    assert await again.status("/health/live") == 200
+    assert await again.status("/health/ready") == 503
+    files.released.set()
+    await start
+    assert await again.detail("recovery") == "2 logs open"
+    await until_ready(again)
+    await again.server.stop()
+    await again.http.stop()
     await controller.server.stop()
 
 
