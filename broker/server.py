@@ -33,7 +33,7 @@ from strandline.broker.lifecycle import BrokerLifecycle, Identity
 from strandline.broker.metadata_follower import MetadataFollower
 from strandline.broker.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
-from strandline.broker.standstill import TICK_MS, Standstill, while_trusted
+from strandline.broker.standstill import TICK_MS, Standstill, sleep_ms_max, while_trusted
 from strandline.broker.timers import Timers
 from strandline.broker.upkeep import LogUpkeep
 from strandline.controller.metadata.image import MetadataDelta
@@ -107,7 +107,8 @@ class BrokerServer:
             nobody_listens=lambda: self.metadata.nobody_listens,
         )
         self.ready = self.lifecycle.ready
-        self.standstill = Standstill(limit_ms=config["broker.session.timeout.ms"], heard_at=lambda: self.metadata.heard_at)
+        sleep_ms = sleep_ms_max(config["broker.session.timeout.ms"], config["broker.heartbeat.interval.ms"])
+        self.standstill = Standstill(limit_ms=sleep_ms, heard_at=lambda: self.metadata.heard_at)
         self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
         self.fetchers = FetcherManager(
             broker_id=config.node_id,
@@ -294,7 +295,7 @@ class BrokerServer:
         config, replicas, upkeep = self.config, self.replicas, self.upkeep
         self._timers = Timers()
         every, now = self._timers.every, asyncio.get_running_loop().time
-        every(min(TICK_MS, config["broker.session.timeout.ms"] / 4), lambda: self.standstill.tick(now()))
+        every(min(TICK_MS, config["broker.session.timeout.ms"] / 8), lambda: self.standstill.tick(now()))
         every(config["replica.lag.time.max.ms"] / 2, replicas.maybe_shrink_isrs)
         every(config["replica.high.watermark.checkpoint.interval.ms"], replicas.checkpoint_high_watermarks)
         every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(upkeep.checkpoint))

@@ -6,9 +6,9 @@ another broker leads by now comes after. With acks=all nothing bad follows: the 
 does not move and nothing is acknowledged. But acks=1 is answered after the leader's append, and what was taken that way
 would be cut off again.
 
-So a broker that finds that its loop did not turn for a whole session refuses to be written to (NOT_LEADER_OR_FOLLOWER:
-the producer asks the others who leads) until the controllers' answer to a question that was asked *after* the waking is
-applied. Rules:
+So a broker that finds that its loop did not turn for so long that its session may be over refuses to be written to
+(NOT_LEADER_OR_FOLLOWER: the producer asks the others who leads) until the controllers' answer to a question that was
+asked *after* the waking is applied. Rules:
 
 - Only sleep counts. A broker whose controllers are silent while it is awake goes on serving, as Kafka's do: the data path
   needs no controller. One that slept cannot know what it missed.
@@ -32,6 +32,13 @@ from strandline.protocol.rpc.server import ServerRequest
 log = structlog.get_logger()
 
 TICK_MS = 200
+
+
+def sleep_ms_max(session_timeout_ms: int, heartbeat_interval_ms: int) -> int:
+    """A sleep that no session ends in: the last heartbeat before it may be an interval old, and one more on its way."""
+    return max(session_timeout_ms // 2, session_timeout_ms - 2 * heartbeat_interval_ms)
+
+
 _NEVER = float("-inf")
 
 
@@ -39,11 +46,12 @@ class Standstill:
     """The core: times are the loop's. `trusted_until` moves on with every tick of a loop that turns."""
 
     def __init__(self, *, limit_ms: int, heard_at: Callable[[], float]) -> None:
-        """`heard_at`: when the newest question was asked that a controller has answered."""
+        """`limit_ms`: a longer sleep may have cost us the session.
+        `heard_at`: when the newest question was asked that a controller has answered."""
         self._limit_s = limit_ms / 1000
         self._heard_at = heard_at
         self.trusted_until = float("inf")
-        """Until then, what the broker believes of itself is at most a session old. In the past: it slept."""
+        """Until then the session of the last tick cannot have ended. In the past: it slept."""
         self._woke_at: float | None = None
         """Since when it waits for news; None while it is trusted."""
 

@@ -1,4 +1,4 @@
-"""A broker that stood still for longer than its session takes no records before it has heard what it missed."""
+"""A broker that stood still for so long that its session may be over takes no records before it has heard what it missed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.standstill import Standstill, while_trusted
+from strandline.broker.standstill import Standstill, sleep_ms_max, while_trusted
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest, ProduceResponse
 
@@ -73,6 +73,12 @@ def test_a_broker_that_sleeps_again_doubts_again() -> None:
     assert broker.trusts_itself()
     broker.now += 3.1
     assert not broker.trusts_itself()
+
+
+def test_a_sleep_that_may_have_cost_the_session_is_shorter_than_the_session() -> None:
+    """The controller counts from the last heartbeat, and that was not the moment before we fell asleep."""
+    assert sleep_ms_max(3000, 500) == 2000
+    assert sleep_ms_max(1000, 900) == 500
 
 
 class Connection:

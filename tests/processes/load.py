@@ -1,16 +1,17 @@
-"""The load of the chaos scenarios, on a local cluster: two producers and a consumer that write down what they did and saw.
+"""The load of the chaos scenarios, on a cluster of processes: two producers and a consumer that write down what they did and saw.
 
 Everything is awaited by condition with a bound. What the load wrote down is judged by `strandline.testing.history`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from strandline.chaos.load import SteadyLoad, until
 from strandline.client import Admin
-from strandline.local_cluster import LocalCluster
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.replicas import Comparison, compare_replicas
 
@@ -19,10 +20,24 @@ BOUND_S = 30.0
 __all__ = ["Load", "until"]
 
 
+class Replica(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+
+
+class Cluster(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def brokers(self) -> Sequence[Replica]: ...
+
+
 class Load(SteadyLoad):
     """Two idempotent producers with acks=all and a consumer that follows them, on one topic."""
 
-    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
         super().__init__(cluster.bootstrap, topic, interval_ms=2, producers=2)
         self.cluster = cluster
 

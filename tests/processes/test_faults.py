@@ -13,9 +13,13 @@ from collections.abc import Awaitable
 import pytest
 from load import Load, until
 
-from strandline.client import Admin
+from strandline.client import Admin, NewTopic, Producer
 from strandline.local_cluster import LocalCluster
-from strandline.protocol.errors import StrandlineError
+from strandline.protocol.apis import PRODUCE
+from strandline.protocol.errors import ErrorCode, StrandlineError
+from strandline.protocol.messages.data import ProducePartition, ProduceRequest, ProduceResponse
+from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.rpc.connection import Connection
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -191,3 +195,30 @@ async def test_nothing_is_lost_when_all_nodes_go_at_once(cluster: LocalCluster, 
         await cluster.wait_ready()
         await load.progress()
         await all_is_well(load)
+
+
+async def test_a_leader_that_slept_refuses_what_waited_for_it(cluster: LocalCluster) -> None:
+    """acks=1 is answered after the leader's own append: a leader that wakes, and first finds in its socket what was sent
+    to it while another one was elected, would acknowledge records that are cut off again a moment later."""
+    topic = "asleep"
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, partitions=1, replication_factor=3)])
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait(topic, b"before")
+        description = (await admin.describe_topics([topic]))[0]
+    leader = description.partitions[0].leader_id
+    node = cluster.broker(leader)
+    connection = await Connection.connect("127.0.0.1", node.port, client_id="raw")
+    records = [(encode_batch([(None, b"lost", [], 0)]),)]
+    request = ProduceRequest(None, 1, 60_000, [ProducePartition(description.topic_id, 0)], [])
+    cluster.pause(node.name)
+    waiting = asyncio.ensure_future(connection.request(PRODUCE, request, records, timeout_ms=60_000))
+    await until(lambda: _other(leader_of(cluster, topic), leader), "another broker leads")
+    cluster.resume(node.name)
+    answer = await waiting
+    connection.close()
+    assert isinstance(answer, ProduceResponse)
+    assert answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.wait_ready()
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert (await producer.send_and_wait(topic, b"after")).offset == 1
