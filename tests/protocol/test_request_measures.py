@@ -1,0 +1,153 @@
+"""What a server counts of requests, on a stopwatch that moves when the test says so."""
+
+from __future__ import annotations
+
+from rpc_world import Parking, on_produce, produce_frame, raw_peer, request_frame, serving, until
+
+from strandline.protocol.apis import API_VERSIONS, FETCH, PRODUCE
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import FetchResponse, ProducePartitionResponse, ProduceResponse
+from strandline.protocol.rpc.request_measures import FETCH_FOLLOWER, RequestMeasures
+from strandline.protocol.rpc.server import Limits, Server, ServerRequest
+
+
+class Stopwatch:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def answered(server: Server, count: int, key: int = PRODUCE) -> None:
+    await until(lambda: server.measures[key].total.count == count, f"{count} answers")
+
+
+async def test_requests_that_come_together_wait_for_each_other() -> None:
+    """Three in one read, each keeps the handler for 2 s: they queued for 0, 2 and 4 s, and the handler worked 6 s."""
+    watch = Stopwatch()
+
+    def slow(request: ServerRequest) -> None:
+        watch.now += 2
+        on_produce(request)
+
+    async with serving({PRODUCE: slow}, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+        peer.send(b"".join(produce_frame(number) for number in range(3)))
+        await answered(server, 3)
+        measures = server.measures[PRODUCE]
+        assert (measures.requests, measures.queue.count, measures.failed) == (3, 3, 0)
+        assert measures.queue.sum == 0 + 2 + 4
+        assert measures.local_s == 6
+        assert measures.total.sum == 2 + 4 + 6
+        assert measures.request_bytes == sum(len(produce_frame(number)) - 4 for number in range(3))
+
+
+async def test_the_time_in_which_a_request_is_parked_is_in_its_total_and_not_in_the_handlers() -> None:
+    watch, parking = Stopwatch(), Parking()
+    async with serving({PRODUCE: parking}, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+        peer.send(produce_frame(1))
+        await until(lambda: parking.parked)
+        watch.now += 10
+        parking.answer_all()
+        measures = server.measures[PRODUCE]
+        assert measures.total.sum == 10
+        assert measures.local_s == 0
+
+
+async def test_the_time_in_which_reading_was_paused_is_time_in_the_queue() -> None:
+    """Back pressure: a request that was read and could not be handed on has been waiting since then."""
+    watch, parking = Stopwatch(), Parking()
+    limits = Limits(max_in_flight_per_connection=1)
+    async with serving({PRODUCE: parking}, limits, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+        peer.send(produce_frame(1) + produce_frame(2))
+        await until(lambda: parking.parked)
+        watch.now += 5
+        parking.answer_all()
+        await until(lambda: parking.parked, "the second one")
+        assert server.measures[PRODUCE].queue.sum == 5
+        parking.answer_all()
+
+
+async def test_errors_are_counted_by_code_for_each_part_of_an_answer_and_for_a_refusal() -> None:
+    def failing(request: ServerRequest) -> None:
+        if request.correlation_id == 1:
+            codes = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
+            request.reply(ProduceResponse([ProducePartitionResponse(bytes(16), 0, error_code=code) for code in codes]))
+        elif request.correlation_id == 2:
+            raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
+        elif request.correlation_id == 3:
+            raise ZeroDivisionError
+        else:
+            on_produce(request)
+
+    async with serving({PRODUCE: failing}) as (server, port), raw_peer(port) as peer:
+        peer.send(b"".join(produce_frame(number) for number in range(1, 5)))
+        await answered(server, 4)
+        measures = server.measures[PRODUCE]
+        assert measures.error_codes == {
+            ErrorCode.NOT_ENOUGH_REPLICAS: 2,
+            ErrorCode.INVALID_REQUIRED_ACKS: 1,
+            ErrorCode.UNKNOWN_SERVER_ERROR: 1,
+        }
+        assert measures.failed == 3
+
+
+async def test_fetches_of_followers_and_of_consumers_are_told_apart() -> None:
+    def on_fetch(request: ServerRequest) -> None:
+        request.reply(FetchResponse(0, 0, 0, [], []), [])
+
+    async with serving({FETCH: on_fetch}) as (server, port), raw_peer(port) as peer:
+        for replica_id in (-1, 2, 3):
+            peer.send(request_frame(FETCH, [replica_id, -1, 0, 0, 1, 0, 0, -1, [], []]))
+        await answered(server, 2, FETCH_FOLLOWER)
+        assert server.measures[FETCH].requests == 1
+        assert [server.measures[key].name for key in (FETCH, FETCH_FOLLOWER)] == ["FetchConsumer", "FetchFollower"]
+
+
+async def test_a_request_without_an_answer_is_timed_as_well() -> None:
+    """acks=0."""
+    async with serving() as (server, port), raw_peer(port) as peer:
+        peer.send(produce_frame(1, acks=0))
+        await answered(server, 1)
+        assert server.measures[PRODUCE].error_codes == {}
+
+
+async def test_two_listeners_may_share_their_counters() -> None:
+    measures = RequestMeasures(Stopwatch())
+    async with (
+        serving(measures=measures) as (_, port),
+        serving(measures=measures) as (_, other),
+        raw_peer(port) as peer,
+        raw_peer(other) as another,
+    ):
+        peer.send(produce_frame(1))
+        another.send(produce_frame(1))
+        await until(lambda: measures[PRODUCE].total.count == 2)
+
+
+async def test_connections_and_bytes_are_counted() -> None:
+    async with serving() as (server, port):
+        async with raw_peer(port) as peer:
+            frame = produce_frame(1)
+            peer.send(frame)
+            answer = await peer.receive()
+            assert answer is not None
+            assert (server.connections_accepted, server.connections_closed) == (1, 0)
+            assert server.bytes_in == len(frame)
+            assert server.bytes_out > 4
+        await until(lambda: server.connections_closed == 1)
+        assert server.connections_accepted == 1
+
+
+async def test_what_bad_peers_do_is_counted_however_few_lines_it_makes() -> None:
+    async with serving() as (server, port):
+        for _ in range(3):
+            async with raw_peer(port) as peer:
+                peer.send(b"GET / HTTP/1.1\r\n\r\n")
+                assert await peer.is_closed()
+        async with raw_peer(port) as peer:
+            peer.send(request_frame(PRODUCE, ["no", "such", "request"]))
+            await peer.receive()
+            peer.send(request_frame(API_VERSIONS, ["a client", "1"]))
+            await peer.receive()
+        assert (server.bad_peers.closed_count, server.bad_peers.refused_count) == (3, 1)
