@@ -113,6 +113,12 @@ class NodeBase:
         return [voter_id for voter_id in self.voter_ids if voter_id != self.node_id]
 
     @property
+    def may_fetch(self) -> bool:
+        """Not before every other voter was heard: a fetch is counted, and may commit records in the leader's epoch, which an
+        earlier disk of ours may have voted to be over."""
+        return self.lessons is None or not self.lessons.unheard
+
+    @property
     def needs_sync(self) -> bool:
         """Something waits for the disk."""
         return (

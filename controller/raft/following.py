@@ -25,6 +25,8 @@ class Following(NodeBase):
             self.miss_leader(now)
         elif now >= role.fetch_at:
             role.fetch_at = NEVER
+            if not self.may_fetch:
+                return
             if role.download is None:
                 self._send_fetch(role)
             else:

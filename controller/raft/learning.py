@@ -1,24 +1,26 @@
 """A voter whose disk is empty, and may have replaced one that was not: it has no vote until it has learned enough.
 
 Raft rests on what a voter remembers. A voter that lost its disk (its volume) and begins anew could vote a second time in
-an epoch, which makes two leaders in it; or help a leader into office that lacks records which were committed because this
-very voter had them. And at the first start of a cluster every disk is empty. From its own disk a voter cannot tell the one
-from the other, so in both cases it begins as a *learner*: it follows and its log counts as any follower's, but it grants no
-vote, real or pre-, and does not stand. That is durable (`learner` in quorum-state; no quorum-state at all means the same),
-so that a restart on the way lifts nothing.
+an epoch, which makes two leaders in it; help a leader into office that lacks records which were committed because this
+very voter had them; or let a leader commit that it had voted out of office. And at the first start of a cluster every disk
+is empty. From its own disk a voter cannot tell the one from the other, so in both cases it begins as a *learner*, which
+grants no vote, real or pre-, and does not stand. That is durable (`learner` in quorum-state; no quorum-state at all means
+the same), so that a restart on the way lifts nothing.
 
-It becomes a voter again when
+    1. It asks every other voter for its epoch, and takes the highest over. Until all have answered it does not even fetch.
+    2. Then it follows as any follower does, and what it fetches counts.
+    3. It becomes a voter again when all epochs are still 0, its own too (nobody has ever opened one, so nothing was voted on
+       or committed); or when it follows the leader of its present epoch, has flushed its log up to the high watermark which
+       that leader told, and that covers a record of the leader's own epoch.
 
-    1. every other voter has told its epoch to this process, and then
-    2. either all epochs are still 0, its own too: nobody has ever opened one, so nothing was voted on or committed;
-       or it follows the leader of its present epoch, has flushed its log up to the high watermark which that leader told,
-       and that covers a record of the leader's own epoch.
+**No promise to an older epoch.** If the lost disk held a vote in epoch e for A, then A had epoch e on its disk before it
+asked for that vote, so A tells an epoch of at least e. With (1) the learner fetches from no leader of an epoch before e: a
+leader that it helped to depose cannot commit with its help. It must hear *all* the others, not a majority: the one whose
+candidacy is still under way may be any of them.
 
-**No second vote in an epoch.** If the lost disk held a vote in epoch e for A, then A had epoch e on its disk before it
-asked for that vote, so A tells an epoch of at least e, and the learner is in that epoch or a later one from then on. In a
-later one there is nothing to repeat. In e itself it knows a leader when it becomes a voter (2), and a voter that knows the
-leader of its epoch grants no vote in it. It must hear *all* the others, not a majority: the one whose candidacy is still
-under way may be any of them.
+**No second vote in an epoch.** As above, the learner is in epoch e or a later one when it becomes a voter. In a later one
+there is nothing to repeat. In e itself it knows a leader by then (3), and a voter that knows the leader of its epoch grants
+no vote in it.
 
 **No committed record is lost.** A record that was committed with the help of the lost disk was counted by a leader L of an
 epoch e, and as above the learner is in an epoch E >= e when it becomes a voter. If E > e, the elections in between were
@@ -82,6 +84,9 @@ class Learning(NodeBase):
         self.hear(response.error_code, response.leader_id, response.leader_epoch, now)
         self.lessons.unheard.discard(from_id)
         self.maybe_take_up_vote()
+        if self.may_fetch and isinstance(self.role, Follower) and not self.role.has_fetched:
+            self.role.fetch_at = now
+            self.tick_follower(now)
 
     def on_not_told(self, voter_id: int, now: float) -> None:
         assert self.lessons is not None

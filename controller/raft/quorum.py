@@ -258,7 +258,8 @@ class Quorum:
         self.failure = error
         self._running = False
         self._settled.set()
-        logger.critical("quorum.failed", node_id=self.node_id, controller_epoch=self.epoch, exc_info=error)
+        bug = None if isinstance(error, DiskError) else error  # what the disk says is a sentence; all else is our own mistake
+        logger.critical("quorum.failed", node_id=self.node_id, controller_epoch=self.epoch, reason=str(error), exc_info=bug)
         self._closing = self._loop.create_task(self._close_connections(), name="close the failed quorum node")
         if self._on_fatal is not None:
             self._on_fatal(error)

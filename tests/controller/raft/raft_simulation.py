@@ -26,6 +26,7 @@ from typing import Any
 from raft_memory_log import Batch, MemoryRaftLog, Platter
 
 from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.node import RaftNode
 from strandline.controller.raft.outbox import Reply, Send
 from strandline.controller.raft.roles import Leader, Role
@@ -54,10 +55,12 @@ class Weather:
     crash: float = 0.0
     partition: float = 0.0
     snapshot: float = 0.0
+    wipe: float = 0.0
 
 
 CALM = Weather()
 ROUGH = Weather(loss=0.02, slow=0.03, crash=0.25, partition=0.25, snapshot=0.3)
+WIPES = Weather(loss=0.02, slow=0.03, crash=0.15, partition=0.2, snapshot=0.3, wipe=0.15)
 
 
 @dataclass(eq=False)
@@ -113,7 +116,10 @@ class Simulation:
         weather: Weather = CALM,
         config: RaftConfig | None = None,
         node_class: type[RaftNode] = RaftNode,
+        *,
+        fresh: bool = False,
     ) -> None:
+        """`fresh`: every voter begins without a memory, as at the first start of a cluster."""
         self.seed = seed
         self.node_class = node_class
         self.random = Random(seed)
@@ -121,6 +127,9 @@ class Simulation:
         self.config = config or RaftConfig(snapshot_chunk_bytes_max=64)
         self.now = 0.0
         self.nodes = {node_id: SimNode(self, node_id) for node_id in range(1, voters + 1)}
+        if fresh:
+            for sim in self.nodes.values():
+                sim.platter = empty_platter()
         self.blocked: set[tuple[int, int]] = set()
         """Directed links that lose everything."""
         self.events = 0
@@ -203,6 +212,18 @@ class Simulation:
             if (node_id, ticket.sender.id) not in self.blocked:
                 self.at(self._delay(), partial(self._fail, ticket, ErrorCode.NETWORK_EXCEPTION))
         sim.asked.clear()
+
+    def wipe(self, node_id: int) -> None:
+        """The machine dies, and comes back with a new disk."""
+        if self.nodes[node_id].alive:
+            self.crash(node_id)
+        self.trace.append(f"{self.now:.4f} wipe {node_id}")
+        self.nodes[node_id].platter = empty_platter()
+
+    def may_wipe(self, node_id: int) -> bool:
+        """Whether a quorum must survive the loss of this disk, too: fewer than half are lost and not caught up again."""
+        lost = {sim.id for sim in self.nodes.values() if sim.platter.election.learner} | {node_id}
+        return len(lost) * 2 < len(self.nodes)
 
     def partition(self, group: Sequence[int]) -> None:
         """Cut the group off from the others, both ways."""
@@ -379,11 +400,19 @@ class Simulation:
             if random.random() < 0.3:
                 self.blocked = {link for link in sorted(self.blocked) if random.random() < 0.6}
             self.at(random.uniform(0.05, 3.0), self.heal)
+        victim = random.choice(list(self.nodes))
+        if random.random() < weather.wipe and self.may_wipe(victim):
+            self.wipe(victim)
+            self.at(random.uniform(0.0, 1.0), partial(self._start_again, victim))
         leader = self.leader()
         if leader is not None and random.random() < 0.02:
             leader.raft.resign(self.now)
             self._settle(leader)
         self.at(random.uniform(0.2, 1.8) * period_s, self.nemesis)
+
+    def _start_again(self, node_id: int) -> None:
+        if not self.nodes[node_id].alive:
+            self.start(node_id)
 
     # -- the checkers ----------------------------------------------------------------------------------------------
 
@@ -451,7 +480,8 @@ class Simulation:
         last = next((batch for batch in sim.log.batches if batch.end == end), None)
         if last is None or end <= role.epoch_start_offset or last.epoch != sim.raft.epoch:
             raise Violation(f"I18: {sim} commits {last} without an entry of its own epoch")
-        holders = [other.id for other in self.nodes.values() if _holds(other.platter, last)]
+        # A disk may be lost between its acknowledgement and the commit; the voter has no vote then until it has the record.
+        holders = [other.id for other in self.nodes.values() if _holds(other.platter, last) or other.platter.election.learner]
         if len(holders) * 2 <= len(self.nodes):
             raise Violation(f"I18: {sim} commits up to {end}, on the disks of {holders} only")
 
@@ -513,6 +543,11 @@ class Simulation:
             sim.alive and sim.raft.epoch == leader.raft.epoch and sim.raft.leader_id == leader.id for sim in self.nodes.values()
         )
         return leader if agreed else None
+
+
+def empty_platter() -> Platter:
+    """A new disk: what `QuorumStateStore.check` makes of it."""
+    return Platter(election=ElectionState(learner=True))
 
 
 def _holds(platter: Platter, batch: Batch) -> bool:
