@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Any
 
 import structlog
@@ -27,7 +29,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from strandline.observe.broker import broker_readings
 from strandline.observe.catalog import ROWS, Row
@@ -115,15 +116,18 @@ def _add_plain(family: Any, row: Row, value: Any, labels: tuple[str, ...]) -> No
 
 
 def _add_total(family: SummaryMetricFamily, row: Row, value: Total, labels: tuple[str, ...]) -> None:
-    family.add_metric(labels, count_value=value.count, sum_value=value.sum * row.per_second)
+    family.add_metric(labels, count_value=value.times, sum_value=value.sum * row.per_second)
 
 
 def _add_histogram(family: HistogramMetricFamily, row: Row, value: Histogram, labels: tuple[str, ...]) -> None:
-    buckets, cumulative = [], 0
-    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
-        cumulative += count
-        buckets.append((floatToGoString(round(bound * row.per_second, 9)), cumulative))
-    family.add_metric(labels, buckets, value.sum * row.per_second)
+    ends = _ends(tuple(value.bounds), row.per_second)
+    family.add_metric(labels, list(zip(ends, accumulate(value.counts), strict=True)), value.sum * row.per_second)
+
+
+@cache
+def _ends(bounds: tuple[float, ...], per_second: float) -> tuple[str, ...]:
+    """The `le` of each bucket, in the unit of the row."""
+    return (*(repr(round(bound * per_second, 9)) for bound in bounds), "+Inf")
 
 
 _ADD: dict[str, Any] = {

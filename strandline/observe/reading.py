@@ -16,7 +16,7 @@ from strandline.storage.measures import LogMeasures
 class Total(NamedTuple):
     """What is measured without buckets: how often, and how much together."""
 
-    count: int
+    times: int
     sum: float
 
 
