@@ -118,9 +118,7 @@ class Bench:
     def begin_epoch(self, leader_id: int, epoch: int) -> Any:
         return self.request(apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch))
 
-    def fetch(
-        self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: int = 1, wait_ms: int = 500
-    ) -> Any:
+    def fetch(self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: int = 1, wait_ms: int = 500) -> Any:
         return self.request(apis.FETCH, fetch_request(replica_id, epoch, offset, last_epoch, wait_ms=wait_ms), session)
 
     # -- answers to it -------------------------------------------------------------------------------------------------
