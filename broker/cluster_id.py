@@ -1,7 +1,7 @@
 """Which cluster a broker belongs to, asked from the controllers before it relies on it.
 
 A broker without a `cluster.id`, neither in its data directory nor configured, takes the one that a controller tells. One
-that knows its cluster asks all the same, before it registers: that the controllers can be found at all, and that they are
+that knows its cluster asks all the same, before it opens its logs: that the controllers can be found at all, and that they are
 of this very cluster, is said here in one sentence with the address and the reason.
 
 After an outage of everything, brokers may be started before controllers, and a name may not resolve yet: the controllers

@@ -1,7 +1,7 @@
 """A broker process: everything wired together, started in order, stopped in order.
 
-Start: take the data directory, take the ports, ask the controllers for the cluster's id if it is not known, format a fresh
-directory, recover its logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it
+Start: take the data directory, take the ports, ask the controllers which cluster they are of, format a fresh directory,
+recover its logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it
 names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
 when it is unfenced.
 
@@ -75,7 +75,6 @@ class BrokerServer:
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were taken."""
-        self._has_found_cluster = False
         self._stopped = False
         self._build()
 
@@ -166,8 +165,6 @@ class BrokerServer:
             await self._recover_logs()
             listeners = await self._listen()
             self.lifecycle.core.identity = self._identity(listeners)
-            if not self._has_found_cluster:
-                await self._find_cluster(self.config.cluster_id)
             self.metadata.start()
             self.lifecycle.start()
             self.alter_partition.start()
@@ -181,14 +178,15 @@ class BrokerServer:
         log.info("broker.started", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch, port=self.port)
 
     async def _open(self) -> None:
-        """The data directory, which is left as it was when a port is taken, or the cluster of a fresh one not found."""
+        """The data directory, which is left as it was, byte for byte, when a port is taken, when no controller is found, and
+        when the controllers are of another cluster."""
         config = self.config
         claim = Claim.take(
             self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
         )
         try:
             await self._bind()
-            cluster_id = claim.cluster_id or await self._find_cluster(None)
+            cluster_id = await self._find_cluster(claim.cluster_id)
         except BaseException:
             claim.release()
             raise
@@ -199,9 +197,7 @@ class BrokerServer:
     async def _find_cluster(self, known: str | None) -> str:
         config = self.config
         timeout_ms = config["initial.broker.registration.timeout.ms"]
-        cluster_id = await find_cluster(config.node_id, config.voters, known, timeout_ms)
-        self._has_found_cluster = True
-        return cluster_id
+        return await find_cluster(config.node_id, config.voters, known, timeout_ms)
 
     def _open_log_dir(self, claim: Claim) -> None:
         config, loop = self.config, asyncio.get_running_loop()
