@@ -82,7 +82,7 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
 
     others = [voter for voter in voters if voter.id != node_id]
     roll_call = RollCall(
-        others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer
+        others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer, ask_all=True
     )
     await roll_call.run(lambda: agreement.is_decided)
     if agreement.adopted is not None:

@@ -50,7 +50,10 @@ OnAnswer = Callable[[int, ApiVersionsResponse], str | None]
 class RollCall:
     """One round of asking; `run` it once."""
 
-    def __init__(self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer) -> None:
+    def __init__(
+        self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer, ask_all: bool = False
+    ) -> None:
+        """`ask_all`: it is not over before every peer was asked once, and has answered or not."""
         self.awaited: dict[int, str] = {peer.id: f"{peer.host}:{peer.port} has not been asked yet" for peer in peers}
         """Why a peer's answer is still missing, by peer."""
         self._peers = list(peers)
@@ -59,6 +62,7 @@ class RollCall:
         self._purpose = purpose
         """What the asker waits for, in the log."""
         self._on_answer = on_answer
+        self._untried = {peer.id for peer in peers} if ask_all else set()
 
     @property
     def reasons(self) -> str:
@@ -88,7 +92,8 @@ class RollCall:
         try:
             while not over.done():
                 await self._ask_once(peer)
-                if is_over() and not over.done():
+                self._untried.discard(peer.id)
+                if not self._untried and is_over() and not over.done():
                     over.set_result(None)
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, RETRY_MS_MAX)

@@ -1,0 +1,359 @@
+"""Controllers that were given no cluster id agree on one: never on two, and always on one when all stay up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from test_controller_server import config_of, free_port, server_of, until
+
+from strandline.controller.cluster_id import Agreement
+from strandline.controller.server import ControllerServer
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClusterRequest
+from strandline.protocol.messages.cluster import VoteRequest
+from strandline.protocol.rpc import roll_call
+from strandline.protocol.rpc.connection import Connection
+from strandline.storage.checkpoints import META_PROPERTIES, MetaProperties
+
+A, B = "A" * 22, "B" * 22
+
+# -- the decision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node_id", "answers", "outcome"),
+    [
+        (101, {}, "waits"),
+        (101, {102: None}, "waits"),
+        (101, {102: None, 103: None}, "makes"),
+        (102, {101: None, 103: None}, "waits"),
+        (103, {101: None, 102: None}, "waits"),
+        (101, {102: A}, A),
+        (101, {102: None, 103: A}, A),
+        (102, {103: A}, A),
+        (103, {101: A, 102: A}, A),
+    ],
+    ids=[
+        "nobody has answered",
+        "103 may have one",
+        "nobody has one",
+        "102 is not the lowest",
+        "103 is not the lowest",
+        "the lowest lost its volume, and adopts",
+        "one that has it is enough",
+        "from whoever has it",
+        "all others have it",
+    ],
+)
+def test_who_makes_an_id_and_who_adopts_one(node_id: int, answers: dict[int, str | None], outcome: str) -> None:
+    agreement = Agreement(node_id, [101, 102, 103])
+    for voter_id, cluster_id in answers.items():
+        agreement.on_answer(voter_id, cluster_id)
+    made = "makes" if agreement.may_make else "waits"
+    assert (agreement.adopted[0] if agreement.adopted else made) == outcome
+    assert agreement.is_decided is (outcome != "waits")
+
+
+def test_a_single_controller_makes_its_id_at_once() -> None:
+    assert Agreement(101, [101]).may_make
+
+
+def test_a_voter_that_got_its_id_meanwhile_is_believed_its_last_word() -> None:
+    agreement = Agreement(101, [101, 102, 103])
+    agreement.on_answer(102, None)
+    agreement.on_answer(102, A)
+    agreement.on_answer(103, None)
+    assert not agreement.may_make
+    assert agreement.adopted == (A, 102)
+
+
+def test_two_ids_among_the_voters_are_refused_and_it_is_said_who_has_which() -> None:
+    agreement = Agreement(101, [101, 102, 103])
+    agreement.on_answer(102, A)
+    with pytest.raises(UsageError, match=f"controller 102 to {A}, controller 103 to {B}"):
+        agreement.on_answer(103, B)
+
+
+def test_who_is_no_voter_has_no_say() -> None:
+    agreement = Agreement(101, [101, 102])
+    agreement.on_answer(7, A)
+    agreement.on_answer(101, A)
+    assert not agreement.is_decided
+
+
+class World:
+    """Voters as disks and processes. Questions and answers travel apart, and are lost with the process that asked."""
+
+    def __init__(self, voters: int, kind: type[Agreement] = Agreement) -> None:
+        self.kind = kind
+        self.voter_ids = list(range(1, voters + 1))
+        self.disks: dict[int, str | None] = dict.fromkeys(self.voter_ids)
+        self.processes: dict[int, Agreement] = {}
+        self.travelling: list[tuple[Agreement, int, str | None]] = []
+        """Answers: who asked, whom, and what that one said when it was asked."""
+        self.names = itertools.count()
+
+    def start(self, voter_id: int) -> None:
+        if self.disks[voter_id] is None and voter_id not in self.processes:
+            self.processes[voter_id] = self.kind(voter_id, self.voter_ids)
+
+    def crash(self, voter_id: int) -> None:
+        self.processes.pop(voter_id, None)
+
+    def is_up(self, voter_id: int) -> bool:
+        return voter_id in self.processes or self.disks[voter_id] is not None
+
+    def ask(self, asker_id: int, voter_id: int) -> None:
+        asker = self.processes.get(asker_id)
+        if asker is not None and asker_id != voter_id and self.is_up(voter_id):
+            self.travelling.append((asker, voter_id, self.disks[voter_id]))
+
+    def arrive(self, index: int) -> None:
+        if self.travelling:
+            asker, voter_id, cluster_id = self.travelling.pop(index % len(self.travelling))
+            asker.on_answer(voter_id, cluster_id)
+
+    def decide(self, voter_id: int, *, reaches_the_disk: bool = True) -> None:
+        agreement = self.processes.get(voter_id)
+        if agreement is None or not agreement.is_decided:
+            return
+        cluster_id = agreement.adopted[0] if agreement.adopted else f"id-{next(self.names)}"
+        self.crash(voter_id)  # either it dies before the disk, or it has nothing to agree on any more
+        if reaches_the_disk:
+            self.disks[voter_id] = cluster_id
+
+    @property
+    def ids(self) -> set[str]:
+        return {cluster_id for cluster_id in self.disks.values() if cluster_id is not None}
+
+    def act(self, action: str, first: int, second: int) -> None:
+        one = self.voter_ids[first % len(self.voter_ids)]
+        other = self.voter_ids[second % len(self.voter_ids)]
+        {
+            "start": lambda: self.start(one),
+            "crash": lambda: self.crash(one),
+            "ask": lambda: self.ask(one, other),
+            "arrive": lambda: self.arrive(first),
+            "lose": lambda: self.travelling and self.travelling.pop(first % len(self.travelling)),
+            "decide": lambda: self.decide(one),
+            "die before the disk": lambda: self.decide(one, reaches_the_disk=False),
+        }[action]()
+
+
+ACTIONS = st.sampled_from(
+    ["start", "start", "crash", "ask", "ask", "ask", "arrive", "arrive", "lose", "decide", "die before the disk"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([1, 3, 5]), st.lists(st.tuples(ACTIONS, st.integers(0, 20), st.integers(0, 4)), max_size=80))
+def test_however_starts_crashes_and_answers_fall_there_is_never_a_second_id(
+    voters: int, steps: list[tuple[str, int, int]]
+) -> None:
+    """And once all voters stay up, each of them has it."""
+    world = World(voters)
+    for step in steps:
+        world.act(*step)
+        assert len(world.ids) <= 1
+    for _ in range(3):
+        for voter_id in world.voter_ids:
+            world.start(voter_id)
+            for other in world.voter_ids:
+                world.ask(voter_id, other)
+        while world.travelling:
+            world.arrive(0)
+        for voter_id in world.voter_ids:
+            world.decide(voter_id)
+        assert len(world.ids) <= 1
+    assert len(world.ids) == 1
+    assert None not in world.disks.values()
+
+
+class MakesTooEarly(Agreement):
+    """Whoever has asked anybody."""
+
+    @property
+    def may_make(self) -> bool:
+        return bool(self.answers) and all(answer is None for answer in self.answers.values())
+
+
+@pytest.mark.parametrize(("kind", "ids"), [(Agreement, 0), (MakesTooEarly, 2)])
+def test_two_that_asked_the_same_third_one_make_no_two_ids(kind: type[Agreement], ids: int) -> None:
+    """And the world above would notice if they did."""
+    world = World(3, kind)
+    for voter_id in world.voter_ids:
+        world.start(voter_id)
+    for asker_id in (1, 3):
+        world.ask(asker_id, 2)
+        world.arrive(0)
+    for voter_id in (1, 3):
+        world.decide(voter_id)
+    assert len(world.ids) == ids
+
+
+# -- real servers ---------------------------------------------------------------------------------------------------------
+
+Start = Callable[..., ControllerServer]
+
+
+class Cluster:
+    def __init__(self, folder: Path, voters: int = 3) -> None:
+        self.folder = folder
+        self.ports = {101 + i: free_port() for i in range(voters)}
+        self.servers: dict[int, ControllerServer] = {}
+        self.starts: dict[int, asyncio.Task[None]] = {}
+
+    def start(self, node_id: int, **more: Any) -> asyncio.Task[None]:
+        config = config_of(self.folder, node_id, self.ports, **{"cluster.id": None, **more})
+        server = self.servers[node_id] = server_of(config)
+        self.starts[node_id] = asyncio.get_running_loop().create_task(server.start())
+        return self.starts[node_id]
+
+    async def stop(self, *node_ids: int) -> None:
+        for node_id in node_ids or tuple(self.servers):
+            start, server = self.starts.pop(node_id), self.servers.pop(node_id)
+            if start.done() and not start.exception():
+                await server.stop()
+            else:
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
+
+    async def decided(self) -> str:
+        async with asyncio.timeout(20):
+            await asyncio.gather(*self.starts.values())
+        (cluster_id,) = {server.cluster_id for server in self.servers.values()}
+        assert cluster_id is not None
+        assert {self.meta(node_id).cluster_id for node_id in self.servers} == {cluster_id}
+        return cluster_id
+
+    async def led(self) -> None:
+        await until(lambda: any(server.quorum.is_leader for server in self.servers.values()))
+        await until(lambda: all(server.quorum.has_vote for server in self.servers.values()))
+
+    def meta(self, node_id: int) -> MetaProperties:
+        file = self.folder / str(node_id) / META_PROPERTIES
+        return MetaProperties.decode(file.read_bytes(), str(file))
+
+    def is_formatted(self, node_id: int) -> bool:
+        return (self.folder / str(node_id) / META_PROPERTIES).exists()
+
+    async def listens(self, node_id: int) -> None:
+        await until(lambda: self.servers[node_id].listening)
+
+    def wipe(self, node_id: int) -> None:
+        (self.folder / str(node_id)).rename(self.folder / f"lost-{node_id}")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr(roll_call, "RETRY_MS_MAX", 20)
+    cluster = Cluster(tmp_path)
+    yield cluster
+    await cluster.stop()
+
+
+async def test_three_fresh_controllers_agree_and_elect(cluster: Cluster) -> None:
+    """What `docker-compose up` does at the first start."""
+    for node_id in cluster.ports:
+        cluster.start(node_id)
+    cluster_id = await cluster.decided()
+    assert len(cluster_id) == 22, "16 random bytes, as everywhere"
+    await cluster.led()
+    await cluster.stop()
+    for node_id in cluster.ports:
+        cluster.start(node_id)
+    assert await cluster.decided() == cluster_id
+    await cluster.led()
+
+
+async def test_no_id_is_made_and_nothing_formatted_while_one_controller_is_missing(cluster: Cluster) -> None:
+    """The missing one may be the only one that has the id of a cluster that exists."""
+    with capture_logs() as lines:
+        for node_id in (101, 102):
+            cluster.start(node_id)
+        await cluster.listens(101)
+        await cluster.listens(102)
+        await asyncio.wait(cluster.starts.values(), timeout=0.3)
+        assert not any(start.done() for start in cluster.starts.values())
+        assert not any(cluster.is_formatted(node_id) for node_id in (101, 102))
+        await cluster.stop(101)
+        cluster.start(101)
+        cluster.start(103)
+        cluster_id = await cluster.decided()
+    told = {line["node_id"]: line["event"] for line in lines if line["event"].startswith("cluster_id.")}
+    assert told == {101: "cluster_id.made", 102: "cluster_id.adopted", 103: "cluster_id.adopted"}
+    assert {line["cluster_id"] for line in lines if line["event"].startswith("cluster_id.")} == {cluster_id}
+
+
+async def test_an_undecided_controller_says_so_and_refuses_all_else_for_now(cluster: Cluster) -> None:
+    cluster.start(101)
+    await cluster.listens(101)
+    connection = await Connection.connect("127.0.0.1", cluster.ports[101], client_id="test")
+    answer: Any = await connection.request(apis.API_VERSIONS, ApiVersionsRequest())
+    assert (answer.cluster_id, answer.node_id, answer.role) == (None, 101, "controller")
+    assert {v.api_key for v in answer.api_keys} == {k for k, api in apis.APIS.items() if "controller" in api.served_by}
+    requests = [(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()), (apis.VOTE, VoteRequest(A, 101, 1, 102, 0, 0, False))]
+    for api_key, body in requests:
+        with pytest.raises(BrokerError) as e:
+            await connection.request(api_key, body)
+        assert (e.value.code, e.value.retriable) == (ErrorCode.NOT_CONTROLLER, True)
+    connection.close()
+
+
+@pytest.mark.parametrize("lost", [101, 103])
+async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(cluster: Cluster, lost: int) -> None:
+    """Also the lowest, which makes ids: it makes no second one. And it has no vote before it has caught up."""
+    for node_id in cluster.ports:
+        cluster.start(node_id)
+    cluster_id = await cluster.decided()
+    await cluster.led()
+    await cluster.stop(lost)
+    await until(lambda: any(server.quorum.is_leader for server in cluster.servers.values()))
+    cluster.wipe(lost)
+    with capture_logs() as lines:
+        await cluster.start(lost)
+        assert cluster.servers[lost].cluster_id == cluster_id
+        assert not cluster.servers[lost].quorum.has_vote
+        await until(lambda: cluster.servers[lost].quorum.has_vote)
+    assert cluster.servers[lost].quorum.high_watermark > 0
+    assert {"cluster_id.adopted", "quorum.vote_taken_up"} <= {line["event"] for line in lines}
+
+
+async def test_a_configured_id_is_adopted_by_those_that_have_none(cluster: Cluster) -> None:
+    cluster.start(103, **{"cluster.id": A})
+    cluster.start(101)
+    cluster.start(102)
+    assert await cluster.decided() == A
+    await cluster.led()
+
+
+async def test_voters_of_two_clusters_are_refused_in_one_sentence(cluster: Cluster) -> None:
+    cluster.start(102, **{"cluster.id": A})
+    cluster.start(103, **{"cluster.id": B})
+    await cluster.listens(102)
+    await cluster.listens(103)
+    with pytest.raises(UsageError, match=f"different clusters: controller 102 to {A}, controller 103 to {B}"):
+        await cluster.start(101)
+    assert not cluster.is_formatted(101)
+
+
+async def test_who_is_awaited_is_told_once_and_then_once_a_minute(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "FIRST_NOTICE_MS", 30)
+    with capture_logs() as lines:
+        cluster.start(101)
+        await until(lambda: any(line["event"] == "roll_call.waiting" for line in lines))
+        await asyncio.wait(cluster.starts.values(), timeout=0.2)
+    (line,) = [line for line in lines if line["event"] == "roll_call.waiting"]
+    assert line["purpose"] == "the cluster id"
+    assert line["awaited"].count("Connection refused") == 2
+    for port in (cluster.ports[102], cluster.ports[103]):
+        assert f"127.0.0.1:{port}" in line["awaited"]
