@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.controller.metadata.config_keys import INT_MAX, REQUIRED, ConfigKey, parse
+from strandline.controller.metadata.config_keys import INT_MAX, REQUIRED, ConfigKey, parse, without_blanks
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.protocol.errors import UsageError
 
@@ -18,6 +18,7 @@ KEYS: tuple[ConfigKey, ...] = (
         None,
         "",
         "the cluster that this controller belongs to for ever; without it, the controllers agree on one at the first start",
+        check=without_blanks,
     ),
     ConfigKey(
         "listeners",
@@ -191,7 +192,7 @@ def _listener(items: list[str] | None, me: Voter) -> tuple[str, str, int]:
 def _address(text: str) -> tuple[str, int]:
     """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
     host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
         return "", -1
     return host.removeprefix("[").removesuffix("]"), int(port)
 
