@@ -18,6 +18,7 @@ from strandline.controller.metadata.config_keys import (
     ConfigKey,
     by_name,
     parse,
+    without_blanks,
 )
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
@@ -39,6 +40,7 @@ _IDENTITY = (
         None,
         "",
         "the cluster that this broker belongs to for ever; without it, the controllers are asked at the first start",
+        check=without_blanks,
     ),
     ConfigKey(
         "listeners", "list", ["PLAINTEXT://127.0.0.1:9092"], "", "where the broker listens: NAME://host:port, ...; port 0: any"
@@ -276,7 +278,7 @@ def _listener(key: str, item: str) -> Listener:
 def _address(text: str) -> tuple[str, int]:
     """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
     host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
         return "", -1
     return host.removeprefix("[").removesuffix("]"), int(port)
 
