@@ -41,6 +41,10 @@ class ConfigKey:
     synonym: str | None = None
     """Topic keys: the broker key that gives the default."""
 
+    @property
+    def is_required(self) -> bool:
+        return self.default is REQUIRED
+
     def parse(self, value: Any) -> Any:
         """The typed value; `UsageError` that names the key, the value and the rule."""
         if value is None and self.default is None:
@@ -141,6 +145,10 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def without_blanks(value: str) -> str | None:
+    return "must not contain blanks" if value and value.split() != [value] else None
+
+
 def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> UsageError:
     guess = nearest(name, names)
     return UsageError(f"unknown {what} {name!r}" + (f"; did you mean {guess!r}?" if guess else ""))
@@ -156,7 +164,7 @@ def parse(keys: Iterable[ConfigKey] | Mapping[str, ConfigKey], mapping: Mapping[
     for name, key in known.items():
         if name in mapping:
             result[name] = key.parse(mapping[name])
-        elif key.default is REQUIRED:
+        elif key.is_required:
             raise UsageError(f"config {name} is required: {key.meaning}")
         else:
             result[name] = key.default
