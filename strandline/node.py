@@ -108,18 +108,29 @@ def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str
     given = {n: v for n, v in environment.items() if n.startswith("STRANDLINE_") and n not in RESERVED_ENVIRONMENT}
     if not given:
         return {}
-    ours = {environment_name(key.name): key.name for key in keys_of(role)}
+    ours = {environment_name(key.name): key for key in keys_of(role)}
     others = {environment_name(key.name) for other in ROLES if other != role for key in keys_of(other)}
     config = {}
     for name, value in sorted(given.items()):
         if name in ours:
-            config[ours[name]] = value
+            _check_value(name, ours[name], value)
+            config[ours[name].name] = value
         elif name not in others:
             from strandline.controller.metadata.config_keys import nearest
 
             guess = nearest(name, map(str.lower, ours))
             raise UsageError(f"unknown environment variable {name!r}" + (f"; did you mean {guess.upper()!r}?" if guess else ""))
     return config
+
+
+def _check_value(name: str, key: Any, value: str) -> None:
+    """A wrong value is named with its variable: that is what whoever set it has to look for."""
+    if not value.strip() and key.is_required:
+        raise UsageError(f"environment variable {name} is empty; config {key.name} is required: {key.meaning}")
+    try:
+        key.parse(value)
+    except UsageError as e:
+        raise UsageError(f"environment variable {name}: {e}") from None
 
 
 def environment_name(key: str) -> str:
