@@ -261,7 +261,7 @@ class BrokerLifecycle:
         while not self._may_leave.is_set() and loop.time() < deadline:
             unheard_s = loop.time() - max(since, self._answered_at)
             if self._nobody_listens() or unheard_s > LEAVING_UNHEARD_MS / 1000:
-                log.warning("broker.left_alone", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
+                log.info("broker.left_alone", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
                 break
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + RETRY_MS / 1000)):

@@ -85,7 +85,7 @@ class BrokerLiveness:
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0
         """When the timer should fire; firing much later means that this process stood still."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[object], None] = {}
 
     # -- from the server --
 
@@ -191,12 +191,12 @@ class BrokerLiveness:
         same = now_registered is not None and now_registered.broker_epoch == broker.broker_epoch
         return self._controller.active is not None and same and broker.broker_id not in self._connections
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._on_task_done)
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[object]) -> None:
         del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             log.error("controller.probe_failed", exc_info=task.exception())

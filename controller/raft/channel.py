@@ -95,7 +95,7 @@ class VoterChannel:
         now = asyncio.get_running_loop().time()
         if not self.unreachable:
             self._notice_at = now + PATIENCE_S
-        self.unreachable = e.message
+        self.unreachable = e.message or str(e)
         if now >= self._notice_at:
             self._notice_at = now + NOTICE_S
             log.warning("quorum.voter_unreachable", voter_id=self.voter.id, reason=e.message)

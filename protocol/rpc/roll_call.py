@@ -105,7 +105,7 @@ class RollCall:
         try:
             answer = await ask_who(peer, self._client_id)
         except (BrokerError, PeerError) as e:
-            self.awaited[peer.id] = e.message if isinstance(e, BrokerError) else f"{peer.host}:{peer.port}: {e}"
+            self.awaited[peer.id] = (e.message or str(e)) if isinstance(e, BrokerError) else f"{peer.host}:{peer.port}: {e}"
             return
         problem = f"it is {_who(answer)}" if (answer.role, answer.node_id) != (self._role, peer.id) else None
         problem = problem or self._on_answer(peer.id, answer)
