@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from engine import docker
@@ -49,16 +49,29 @@ class Volumes:
         return docker("run", "--rm", "--network", "none", "--entrypoint", words[0], "-v", mount, self.image, *words[1:])
 
     @contextmanager
-    def copy(self, volume: str, *options: str) -> Iterator[str]:
-        """A new volume (made with `options`) with the same files; it stays mounted for as long as it is used here, so that
-        one in memory keeps its files between two containers."""
+    def small(self, *, like: str | None = None) -> Iterator[str]:
+        """A new volume of 8 MiB in memory, with a copy of the files of another one. It keeps them between two containers."""
+        options = ["--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=8m,uid=10001,gid=10001,mode=0750"]
+        with self._new(options, like) as name:
+            yield name
+
+    @contextmanager
+    def copy(self, volume: str) -> Iterator[str]:
+        """A new volume with the same files."""
+        with self._new([], volume) as name:
+            yield name
+
+    @contextmanager
+    def _new(self, options: Sequence[str], like: str | None) -> Iterator[str]:
         name = f"strandline-copy-{secrets.token_hex(4)}"
         docker("volume", "create", *options, name)
         try:
-            mounts = ["-v", f"{volume}:/from:ro", "-v", f"{name}:/volume"]
+            # Somebody has it mounted all the time: a volume in memory would be empty when nobody has.
+            mounts = ["-v", f"{name}:/volume", *(["-v", f"{like}:/from:ro"] if like is not None else [])]
             docker("run", "-d", "--name", name, "--init", "--network", "none", *mounts, "--entrypoint", "sleep", self.image, "1h")
             try:
-                docker("exec", name, "cp", "-a", "/from/.", "/volume/")
+                if like is not None:
+                    docker("exec", "--user", "0:0", name, "cp", "-a", "/from/.", "/volume/")  # with their owners
                 yield name
             finally:
                 docker("rm", "-f", name)

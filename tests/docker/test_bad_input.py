@@ -1,0 +1,285 @@
+"""What a container says that was given the wrong environment or the wrong volume: one clear sentence in `docker logs`, an
+exit code that is not 0, and not one byte of the volume changed.
+
+The same is tested with processes (tests/cli, tests/processes), faster and in more variants. Here is what only an engine
+has: volumes that are mounted read-only, that are full, that belong to another container; names that resolve nowhere."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from engine import Done, docker, log_lines, run, wait_until
+from volumes import Volumes
+
+pytestmark = [pytest.mark.docker, pytest.mark.processes]
+
+EXITS_WITHIN_S = 60
+DATA = "/var/lib/strandline"
+HARDENED = ("--init", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+BROKER = {
+    "STRANDLINE_NODE_ID": "1",
+    "STRANDLINE_LISTENERS": "PLAINTEXT://0.0.0.0:9092",
+    "STRANDLINE_HTTP_LISTENER": "0.0.0.0:8092",
+    "STRANDLINE_INITIAL_BROKER_REGISTRATION_TIMEOUT_MS": "3000",
+}
+CONTROLLER = {
+    "STRANDLINE_NODE_ID": "101",
+    "STRANDLINE_LISTENERS": "CONTROLLER://0.0.0.0:9093",
+    "STRANDLINE_HTTP_LISTENER": "0.0.0.0:8093",
+}
+
+
+@dataclass
+class Cluster:
+    """One controller that runs, and the volume of its broker, which was stopped in order and is gone."""
+
+    name: str
+    """Of the network, and the first part of all other names."""
+    image: str
+
+    @property
+    def voters(self) -> str:
+        return f"101@{self.name}-controller:9093"
+
+    def volume(self, role: str) -> str:
+        return f"{self.name}-{role}"
+
+    def options(self, role: str, mount: str, changes: dict[str, str]) -> list[str]:
+        """`changes` over what a node needs to know; an empty value takes a variable away."""
+        environment = {
+            **(BROKER if role == "broker" else CONTROLLER),
+            "STRANDLINE_CONTROLLER_QUORUM_VOTERS": self.voters,
+            **({"STRANDLINE_ADVERTISED_LISTENERS": f"PLAINTEXT://{self.name}-broker:9092"} if role == "broker" else {}),
+            **changes,
+        }
+        variables = [word for name, value in environment.items() if value for word in ("-e", f"{name}={value}")]
+        return [*HARDENED, "--network", self.name, *variables, "-v", mount, self.image, role]
+
+    def start(self, role: str) -> None:
+        docker("run", "-d", "--name", f"{self.name}-{role}", *self.options(role, f"{self.volume(role)}:{DATA}", {}))
+        self.wait_ready(role)
+
+    def wait_ready(self, role: str) -> None:
+        container = f"{self.name}-{role}"
+        wait_until(lambda: run("docker", "exec", container, "strandline", "health", check=False).code == 0, f"{role} is ready")
+
+    def stop(self, role: str) -> None:
+        docker("stop", f"{self.name}-{role}")
+        docker("rm", f"{self.name}-{role}")
+
+    def command(self, *words: str, stdin: str = "") -> str:
+        options = ["--network", self.name, "-e", f"STRANDLINE_BOOTSTRAP={self.name}-broker:9092"]
+        return docker("run", "--rm", "-i", *options, self.image, *words, stdin=stdin)
+
+    def refusal(self, role: str, volume: str, *, read_only: bool = False, **changes: str) -> str:
+        """Start a node that cannot run, and hear its one sentence."""
+        name = f"{self.name}-refused"
+        options = self.options(role, f"{volume}:{DATA}{':ro' if read_only else ''}", changes)
+        try:
+            return sentence(run("docker", "run", "--name", name, *options, check=False, timeout_s=EXITS_WITHIN_S))
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it runs, and should have been refused: {docker('logs', name)}")
+        finally:
+            docker("rm", "--force", name)
+
+
+def sentence(done: Done) -> str:
+    """The last line says why. Where something was lost on the way (a disk), each line about it names it; a traceback is
+    never an answer."""
+    lines = log_lines(done.out + done.err)
+    errors = [line for line in lines if line["level"] in ("error", "critical")]
+    assert done.code == 1, lines
+    assert errors[-1] == lines[-1]
+    assert not any("exception" in line for line in lines), lines
+    assert len(errors) == 1 or all("failed: " in line["reason"] for line in errors), errors
+    return str(lines[-1]["reason"])
+
+
+@contextmanager
+def a_cluster(image: str) -> Iterator[Cluster]:
+    cluster = Cluster(f"strandline-bad-{secrets.token_hex(3)}", image)
+    docker("network", "create", cluster.name)
+    try:
+        for role in ("controller", "broker"):
+            docker("volume", "create", cluster.volume(role))
+            cluster.start(role)
+        cluster.command("topic", "create", "orders", "--partitions", "2")
+        cluster.command("produce", "orders", stdin="".join(f"{i}\n" for i in range(200)))
+        cluster.stop("broker")
+        yield cluster
+    finally:
+        for role in ("broker", "controller"):
+            docker("rm", "-f", f"{cluster.name}-{role}", check=False)
+            docker("volume", "rm", "-f", cluster.volume(role))
+        docker("network", "rm", cluster.name)
+
+
+@pytest.fixture(scope="module")
+def cluster(image: str) -> Iterator[Cluster]:
+    with a_cluster(image) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def other(image: str) -> Iterator[Cluster]:
+    """Another cluster, which never heard of the first."""
+    with a_cluster(image) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def untouched(cluster: Cluster, volumes: Volumes) -> Iterator[str]:
+    """The broker's volume, which must be the same afterwards, byte for byte."""
+    before = volumes.hashes(cluster.volume("broker"))
+    assert any(path.endswith(".log") for path in before)
+    yield cluster.volume("broker")
+    assert volumes.hashes(cluster.volume("broker")) == before
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("STRANDLINE_NODE_ID", "", ["node.id", "required"]),
+        ("STRANDLINE_NODE_ID", "one", ["node.id", "'one'"]),
+        ("STRANDLINE_NODE_IDD", "1", ["'STRANDLINE_NODE_IDD'", "did you mean 'STRANDLINE_NODE_ID'?"]),
+        ("STRANDLINE_CONTROLLER_QUORUM_VOTERS", "", ["controller.quorum.voters", "required"]),
+        ("STRANDLINE_CONTROLLER_QUORUM_VOTERS", "controller:9093", ["controller.quorum.voters", "id@host:port"]),
+        ("STRANDLINE_LISTENERS", "0.0.0.0:9092", ["listeners", "NAME://host:port"]),
+        ("STRANDLINE_ADVERTISED_LISTENERS", "", ["listeners", "0.0.0.0", "advertised.listeners"]),
+        ("STRANDLINE_HTTP_LISTENER", "8092", ["http.listener", "'8092'"]),
+        ("STRANDLINE_LOG_LEVEL", "loud", ["STRANDLINE_LOG_LEVEL", "'loud'"]),
+        ("STRANDLINE_CONFIG", "/missing.toml", ["/missing.toml", "No such file"]),
+    ],
+)
+def test_a_wrong_or_missing_variable_is_named(
+    cluster: Cluster, untouched: str, variable: str, value: str, words: list[str]
+) -> None:
+    reason = cluster.refusal("broker", untouched, **{variable: value})
+    assert all(word in reason for word in words), reason
+
+
+def test_the_volume_of_another_node_is_refused(cluster: Cluster, untouched: str) -> None:
+    """Two mounts swapped in a compose file."""
+    reason = cluster.refusal("broker", untouched, STRANDLINE_NODE_ID="2")
+    assert reason == f"{DATA} belongs to node 1; this is node 2"
+
+
+def test_a_brokers_volume_is_refused_by_a_controller(cluster: Cluster, untouched: str) -> None:
+    voters = cluster.voters.replace("101@", "1@")
+    reason = cluster.refusal("controller", untouched, STRANDLINE_NODE_ID="1", STRANDLINE_CONTROLLER_QUORUM_VOTERS=voters)
+    assert f"{DATA} is a broker's data directory" in reason
+
+
+def test_a_controllers_volume_is_refused_by_a_broker(cluster: Cluster, volumes: Volumes) -> None:
+    with volumes.copy(cluster.volume("controller")) as volume:
+        before = volumes.hashes(volume)
+        reason = cluster.refusal(
+            "broker", volume, STRANDLINE_NODE_ID="101", STRANDLINE_CONTROLLER_QUORUM_VOTERS=cluster.voters.replace("101@", "7@")
+        )
+        assert f"{DATA} is a controller's data directory" in reason
+        assert volumes.hashes(volume) == before
+
+
+def test_a_volume_of_another_cluster_than_the_configured_is_refused(cluster: Cluster, untouched: str) -> None:
+    reason = cluster.refusal("broker", untouched, STRANDLINE_CLUSTER_ID="another")
+    assert reason.startswith(f"{DATA} belongs to cluster ")
+    assert reason.endswith("; this node is configured for another")
+
+
+def test_a_volume_of_another_cluster_than_the_controllers_is_refused(cluster: Cluster, other: Cluster, untouched: str) -> None:
+    """No cluster id is configured anywhere: the volume knows its own, and the controllers tell theirs."""
+    reason = other.refusal("broker", untouched)
+    assert "another cluster" in reason
+    assert "check controller.quorum.voters and the data directory" in reason
+
+
+def test_a_volume_of_a_newer_format_is_refused(cluster: Cluster, volumes: Volumes) -> None:
+    """A release that was rolled back must not guess what the later one wrote."""
+    with volumes.copy(cluster.volume("broker")) as volume:
+        volumes.edit(volume, "meta.properties", "version=1", "version=2")
+        before = volumes.hashes(volume)
+        reason = cluster.refusal("broker", volume)
+        assert "meta.properties" in reason
+        assert "version" in reason
+        assert volumes.hashes(volume) == before
+
+
+def test_a_volume_with_logs_but_without_meta_properties_is_never_formatted(cluster: Cluster, volumes: Volumes) -> None:
+    with volumes.copy(cluster.volume("broker")) as volume:
+        volumes.python(volume, "import os; os.remove('/volume/meta.properties')")
+        before = volumes.hashes(volume)
+        assert "holds logs but no meta.properties" in cluster.refusal("broker", volume)
+        assert volumes.hashes(volume) == before
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_read_only_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes, role: str) -> None:
+    with volumes.copy(cluster.volume(role)) as volume:
+        before = volumes.hashes(volume)
+        reason = cluster.refusal(role, volume, read_only=True)
+        assert f"data directory {DATA} cannot be used" in reason
+        assert "Read-only file system" in reason
+        assert volumes.hashes(volume) == before
+
+
+def test_a_volume_that_belongs_to_another_user_is_said_to_be_so(cluster: Cluster, volumes: Volumes) -> None:
+    """A host directory that root made."""
+    with volumes.copy(cluster.volume("broker")) as volume:
+        docker("exec", "--user", "0:0", volume, "sh", "-c", "chown -R 0:0 /volume && chmod 700 /volume")
+        reason = cluster.refusal("broker", volume)
+        assert "Permission denied" in reason
+        assert "belongs to uid 0, this process runs as uid 10001" in reason
+
+
+FORGET_CLEAN_SHUTDOWN = "import pathlib; pathlib.Path('/volume/.kafka_cleanshutdown').unlink(missing_ok=True)"
+FILL = "f = open('/volume/ballast', 'wb', buffering=0)\ntry:\n  while True: f.write(bytes(512))\nexcept OSError: pass"
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_full_volume_ends_the_start_and_loses_nothing(cluster: Cluster, volumes: Volumes, role: str) -> None:
+    """What a node has to write before it may take part cannot be written. With room again it goes on from where it was."""
+    with volumes.small(like=cluster.volume(role)) as volume:
+        volumes.python(volume, f"{FORGET_CLEAN_SHUTDOWN}\n{FILL}")
+        before = volumes.hashes(volume)
+        assert "No space left on device" in cluster.refusal(role, volume)
+        assert volumes.hashes(volume) == before
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_full_fresh_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes, role: str) -> None:
+    with volumes.small() as volume:
+        volumes.python(volume, FILL)
+        assert "No space left on device" in cluster.refusal(role, volume)
+        assert set(volumes.hashes(volume)) <= {"ballast", ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("nowhere.invalid:9093", "nowhere.invalid"), ("127.0.0.1:9", "Connection refused")]
+)
+def test_a_controller_that_is_not_there_is_named(cluster: Cluster, untouched: str, address: str, words: str) -> None:
+    """A name may resolve a moment later, so it is asked for a while; then the broker says which address it was."""
+    reason = cluster.refusal("broker", untouched, STRANDLINE_CONTROLLER_QUORUM_VOTERS=f"101@{address}")
+    assert "found no controller in 3 s" in reason
+    assert address in reason
+    assert words in reason
+
+
+def test_a_port_that_is_taken_is_named(cluster: Cluster, untouched: str) -> None:
+    reason = cluster.refusal("broker", untouched, STRANDLINE_HTTP_LISTENER="0.0.0.0:9092")
+    assert "9092" in reason
+    assert "in use" in reason
+
+
+def test_after_all_this_the_broker_starts_with_all_its_records(cluster: Cluster) -> None:
+    """The same volume, the right environment."""
+    cluster.start("broker")
+    try:
+        lines = cluster.command("consume", "orders", "--from", "beginning", "--exit-at-end").split()
+        assert sorted(map(int, lines)) == list(range(200))
+    finally:
+        cluster.stop("broker")
