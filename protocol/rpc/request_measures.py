@@ -11,8 +11,8 @@ a node share one instance.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
 
@@ -55,8 +55,18 @@ class ApiMeasures:
         self._has_code = "error_code" in response.__struct_fields__
         self._lists = tuple(_lists_with_codes(response))
 
+    def on_request(self, size: int, queued_s: float) -> None:
+        self.requests += 1
+        self.request_bytes += size
+        if queued_s:
+            self.queue.observe(queued_s)
+        else:  # alone in its read, as most are
+            self.queue.counts[0] += 1
+
     def on_answer(self, elapsed_s: float, body: Message) -> None:
-        self.total.observe(elapsed_s)
+        total = self.total  # `observe`, without the call
+        total.counts[bisect_left(total.bounds, elapsed_s)] += 1
+        total.sum += elapsed_s
         failed = self._has_code and body.error_code != 0  # type: ignore[attr-defined]
         if failed:
             self._count(body.error_code)  # type: ignore[attr-defined]
@@ -99,8 +109,3 @@ class RequestMeasures(dict[int, ApiMeasures]):
             made = ApiMeasures("FetchConsumer" if key == FETCH else APIS[key].name, APIS[key].response)
         self[key] = made
         return made
-
-
-def measures_key(api_key: int, body: Any) -> int:
-    """Whose counters a request goes to."""
-    return FETCH_FOLLOWER if api_key == FETCH and body.replica_id >= 0 else api_key

@@ -21,13 +21,13 @@ import msgspec
 import structlog
 
 from strandline.protocol import frames
-from strandline.protocol.apis import API_VERSIONS, APIS, api_name
+from strandline.protocol.apis import API_VERSIONS, APIS, FETCH, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, UsageError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.request_measures import ApiMeasures, measures_key
+from strandline.protocol.rpc.request_measures import FETCH_FOLLOWER, ApiMeasures
 from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_socket
 
 if TYPE_CHECKING:
@@ -295,10 +295,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
             return
         arrived_at, begins_at = self._arrived_at, self._free_at
-        measures = self._server.measures[measures_key(api_key, head.body)]
-        measures.requests += 1
-        measures.request_bytes += size
-        measures.queue.observe(begins_at - arrived_at)
+        is_followers = api_key == FETCH and head.body.replica_id >= 0
+        measures = self._server.measures[FETCH_FOLLOWER if is_followers else api_key]
+        measures.on_request(size, begins_at - arrived_at)
         request = ServerRequest(
             self,
             api_key,
