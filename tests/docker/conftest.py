@@ -1,4 +1,4 @@
-"""The image, and one project of the compose file for all tests here; both are gone afterwards.
+"""The image, and a project of the compose file for each module that wants one; both are gone afterwards.
 
 Names and ports are this session's own, so a cluster that somebody runs beside the tests is left alone."""
 
@@ -29,8 +29,9 @@ def volumes(image: str) -> Volumes:
     return Volumes(image)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _project(image: str) -> Iterator[Project]:
+    """For one module: two clusters at once would be in each other's way."""
     project = Project(image)
     try:
         project.healthy_after_s = project.up()
