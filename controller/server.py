@@ -209,7 +209,10 @@ class ControllerServer:
         if self.controller.active is not None:
             self.controller.on_resign(self.controller.active.epoch)
         if self.failure is not None and not self.failure.done():
-            if not isinstance(error, StrandlineError):
+            if isinstance(error, DiskError):
+                text = f"the data directory {self.config.data_dir} failed ({error}); a controller without one can not go on"
+                error = UsageError(text)
+            elif not isinstance(error, StrandlineError):
                 error = InternalError(f"the metadata quorum's node stopped: {error!r}")
             self.failure.set_result(error)
 
