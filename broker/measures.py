@@ -6,7 +6,7 @@ A topic's counters exist as long as one of its partitions is here; what they hel
 
 from __future__ import annotations
 
-from strandline.protocol.measures import DURATION_S, Histogram
+from strandline.protocol.measures import Histogram
 
 COUNTERS = (
     "bytes_in",
@@ -65,7 +65,7 @@ class BrokerMeasures:
         """What another leader did not have and we had taken for committed: see the log."""
         self.metadata_errors = 0
         self.metadata_apply = Histogram()
-        self.leader_takeover = Histogram(DURATION_S)
+        self.leader_takeover = Histogram()
         """Deltas that made this broker a leader: from their arrival to the last leader."""
         self.expired_produces = 0
         self.expired_consumer_fetches = 0

@@ -18,7 +18,8 @@ _INTRODUCTION = """\
 Made from the catalogue by `python -m strandline.observe.reference`; do not edit.
 
 Every node serves its own metrics at `/metrics` of its HTTP address (`http.listener`), in Prometheus' text format or in
-OpenMetrics', whichever is asked for. `deploy/prometheus/` has a scrape configuration and alert rules for them.
+OpenMetrics', whichever is asked for. `deploy/prometheus/` has a scrape configuration and alert rules for them. A scrape
+reads the node's state at that moment and keeps nothing; a broker with 1,000 partitions prints about 5,500 lines.
 
 """
 
