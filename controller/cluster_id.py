@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 import structlog
 
@@ -72,7 +73,13 @@ class Agreement:
         return self.adopted is not None or self.may_make
 
 
-async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random) -> str:
+class Agreed(NamedTuple):
+    cluster_id: str
+    from_node_id: int | None
+    """The voter that has it already; None: it was made here, and nobody else has heard of it."""
+
+
+async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random) -> Agreed:
     """The cluster's id, which the caller makes durable before it tells it to anyone. Waits for as long as it takes."""
     agreement = Agreement(node_id, [voter.id for voter in voters])
 
@@ -85,10 +92,13 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
         others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer, ask_all=True
     )
     await roll_call.run(lambda: agreement.is_decided)
-    if agreement.adopted is not None:
-        cluster_id, teller = agreement.adopted
-        log.info("cluster_id.adopted", node_id=node_id, cluster_id=cluster_id, from_node_id=teller)
-        return cluster_id
-    cluster_id = uuid_to_text(new_uuid(random))
-    log.info("cluster_id.made", node_id=node_id, cluster_id=cluster_id, voters=[voter.id for voter in voters])
-    return cluster_id
+    return Agreed(*agreement.adopted) if agreement.adopted is not None else Agreed(uuid_to_text(new_uuid(random)), None)
+
+
+def log_agreed(node_id: int, voters: Sequence[Voter], agreed: Agreed) -> None:
+    """To be said when it is on the disk."""
+    if agreed.from_node_id is None:
+        voter_ids = [voter.id for voter in voters]
+        log.info("cluster_id.made", node_id=node_id, cluster_id=agreed.cluster_id, voters=voter_ids)
+    else:
+        log.info("cluster_id.adopted", node_id=node_id, cluster_id=agreed.cluster_id, from_node_id=agreed.from_node_id)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from strandline.controller.cluster_id import agree_on_cluster_id
+from strandline.controller.cluster_id import Agreed, agree_on_cluster_id, log_agreed
 from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
@@ -80,9 +80,7 @@ class ControllerServer:
     async def _start(self, claim: Claim) -> None:
         await self._bind()
         try:
-            cluster_id = claim.cluster_id or await self._agree()
-            self._log_dir = LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
-            self.cluster_id = self._server.cluster_id = cluster_id  # told to others from here on: it is on the disk
+            cluster_id = await self._open(claim)
             self._build(cluster_id)
             await self.quorum.start()
             self.has_quorum = True
@@ -92,6 +90,17 @@ class ControllerServer:
         self._server.handlers.update(self._handlers(cluster_id))
         if not self.listening:
             await self._listen()
+
+    async def _open(self, claim: Claim) -> str:
+        """The data directory; formatted if it is fresh. Returns the cluster's id, which is on the disk from here on."""
+        agreed = await self._agree() if claim.cluster_id is None else None
+        cluster_id = agreed.cluster_id if agreed is not None else claim.cluster_id
+        self._log_dir = LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
+        assert cluster_id is not None
+        self.cluster_id = self._server.cluster_id = cluster_id  # and told to others
+        if agreed is not None:
+            log_agreed(self.config.node_id, self.config.voters, agreed)
+        return cluster_id
 
     async def _bind(self) -> None:
         config = self.config
@@ -106,7 +115,7 @@ class ControllerServer:
         self.servers = [self._server]
         self.listening = True
 
-    async def _agree(self) -> str:
+    async def _agree(self) -> Agreed:
         """The only time at which a controller listens before it can say which cluster it is of."""
         await self._listen()
         return await agree_on_cluster_id(self.config.node_id, self.config.voters, self._doors.random)

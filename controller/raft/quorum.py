@@ -161,6 +161,9 @@ class Quorum:
             return last_offset
         except BrokerError:
             raise
+        except DiskError as e:
+            self._fail(e)
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.node_id} stops: {e}") from e
         except Exception as e:
             self._fail(e)
             raise

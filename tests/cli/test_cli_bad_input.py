@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
+from cli_world import Up, one_sentence, run
 
 from strandline.local_cluster import free_port_range
 
@@ -102,10 +101,38 @@ def test_a_wrong_config_value_is_named_with_the_rule(setting: str, words: list[s
     assert all(word in sentence for word in words), sentence
 
 
-def test_a_missing_required_key_is_named() -> None:
-    outcome = run("broker", "--set", "node.id=1")
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("NODE_ID", "", ["STRANDLINE_NODE_ID is empty", "config node.id is required"]),
+        ("NODE_ID", "1 2", ["STRANDLINE_NODE_ID", "'1 2'", "whole number"]),
+        ("NODE_ID", "one", ["STRANDLINE_NODE_ID", "'one'", "whole number"]),
+        ("LOG_DIRS", "  ", ["STRANDLINE_LOG_DIRS is empty", "config log.dirs is required"]),
+        ("CLUSTER_ID", "", ["config cluster.id must not be empty"]),
+        ("CLUSTER_ID", "two words", ["STRANDLINE_CLUSTER_ID", "must not contain blanks"]),
+        ("CONTROLLER_QUORUM_VOTERS", "", ["STRANDLINE_CONTROLLER_QUORUM_VOTERS is empty"]),
+        ("CONTROLLER_QUORUM_VOTERS", "controller-1:9093", ["controller.quorum.voters", "'controller-1:9093'", "id@host:port"]),
+        ("CONTROLLER_QUORUM_VOTERS", "101@my host:9093", ["controller.quorum.voters", "'101@my host:9093'"]),
+        ("ADVERTISED_LISTENERS", "", ["config advertised.listeners must name at least one"]),
+        ("NODEID", "1", ["'STRANDLINE_NODEID'", "did you mean 'STRANDLINE_NODE_ID'"]),
+        ("LISTENER", "PLAINTEXT://:9092", ["'STRANDLINE_LISTENER'", "did you mean 'STRANDLINE_LISTENERS'"]),
+        ("QUITE_DIFFERENT_THINGS", "1", ["'STRANDLINE_QUITE_DIFFERENT_THINGS'"]),
+    ],
+)
+def test_a_wrong_environment_value_is_named_with_its_variable(variable: str, value: str, words: list[str]) -> None:
+    """Whoever runs containers sets nothing else, and looks for the variable's name."""
+    settings = {"LOG_DIRS": "/nowhere/data", "NODE_ID": "1", "CONTROLLER_QUORUM_VOTERS": "101@127.0.0.1:1", variable: value}
+    outcome = run("broker", env={f"STRANDLINE_{name}": text for name, text in settings.items()})
     assert outcome.code == 1
-    assert "log.dirs" in one_sentence(outcome)
+    sentence = one_sentence(outcome)
+    assert all(word in sentence for word in words), sentence
+
+
+def test_a_missing_required_key_is_named() -> None:
+    for given, missing in (((), "node.id"), (("--set", "node.id=1"), "log.dirs")):
+        outcome = run("broker", *given)
+        assert outcome.code == 1
+        assert f"config {missing} is required" in one_sentence(outcome)
 
 
 def test_a_wrong_setting_of_up_is_refused_before_anything_starts() -> None:
@@ -211,28 +238,6 @@ def test_a_second_broker_on_the_same_folder_is_refused(up: Up) -> None:
     outcome = run("broker", "--config", str(toml), "--set", "listeners=PLAINTEXT://127.0.0.1:0")
     assert outcome.code == 1
     assert broker["data"] in outcome.err.splitlines()[-1]
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("setting", "word"), [("cluster.id=another-cluster", "another-cluster"), ("node.id=7", "7")], ids=["cluster", "node"]
-)
-def test_the_data_of_another_cluster_or_node_is_refused(tmp_path: Path, setting: str, word: str) -> None:
-    """A folder that was copied from elsewhere must not be taken for one's own."""
-    base = free_port_range(1)
-    data = tmp_path / "data"
-    process = subprocess.Popen(
-        [*COMMAND, "broker", *broker_settings(data, base)], stderr=subprocess.DEVNULL, env=ENVIRONMENT, stdin=subprocess.DEVNULL
-    )
-    try:
-        wait_until((data / "meta.properties").exists, "the data directory is written")
-    finally:
-        process.kill()
-        process.wait()
-    outcome = run("broker", *broker_settings(data, base), "--set", setting)
-    assert outcome.code == 1
-    assert str(data) in outcome.err.splitlines()[-1]
-    assert word in outcome.err.splitlines()[-1]
 
 
 def test_a_node_command_without_a_cluster_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,380 @@
+"""A node that is given the wrong volume, a broken one, or a cluster that cannot be found: one clear sentence, an exit code
+that is not 0, and the data exactly as it was. With real processes, real files and, where root may mount, real full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT, one_sentence, run, wait_until
+
+from strandline import Consumer, Producer
+from strandline.client.admin import Admin
+from strandline.client.admin_types import NewTopic
+from strandline.local_cluster import LocalCluster, free_port_range
+from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.storage.claim import Claim
+from strandline.storage.files import RealFiles
+
+pytestmark = pytest.mark.processes
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+async def produce_some(cluster: LocalCluster, producer: Producer) -> None:
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("orders", 1, 1)])
+    for i in range(50):
+        await producer.send_and_wait("orders", b"%d" % i)
+
+
+@pytest.fixture(scope="module")
+def worn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a cluster that ran and was killed: the logs have a tail that a start would look at, and mend."""
+    folder = tmp_path_factory.mktemp("worn")
+
+    async def wear() -> None:
+        async with LocalCluster(folder, brokers=1, controllers=1) as cluster:
+            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                await produce_some(cluster, producer)
+            for name in ("broker-1", "controller-101"):
+                cluster.kill(name)
+                await cluster.wait_ended(name)
+
+    asyncio.run(wear())
+    # A torn append, and no index: what a recovery cuts off and makes anew.
+    (log,) = (folder / "broker-1" / "data" / "orders-0").glob("*.log")
+    log.write_bytes(log.read_bytes() + b"\x00\x00\x00")
+    return folder
+
+
+@pytest.fixture
+def data(worn: Path, tmp_path: Path) -> Callable[[str], Path]:
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(worn / name / "data", tmp_path / name))
+
+    return copy
+
+
+def picture(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its bytes, every directory."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def settings(role: str, folder: Path, **more: Any) -> list[str]:
+    port = free_port_range(1)
+    values = {"log.dirs": folder, "node.id": 1 if role == "broker" else 101, "controller.quorum.voters": f"101@127.0.0.1:{port}"}
+    if role == "broker":
+        values |= {"listeners": "PLAINTEXT://127.0.0.1:0", "initial.broker.registration.timeout.ms": 200}
+    values |= {name.replace("_", "."): value for name, value in more.items()}
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+def refused(role: str, folder: Path, **more: Any) -> str:
+    """The sentence; and that nothing was touched."""
+    before = picture(folder)
+    outcome = run(role, *settings(role, folder, **more))
+    assert outcome.code == 1
+    assert picture(folder) == before
+    *_, last = outcome.err.strip().splitlines()
+    assert json.loads(last)["event"] == "node.refused"
+    return str(json.loads(last)["reason"])
+
+
+Data = Callable[[str], Path]
+
+# -- whose it is ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_another_clusters_data_is_refused(data: Data, role: str) -> None:
+    folder = data("broker-1" if role == "broker" else "controller-101")
+    sentence = refused(role, folder, cluster_id="another-cluster")
+    assert sentence.startswith(f"{folder} belongs to cluster ")
+    assert sentence.endswith("; this node is configured for another-cluster")
+
+
+@pytest.mark.parametrize(("role", "node_id"), [("broker", 1), ("controller", 101)])
+def test_another_nodes_data_is_refused(data: Data, role: str, node_id: int) -> None:
+    folder = data(f"{role}-{node_id}")
+    sentence = refused(role, folder, node_id=7, controller_quorum_voters=f"{8 if role == 'broker' else 7}@127.0.0.1:1")
+    assert sentence == f"{folder} belongs to node {node_id}; this is node 7"
+
+
+def test_a_controllers_data_is_no_brokers(data: Data) -> None:
+    """Two volumes mixed up: even where the node ids happen to fit."""
+    folder = data("controller-101")
+    sentence = refused("broker", folder, node_id=101, controller_quorum_voters="7@127.0.0.1:1")
+    assert sentence == f"{folder} is a controller's data directory (it holds __cluster_metadata-0); this is a broker"
+
+
+def test_a_brokers_data_is_no_controllers(data: Data) -> None:
+    folder = data("broker-1")
+    sentence = refused("controller", folder, node_id=1, controller_quorum_voters=f"1@127.0.0.1:{free_port_range(1)}")
+    assert sentence.startswith(f"{folder} is a broker's data directory (it holds ")
+
+
+@pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])
+def test_data_of_a_newer_format_is_refused(data: Data, role: str, name: str) -> None:
+    """A release that was rolled back must not guess what the later one wrote."""
+    folder = data(name)
+    meta = folder / "meta.properties"
+    meta.write_text(meta.read_text().replace("version=1", "version=2"))
+    assert refused(role, folder) == f"{meta} has version 2, written by a newer release; this one knows version 1"
+
+
+def test_a_vote_of_a_newer_format_is_refused(data: Data) -> None:
+    folder = data("controller-101")
+    file = folder / "__cluster_metadata-0" / "quorum-state"
+    file.write_text(file.read_text().replace('"data_version":0', '"data_version":1'))
+    assert "data_version 1, this program knows 0" in refused("controller", folder)
+
+
+@pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])
+@pytest.mark.parametrize("cluster_id", [None, "configured"])
+def test_data_without_meta_properties_is_never_formatted(data: Data, role: str, name: str, cluster_id: str | None) -> None:
+    folder = data(name)
+    (folder / "meta.properties").unlink()
+    more = {} if cluster_id is None else {"cluster_id": cluster_id}
+    assert refused(role, folder, **more) == f"{folder} holds logs but no meta.properties: it is not known whose they are"
+
+
+def test_files_that_are_not_ours_do_not_matter(tmp_path: Path) -> None:
+    """A fresh volume is not quite empty on many file systems."""
+    folder = tmp_path / "data"
+    (folder / "lost+found").mkdir(parents=True)
+    (folder / ".snapshot").mkdir()
+    words = ["controller", *settings("controller", folder)]
+    process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=ENVIRONMENT)
+    try:
+        wait_until((folder / "meta.properties").exists, "it is formatted")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+# -- what it stands on ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    if subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@needs_root
+@pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])
+@pytest.mark.parametrize("fresh", [False, True], ids=["worn", "fresh"])
+def test_a_read_only_volume_is_said_to_be_so(data: Data, tmp_path: Path, role: str, name: str, fresh: bool) -> None:
+    source = tmp_path / "fresh" if fresh else data(name)
+    source.mkdir(exist_ok=True)
+    with mounted(tmp_path / "mount", "--bind", str(source)) as folder:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        sentence = refused(role, folder)
+    assert sentence.startswith(f"data directory {folder} cannot be used: ")
+    assert sentence.endswith("Read-only file system")
+
+
+def fill(folder: Path) -> None:
+    """To the last byte, and the last page of what is there already."""
+    with (folder / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(512))
+
+
+@needs_root
+def test_a_full_volume_is_not_formatted_by_halves(tmp_path: Path) -> None:
+    with mounted(tmp_path / "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs") as folder:
+        fill(folder)
+        outcome = run("controller", *settings("controller", folder))
+        assert outcome.code == 1
+        sentence = one_sentence(outcome)
+        assert sentence.startswith(f"data directory {folder} cannot be used: ")
+        assert sentence.endswith("No space left on device")
+        assert set(picture(folder)) <= {".lock", "ballast"}
+
+
+def last_words(cluster: LocalCluster, name: str) -> dict[str, Any]:
+    """The last line of a node's log; no line of it is a traceback."""
+    lines = [json.loads(line) for line in cluster.node(name).log_file.read_text().splitlines()]
+    assert not any("exception" in line for line in lines)
+    return dict(lines[-1])
+
+
+@needs_root
+async def test_a_full_volume_ends_a_brokers_recovery_and_costs_nothing(tmp_path: Path) -> None:
+    """The recovery has to write what it found (indexes, epochs). With room again, the broker goes on."""
+    mount = tmp_path / "broker-1" / "data"
+    mount.mkdir(parents=True)
+    with mounted(mount, "-t", "tmpfs", "-o", "size=25m", "tmpfs") as folder:
+        async with LocalCluster(tmp_path, brokers=1, controllers=1) as cluster:
+            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                await produce_some(cluster, producer)
+            cluster.kill("broker-1")
+            await cluster.wait_ended("broker-1")
+            for derived in [*folder.glob("orders-0/*index"), *folder.glob("orders-0/leader-epoch-checkpoint")]:
+                derived.unlink()
+            fill(folder)
+            logs = {path: data for path, data in picture(folder).items() if path.endswith(".log")}
+            await cluster.start_node("broker-1")
+            await cluster.wait_ended("broker-1")
+            assert cluster.node("broker-1").process.returncode == 1  # type: ignore[union-attr]
+            words = last_words(cluster, "broker-1")
+            assert words["event"] == "node.refused"
+            assert words["reason"].startswith(f"data directory {folder} cannot be used: ")
+            assert words["reason"].endswith("No space left on device")
+            assert {path: picture(folder)[path] for path in logs} == logs
+            (folder / "ballast").unlink()
+            await cluster.start_node("broker-1")
+            await cluster.wait_ready()
+            async with Consumer("orders", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+                found = []
+                async for record in consumer:
+                    found.append(record.value)
+                    if len(found) == 50:
+                        break
+                assert found == [b"%d" % i for i in range(50)]
+
+
+@needs_root
+async def test_a_controllers_disk_that_fills_up_ends_it_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    mount = tmp_path / "controller-101" / "data"
+    mount.mkdir(parents=True)
+    with mounted(mount, "-t", "tmpfs", "-o", "size=25m", "tmpfs") as folder:
+        async with (
+            LocalCluster(tmp_path, brokers=1, controllers=1) as cluster,
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        ):
+            await admin.create_topics([NewTopic("before", 1, 1)])
+            fill(folder)
+            with contextlib.suppress(StrandlineError):
+                await admin.create_topics([NewTopic("too-many", 2000, 1)], timeout_ms=3000)
+            await cluster.wait_ended("controller-101")
+            assert cluster.node("controller-101").process.returncode == 1  # type: ignore[union-attr]
+            words = last_words(cluster, "controller-101")
+            assert words["event"] == "node.failed"
+            assert words["reason"].startswith(f"the data directory {folder} failed (")
+            assert "No space left on device" in words["reason"]
+            (folder / "ballast").unlink()
+            await cluster.start_node("controller-101")
+            await admin.create_topics([NewTopic("after", 1, 1)])
+            assert {"before", "after"} <= set(await admin.list_topics())
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """pytest's own folders are closed to other users."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@needs_root
+def test_a_directory_of_another_user_is_named_with_both_uids(open_to_all: Path) -> None:
+    """A host directory that root made, mounted into a container that does not run as root."""
+    folder = open_to_all / "data"
+    folder.mkdir(mode=0o700)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UsageError) as own:
+            Claim.take(RealFiles(), str(folder), node_id=1)
+        with pytest.raises(UsageError) as above:
+            Claim.take(RealFiles(), str(open_to_all / "new" / "data"), node_id=1)
+    finally:
+        os.seteuid(0)
+    who = "belongs to uid 0, this process runs as uid 65534)"
+    assert str(own.value).startswith(f"data directory {folder} cannot be used: ")
+    assert str(own.value).endswith(f"Permission denied ({folder} {who}")
+    assert str(above.value).endswith(f"Permission denied ({open_to_all} {who}")
+
+
+# -- whom it needs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_taken_port_is_named_and_the_data_untouched(data: Data, role: str) -> None:
+    """Two processes with one configuration: the second must not even look into its logs."""
+    folder = data("broker-1" if role == "broker" else "controller-101")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        more = (
+            {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+            if role == "broker"
+            else {"controller_quorum_voters": f"101@127.0.0.1:{port}"}
+        )
+        assert refused(role, folder, **more) == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_listener_that_cannot_be_resolved_ends_the_start_at_once(data: Data, role: str) -> None:
+    folder = data("broker-1" if role == "broker" else "controller-101")
+    more = (
+        {"listeners": "PLAINTEXT://nowhere.invalid:9092"}
+        if role == "broker"
+        else {"controller_quorum_voters": "101@nowhere.invalid:9093"}
+    )
+    sentence = refused(role, folder, **more)
+    assert sentence.startswith("cannot listen on nowhere.invalid:")
+    assert "cannot resolve nowhere.invalid" in sentence
+
+
+@pytest.mark.parametrize("name", ["broker-1", "fresh"])
+def test_a_broker_that_cannot_resolve_its_controllers_ends_after_its_time(data: Data, tmp_path: Path, name: str) -> None:
+    """Names may resolve a moment later, and after an outage of everything brokers may come first: so it waits, and says so
+    once; but not for ever."""
+    folder = tmp_path / "fresh" if name == "fresh" else data(name)
+    folder.mkdir(exist_ok=True)
+    before = {path: content for path, content in picture(folder).items() if path != ".lock"}
+    voters = f"101@nowhere.invalid:9093,102@127.0.0.1:{free_port_range(1)},103@also-nowhere.invalid:9093"
+    outcome = run(
+        "broker", *settings("broker", folder, controller_quorum_voters=voters, initial_broker_registration_timeout_ms=1500)
+    )
+    assert outcome.code == 1
+    lines = [json.loads(line) for line in outcome.err.strip().splitlines()]
+    assert [line["event"] for line in lines] == ["roll_call.waiting", "node.refused"]
+    for line, field in zip(lines, ("awaited", "reason"), strict=True):
+        assert "cannot resolve nowhere.invalid:9093" in line[field]
+        assert "cannot resolve also-nowhere.invalid:9093" in line[field]
+        assert "Connection refused" in line[field]
+    assert "found no controller in 1.5 s" in lines[-1]["reason"]
+    assert {path: content for path, content in picture(folder).items() if path != ".lock"} == before
+
+
+@pytest.mark.parametrize("worn_out", [False, True], ids=["fresh", "worn"])
+def test_a_controller_waits_for_peers_that_cannot_be_resolved(data: Data, tmp_path: Path, worn_out: bool) -> None:
+    """It is up and can be stopped in order; who is awaited is one line, not one an attempt."""
+    folder = data("controller-101") if worn_out else tmp_path / "fresh"
+    if worn_out:
+        shutil.rmtree(folder / "__cluster_metadata-0")  # its voters were others; the cluster's id is still there
+    port = free_port_range(1)
+    voters = f"101@127.0.0.1:{port},102@nowhere.invalid:9093,103@also-nowhere.invalid:9093"
+    words = ["controller", *settings("controller", folder, controller_quorum_voters=voters)]
+    with (tmp_path / "err").open("w") as err:
+        process = subprocess.Popen([*COMMAND, *words], stderr=err, stdin=subprocess.DEVNULL, env=ENVIRONMENT)
+    try:
+        wait_until(lambda: "cannot resolve nowhere.invalid:9093" in (tmp_path / "err").read_text(), "it says whom it waits for")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert sum("nowhere.invalid" in line for line in lines) <= 2
