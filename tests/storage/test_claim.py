@@ -1,0 +1,125 @@
+"""Taking a data directory: it is looked at before anything in it changes, and formatted once, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from strandline.protocol.errors import UsageError
+from strandline.storage.checkpoints import MetaProperties
+from strandline.storage.claim import Claim
+from strandline.storage.disk import make_dirs_durably
+from strandline.storage.log_dir import LogDir
+from strandline.storage.memory_files import MemoryFiles
+
+
+def take(files: MemoryFiles, path: str = "data", **more: object) -> Claim:
+    return Claim.take(files, path, **{"node_id": 1, **more})  # type: ignore[arg-type]
+
+
+def meta_of(files: MemoryFiles, path: str = "data") -> MetaProperties:
+    return MetaProperties.decode(files.read(f"{path}/meta.properties"), "m")
+
+
+def test_a_fresh_directory_is_taken_first_and_formatted_when_its_cluster_is_known() -> None:
+    files = MemoryFiles()
+    claim = take(files)
+    assert (claim.meta, claim.cluster_id) == (None, None)
+    assert files.list("data") == [".lock"], "nothing is written before the cluster is known"
+    with pytest.raises(UsageError, match="in use"):
+        take(files)
+    LogDir.open_claimed(claim, cluster_id="c", random=Random(1)).close()
+    meta = meta_of(files)
+    assert (meta.cluster_id, meta.node_id) == ("c", 1)
+    again = take(files)
+    assert (again.meta, again.cluster_id) == (meta, "c")
+    LogDir.open_claimed(again, cluster_id="c", random=Random(2)).close()
+    assert meta_of(files) == meta, "never twice"
+
+
+def test_a_claim_that_is_given_back_leaves_a_directory_that_is_still_fresh() -> None:
+    files = MemoryFiles()
+    take(files).release()
+    assert take(files, node_id=2).meta is None
+
+
+def test_the_directorys_cluster_goes_before_the_configured_one_where_only_it_has_one() -> None:
+    files = MemoryFiles()
+    LogDir.open(files, "data", node_id=1, cluster_id="c").close()
+    assert take(files).cluster_id == "c"
+
+
+def test_a_directory_from_before_it_knew_its_cluster_keeps_its_id() -> None:
+    files = MemoryFiles()
+    LogDir.open(files, "data", node_id=1, cluster_id=None).close()
+    before = meta_of(files)
+    claim = take(files)
+    assert (claim.meta, claim.cluster_id) == (before, None)
+    LogDir.open_claimed(claim, cluster_id="c").close()
+    assert meta_of(files) == MetaProperties("c", 1, before.directory_id)
+
+
+@pytest.mark.parametrize(
+    ("made", "role", "refusal"),
+    [
+        (["orders-0"], None, "holds logs but no meta.properties"),
+        (["orders-0"], "broker", "holds logs but no meta.properties"),
+        (["orders-0"], "controller", r"is a broker's data directory \(it holds orders-0\); this is a controller"),
+        (["__cluster_metadata-0"], "broker", "is a controller's data directory"),
+        (["__cluster_metadata-0", "__cluster_metadata-0/00000000000000000000.log"], "controller", "holds logs but no meta"),
+    ],
+)
+def test_data_without_meta_properties_is_refused_and_not_even_locked(made: list[str], role: str | None, refusal: str) -> None:
+    files = MemoryFiles()
+    for name in made:
+        if name.endswith(".log"):
+            files.write(f"data/{name}", b"x")
+        else:
+            files.make_dirs(f"data/{name}")
+    before = files.list("data")
+    with pytest.raises(UsageError, match=refusal):
+        take(files, role=role)
+    assert files.list("data") == before
+
+
+@pytest.mark.parametrize("names", [["lost+found"], ["__cluster_metadata-0"], ["notes.txt"]])
+def test_a_fresh_volume_need_not_be_quite_empty(names: list[str]) -> None:
+    """A file system's own folder; the directory that an interrupted first start made."""
+    files = MemoryFiles()
+    for name in names:
+        files.make_dirs(f"data/{name}")
+    assert take(files, role="controller").meta is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("write", errno.ENOSPC), ("mkdir", errno.ENOSPC), ("write", errno.EROFS), ("mkdir", errno.EACCES)],
+)
+def test_what_the_disk_says_at_the_first_start_is_one_sentence_and_leaves_no_lock(operation: str, number: int) -> None:
+    files = MemoryFiles()
+    files.fail_next(operation, "*", number)
+    with pytest.raises(UsageError, match="data directory data cannot be used: ") as e:
+        LogDir.open(files, "data", node_id=1, cluster_id="c")
+    assert ("runs as uid" in str(e.value)) is (number == errno.EACCES)
+    assert not files.exists("data/meta.properties")
+    LogDir.open(files, "data", node_id=1, cluster_id="c").close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_right_after_the_format_takes_nothing_away(seed: int) -> None:
+    """An id that was told to others must not be gone; nor the directory itself, as new as the file in it."""
+    files = MemoryFiles(Random(seed))
+    LogDir.open_claimed(take(files, "volume/data"), cluster_id="c", random=Random(1))
+    files.crash()
+    assert meta_of(files, "volume/data").cluster_id == "c"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_directories_can_be_made_so_that_a_power_cut_does_not_take_them_away(seed: int) -> None:
+    files = MemoryFiles(Random(seed))
+    make_dirs_durably(files, "a/b/c")
+    make_dirs_durably(files, "a/b/d")
+    files.crash()
+    assert files.list("a/b") == ["c", "d"]
