@@ -21,7 +21,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
-from strandline.protocol.rpc.dial import dial
+from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader
 from strandline.protocol.rpc.sockets import describe_connect_error, tune_socket
 
@@ -118,9 +118,10 @@ class Connection(asyncio.BufferedProtocol):
                     lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes), host, port, drop=cls.close
                 )
         except TimeoutError as e:
-            raise BrokerError(
-                ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: no answer within {connect_timeout_ms} ms"
-            ) from e
+            silence = f"no answer within {connect_timeout_ms} ms"
+            if is_looking_up(host):
+                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"cannot resolve {host}:{port} ({silence})") from e
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: {silence}") from e
         except (OSError, UnicodeError) as e:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, e)) from e
         if connection.closed:

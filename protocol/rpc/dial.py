@@ -61,6 +61,11 @@ async def resolve(host: str) -> list[str]:
     return await asyncio.shield(lookup)
 
 
+def is_looking_up(host: str) -> bool:
+    """Whether the resolver has still to answer."""
+    return host in _lookups.get(asyncio.get_running_loop(), {})
+
+
 async def _look_up(host: str) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in found))
