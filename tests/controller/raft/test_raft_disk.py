@@ -42,11 +42,18 @@ def test_quorum_state_has_kafkas_keys() -> None:
         2,
         7,
     )
+    assert "learner" not in state, "a voter's file has nothing that Kafka's has not"
 
 
-@given(st.integers(0, 2**31 - 1), st.sampled_from((-1, *VOTERS)), st.sampled_from((-1, *VOTERS)), st.integers(0, 2**40))
-def test_an_election_survives_the_file(epoch: int, leader: int, voted: int, applied: int) -> None:
-    election = ElectionState(epoch, leader, voted)
+@given(
+    st.integers(0, 2**31 - 1),
+    st.sampled_from((-1, *VOTERS)),
+    st.sampled_from((-1, *VOTERS)),
+    st.booleans(),
+    st.integers(0, 2**40),
+)
+def test_an_election_survives_the_file(epoch: int, leader: int, voted: int, learner: bool, applied: int) -> None:
+    election = ElectionState(epoch, leader, voted, learner)
     assert decode(encode_quorum_state("c", VOTERS, election, applied)) == (election, applied)
 
 
@@ -73,6 +80,7 @@ def test_a_flipped_bit_is_refused_or_harmless(bit: int) -> None:
     [
         ({"data_version": 2}, "written by another version"),
         ({"data_version": None}, "written by another version"),
+        ({"learner": 1}, "damaged: learner is 1"),
         ({"clusterId": "other"}, "belongs to cluster 'other'"),
         ({"currentVoters": [{"voterId": 1}]}, r"was written with the voters \[1\]"),
         ({"currentVoters": 3}, "currentVoters is not a list"),
@@ -91,6 +99,8 @@ def test_a_quorum_state_that_is_not_ours_refuses_to_start(change: dict[str, obje
 def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
     store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
     assert store.check(None, 0) == ElectionState(learner=True)
+    alone = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=[1])
+    assert alone.check(None, 0) == ElectionState(), "nobody else could know anything"
     with pytest.raises(UsageError, match="this voter's vote is lost"):
         store.check(None, 1)
 
