@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 
@@ -54,20 +53,12 @@ async def test_a_broker_that_is_told_to_stop_while_it_looks_for_a_controller_sto
     await cluster.wait_ended(broker.name)
     for controller in cluster.controllers:
         cluster.pause(controller.name)
+    waits = events(broker).count("roll_call.waiting")
     await cluster.start_node(broker.name)
-    await until(lambda: _listens(broker.port), "the broker has begun")
+    await until(lambda: events(broker).count("roll_call.waiting") > waits, "the broker looks for a controller")
     cluster.terminate(broker.name)
     await cluster.wait_ended(broker.name, timeout_ms=5000)
     assert broker.process is not None
     assert broker.process.returncode == 0
     for controller in cluster.controllers:
         cluster.resume(controller.name)
-
-
-async def _listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
