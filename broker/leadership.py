@@ -5,7 +5,9 @@ earlier epoch can move the high watermark in this one.
 
 - **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and
   eligible (it may be in the ISR a moment later; counting it now means that it never joins below the HW). It stands
-  while the committed ISR is smaller than the effective min ISR, and it never goes back.
+  while the committed ISR is smaller than the effective min ISR, and it never goes back. The maximal ISR alone is what
+  safety needs: nobody else can be elected. So who leaves the ISR, or is fenced, is waited for again only when it has
+  caught up anew.
 - **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
   the second clause it could be elected while lacking records between a new leader's stale HW and the true one.
 - **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`; at once, a member whose fetch
@@ -132,9 +134,15 @@ class Leadership:
         if set(registration.isr) != set(self.isr.isr):
             reason = "we proposed it" if is_ours else "the controller changed it"
             log.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason=reason)
-        self.isr = CommittedIsr(registration.isr)
+        self._install(registration.isr)
         self._assign(registration)
         self._after_isr_change()
+
+    def _install(self, isr: tuple[int, ...]) -> None:
+        for member in self.isr.isr:
+            if member not in isr and member in self.replicas:
+                self.replicas[member].forget_progress(self.context.now())
+        self.isr = CommittedIsr(isr)
 
     def resign(self) -> None:
         self._drop_proposal()
@@ -235,10 +243,15 @@ class Leadership:
             self._propose(isr.expand(replica.broker_id))
 
     def on_brokers_changed(self, changed: list[int]) -> None:
-        """Registered or active only now, a follower may have been in step for a while."""
+        """Registered or active only now, a follower may have been in step for a while; if we heard of it meanwhile. One that
+        was cut off is unfenced by a heartbeat, and its fetches may take seconds longer to find their way."""
         for broker_id in changed:
             replica = self.replicas.get(broker_id)
-            if replica is not None:
+            if replica is None:
+                continue
+            if not self.context.is_active(broker_id):
+                replica.forget_progress(self.context.now())
+            elif replica.is_heard:
                 self.maybe_expand_isr(replica)
 
     def maybe_shrink_isr(self) -> None:
@@ -308,7 +321,7 @@ class Leadership:
             log.info("isr.stale_answer", **partition.fields, told_epochs=told)
         else:
             partition.partition_epoch = answer.partition_epoch
-            self.isr = CommittedIsr(tuple(answer.isr))
+            self._install(tuple(answer.isr))
             log.info("isr.committed", **partition.fields, isr=list(answer.isr), reason="we proposed it")
             self._after_isr_change()
 

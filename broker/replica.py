@@ -7,6 +7,11 @@ it saw stays in sync, although a busy leader is always a few records ahead. Else
 
 An idle follower sends incremental fetches that do not name the partition (KIP-227), and nothing is walked for them. It
 still fetched: the moment is kept once, on its session, and read here when the leader's log moves on.
+
+What is known ends when the follower leaves the ISR, is fenced, or is another process: it must show anew that it keeps up.
+Kafka goes on counting it (isCaughtUp looks at the time alone), so that the high watermark waits up to
+`replica.lag.time.max.ms` for a broker that was just unfenced and whose fetch connection is still dead, or that has come
+back with everything to copy.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ class Replica:
         "log_end_offset",
         "log_start_offset",
         "session",
+        "void_since",
     )
 
     def __init__(self, broker_id: int, *, last_caught_up_time: float = NEVER) -> None:
@@ -46,20 +52,25 @@ class Replica:
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
         self.last_fetch_time = NEVER
         self.last_caught_up_time = last_caught_up_time
-        """Never decreases."""
+        """Decreases only when it becomes void."""
         self.broker_epoch = -1
         """The registration that its last fetch came from; -1 before the first fetch."""
         self.session: FetchTimes | None = None
         """The session that holds the partition for this follower."""
+        self.void_since = NEVER
+        """What it fetched up to then does not count; NEVER: it has named the partition in a fetch since."""
 
     def on_fetch(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int, now: float) -> bool:
         """Record a fetch; True when it shows a log end other than the one known before."""
+        if broker_epoch != self.broker_epoch >= 0:
+            self.forget_progress(now)
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_time = now
         elif fetch_offset >= self.last_fetch_leader_end_offset and self.last_fetch_time > self.last_caught_up_time:
             self.last_caught_up_time = self.last_fetch_time
         self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_time = now
+        self.void_since = NEVER
         self.log_start_offset = log_start_offset
         self.broker_epoch = broker_epoch
         moved = fetch_offset != self.log_end_offset
@@ -71,11 +82,23 @@ class Replica:
         if self.session is None:
             return
         last = self.session.last_fetch_time
+        if last <= self.void_since:
+            return
         if last > self.last_fetch_time:
             self.last_fetch_time = last
             self.last_fetch_leader_end_offset = self.log_end_offset
         if last > self.last_caught_up_time:
             self.last_caught_up_time = last
+
+    def forget_progress(self, now: float) -> None:
+        """It is no member of the ISR any more, or another process: what it was says nothing about what it will be."""
+        self.last_caught_up_time = self.last_fetch_time = NEVER
+        self.void_since = now
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it has fetched since its progress became void, be it in a fetch that did not name the partition."""
+        return self.void_since == NEVER or (self.session is not None and self.session.last_fetch_time > self.void_since)
 
     def is_caught_up(self, leader_end_offset: int, now: float, lag_s_max: float) -> bool:
         return self.log_end_offset == leader_end_offset or now - self.last_caught_up_time <= lag_s_max
