@@ -8,7 +8,7 @@ may be back as a process that has to copy a million records first.
 from __future__ import annotations
 
 import pytest
-from replica_world import LAG_S, P, Node, World, begin_shutdown, commit, fence, refuse, register, want
+from replica_world import LAG_S, Node, P, World, begin_shutdown, commit, fence, refuse, register, want
 
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import ErrorCode
