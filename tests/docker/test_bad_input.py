@@ -114,7 +114,7 @@ def a_cluster(image: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         for role in ("broker", "controller"):
-            docker("rm", "-f", f"{cluster.name}-{role}", check=False)
+            docker("rm", "-f", "-v", f"{cluster.name}-{role}", check=False)
             docker("volume", "rm", "-f", cluster.volume(role))
         docker("network", "rm", cluster.name)
 

@@ -74,6 +74,6 @@ class Volumes:
                     docker("exec", "--user", "0:0", name, "cp", "-a", "/from/.", "/volume/")  # with their owners
                 yield name
             finally:
-                docker("rm", "-f", name)
+                docker("rm", "-f", "-v", name)  # with the volume that the image declares
         finally:
             docker("volume", "rm", name)
