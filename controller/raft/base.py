@@ -203,6 +203,9 @@ class NodeBase:
     def miss_leader(self, now: float) -> None:
         raise NotImplementedError
 
+    def on_sign_of_life(self, voter_id: int, now: float) -> None:
+        raise NotImplementedError
+
     def on_told(self, from_id: int, response: VoteResponse, now: float) -> None:
         raise NotImplementedError
 

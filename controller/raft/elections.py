@@ -117,6 +117,8 @@ class Elections(NodeBase):
 
     def on_vote_request(self, request: VoteRequest, ticket: object, now: float) -> None:
         error = self._vote_request_error(request)
+        if error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
+            self.on_sign_of_life(request.replica_id, now)
         if error != ErrorCode.NONE:
             self.reply(ticket, VoteResponse(error, self.leader_id, self.epoch, False))
             return

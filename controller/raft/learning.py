@@ -35,7 +35,9 @@ vote (a candidate needs their pre-votes, and takes up its own vote only after th
 it for as long as its disk lasts. When a majority of the disks is lost at once, nobody can tell any more what was
 committed: then no leader is elected, and the learners say what they wait for.
 
-The price: at the first start, and after the loss of a disk, every controller has to be up once. Asking is a pre-vote that
+The price: at the first start, and after the loss of a disk, every controller has to be up once. At the first start that is
+a round trip after the last one came: it asks all others, and who is asked asks back at once. (Should the first leader die
+within that round trip, the third voter waits for it to come back.) Asking is a pre-vote that
 nobody counts: the answers name the epochs, and the leader where there is one.
 """
 
@@ -74,6 +76,13 @@ class Learning(NodeBase):
                 self.cluster_id, voter_id, self.epoch, self.node_id, self.log.last_epoch, self.log.end_offset, pre_vote=True
             )
             self.send(voter_id, apis.VOTE, body, after_sync=False)
+
+    def on_sign_of_life(self, voter_id: int, now: float) -> None:
+        """It asks us, so it can be asked. What its request says may be old; only an answer to our own question counts."""
+        lessons = self.lessons
+        if lessons is not None and voter_id in lessons.unheard and voter_id in lessons.ask_at:
+            lessons.ask_at[voter_id] = now
+            self.tick_learning(lessons, now)
 
     def on_told(self, from_id: int, response: VoteResponse, now: float) -> None:
         """Another voter's epoch, and its leader if it knows one."""

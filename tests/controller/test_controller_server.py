@@ -197,6 +197,7 @@ async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) 
         return next((s for s in servers.values() if s.controller.active is not None), None)
 
     await until(lambda: active() is not None)
+    await until(lambda: all(server.quorum.has_vote for server in servers.values()))
     first = active()
     assert first is not None
     standby = next(s for s in servers.values() if s is not first)

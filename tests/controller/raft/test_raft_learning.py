@@ -83,6 +83,18 @@ def test_a_node_of_another_cluster_is_not_heard(error: ErrorCode) -> None:
     assert {send.to_id for send in sends(bench.advance(0.1), apis.VOTE)} == {2, 3}
 
 
+def test_a_voter_that_shows_up_is_asked_at_once() -> None:
+    """At a first start the last one to come asks all others: within a round trip everybody has heard everybody."""
+    bench = learner()
+    for send in asked(bench).values():
+        bench.node.on_failure(send, ErrorCode.NETWORK_EXCEPTION, bench.now)
+    assert asked(bench) == {}
+    bench.ask_vote(3, 0, pre_vote=True)
+    assert bench.node.lessons is not None
+    assert bench.node.lessons.unheard == {2, 3}, "it is not heard by that: its request may be older than this process"
+    assert set(bench.node.lessons.ask_at) == {2}
+
+
 def test_a_restart_on_the_way_lifts_nothing() -> None:
     bench = learner()
     answer(bench, asked(bench)[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
