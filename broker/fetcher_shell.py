@@ -33,7 +33,8 @@ log = structlog.get_logger()
 
 REQUEST_TIMEOUT_MS = 3000
 """On top of the long poll. A leader that says nothing at all for so long is taken for gone, and connected to anew: what a
-cut network swallowed comes again by TCP's own means only after many seconds."""
+cut network swallowed comes again by TCP's own means only after many seconds. Megabytes may take longer to arrive: they
+are no silence."""
 RECONNECT_BACKOFF_MS = 50
 RECONNECT_BACKOFF_MS_MAX = 1000
 
@@ -147,6 +148,7 @@ class Fetcher:
                 plan.request,
                 on_response=partial(self._on_response, plan),
                 timeout_ms=plan.request.max_wait_ms + REQUEST_TIMEOUT_MS,
+                of_silence=True,
             )
         self._arm_timer()
 

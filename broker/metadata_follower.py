@@ -406,7 +406,8 @@ class MetadataFollower:
     async def _ask(self, voter_id: int) -> MetadataDelta | None:
         connection = await self._connection_to(voter_id)
         api_key, request = self._observer.request()
-        response = await connection.request(api_key, request, timeout_ms=WAIT_MS_MAX + REQUEST_TIMEOUT_MS)
+        # A large image over a thin line is no silence.
+        response = await connection.request(api_key, request, timeout_ms=WAIT_MS_MAX + REQUEST_TIMEOUT_MS, of_silence=True)
         if isinstance(response, FetchSnapshotResponse):
             return self._observer.on_fetch_snapshot(voter_id, response)
         assert isinstance(response, FetchResponse)

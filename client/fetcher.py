@@ -232,7 +232,8 @@ class Fetcher:
             self._watch_timer = self._loop.call_later(STALL_S, self._watch)
         timeout_ms = min(options.request_timeout_ms, options.fetch_max_wait_ms + FETCH_GRACE_MS)
         self.counters["fetches"] += 1
-        connection.send(FETCH, body, on_response=partial(self._on_response, lane, asked), timeout_ms=timeout_ms)
+        answer = partial(self._on_response, lane, asked)
+        connection.send(FETCH, body, on_response=answer, timeout_ms=timeout_ms, of_silence=True)
         return True
 
     def _watch(self) -> None:

@@ -85,7 +85,9 @@ class Link:
         if connection is not None and connection is not self._pinged and connection.quiet_s(now) >= QUIET_S:
             self._pinged = connection
             # If this times out on a connection on which nothing came since, the connection gives itself up.
-            connection.send(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), on_response=self._on_pinged, timeout_ms=PING_TIMEOUT_MS)
+            # What is still leaving, behind a slow line, is in front of it: as long as that moves, nobody is gone.
+            ping = ApiVersionsRequest(*SOFTWARE)
+            connection.send(API_VERSIONS, ping, on_response=self._on_pinged, timeout_ms=PING_TIMEOUT_MS, of_silence=True)
 
     def _on_pinged(self, _: Message | Exception) -> None:
         self._pinged = None

@@ -5,6 +5,9 @@ the response, or a `BrokerError` (refused, timed out, connection lost). Writes o
 
 One timer per connection sweeps the deadlines. A request that times out on a connection on which nothing at all came
 since it was sent means that the peer is gone without a word (a half-open connection): the connection is given up.
+
+A short time-out is no judgement on a slow line. A request may ask that its time-out be one *of silence*: it is over when
+for so long nothing has come, and the peer's kernel has acknowledged nothing of what we send.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.sockets import describe_connect_error, tune_socket
+from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 
 log = structlog.get_logger()
 
@@ -31,6 +34,7 @@ OnResponse = Callable[[Message | Exception], None]
 
 _API_VERSION = 0
 _CORRELATION_MASK = 2**31 - 1
+_SMALL_BYTES = 1000
 _STOOD_STILL_S = 0.01
 """A timer that fires so late means that this process did not run."""
 
@@ -43,6 +47,10 @@ class _Pending(msgspec.Struct, eq=False):
     on_response: OnResponse
     sent_at: float
     deadline: float
+    silence_s: float = 0.0
+    """Its deadline moves on with each sign of life, to so long after it; 0: it stays."""
+    acknowledged: int | None = None
+    """More than this, and the peer's kernel has acknowledged something since we looked last. None: nothing is in front."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -151,18 +159,28 @@ class Connection(asyncio.BufferedProtocol):
         *,
         on_response: OnResponse | None,
         timeout_ms: int | None = None,
+        of_silence: bool = False,
     ) -> None:
-        """Send one request; `on_response` None: the server is expected not to answer it."""
+        """Send one request; `on_response` None: the server is expected not to answer it. `of_silence`: the time-out counts
+        from the last sign of life, and the connection's own time-out bounds it."""
         if self.closed:
             if on_response is not None:
                 self._loop.call_soon(on_response, self._network_error("the connection is closed"))
             return
         correlation_id = self._correlation_id = (self._correlation_id + 1) & _CORRELATION_MASK
-        self._out += frames.encode_request(api_key, _API_VERSION, correlation_id, self._client_id, body, records)
+        frame = frames.encode_request(api_key, _API_VERSION, correlation_id, self._client_id, body, records)
+        self._out += frame
         if on_response is not None:
             now = self._loop.time()
             deadline = now + (self._request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-            self._pending[correlation_id] = _Pending(api_key, on_response, now, deadline)
+            pending = _Pending(api_key, on_response, now, deadline)
+            if of_silence:
+                pending.silence_s = deadline - now
+                if self._pending:  # It may stand behind much that is still leaving.
+                    # A small request itself proves nothing: the kernel of a process that stands still takes it, too.
+                    own_bytes = min(sum(map(len, frame)), _SMALL_BYTES)
+                    pending.acknowledged = acknowledged_bytes(self._transport) + own_bytes
+            self._pending[correlation_id] = pending
             if self._sweep is None or deadline < self._next_sweep_at:
                 self._schedule_sweep(deadline)
         if not self._is_flush_scheduled:
@@ -170,7 +188,13 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     async def request(
-        self, api_key: int, body: Message, records: Records | None = None, *, timeout_ms: int | None = None
+        self,
+        api_key: int,
+        body: Message,
+        records: Records | None = None,
+        *,
+        timeout_ms: int | None = None,
+        of_silence: bool = False,
     ) -> Message:
         """Send one request and wait for its response; raises `BrokerError`."""
         future: asyncio.Future[Message] = self._loop.create_future()
@@ -183,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 future.set_result(response)
 
-        self.send(api_key, body, records, on_response=on_response, timeout_ms=timeout_ms)
+        self.send(api_key, body, records, on_response=on_response, timeout_ms=timeout_ms, of_silence=of_silence)
         return await future
 
     def close(self) -> None:
@@ -282,6 +306,18 @@ class Connection(asyncio.BufferedProtocol):
         self._next_sweep_at = at
         self._sweep = self._loop.call_at(at, self._expire)
 
+    def _extend(self, request: _Pending, now: float) -> bool:
+        """Whether a sign of life moved the deadline of a request whose time-out is one of silence."""
+        if not request.silence_s:
+            return False
+        alive_at = self._last_received_at
+        if request.acknowledged is not None:
+            acknowledged = acknowledged_bytes(self._transport)
+            if acknowledged > request.acknowledged:
+                request.acknowledged, alive_at = acknowledged, now
+        request.deadline = min(alive_at + request.silence_s, request.sent_at + self._request_timeout_ms / 1000)
+        return request.deadline > now
+
     def _expire(self) -> None:
         self._sweep = None
         now = self._loop.time()
@@ -289,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
             # We were late ourselves: what came meanwhile lies unread in the socket, and is read in this turn of the loop.
             self._schedule_sweep(now + 0.001)
             return
-        expired = [item for item in self._pending.items() if item[1].deadline <= now]
+        expired = [item for item in self._pending.items() if item[1].deadline <= now and not self._extend(item[1], now)]
         for correlation_id, _ in expired:
             del self._pending[correlation_id]
         if self._pending:

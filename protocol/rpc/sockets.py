@@ -22,6 +22,9 @@ _UNACKNOWLEDGED_MS_MAX = 30_000
 """Bytes that the peer's kernel does not acknowledge, or has no room for, end the connection after this (a pulled cable,
 a stopped process). On Linux this also takes the place of the number of keepalive probes."""
 
+_BYTES_ACKED_AT = 120
+"""In Linux' `struct tcp_info`, since 4.1."""
+
 
 def tune_socket(transport: asyncio.BaseTransport) -> None:
     """No delay for small writes, and a vanished peer is noticed in half a minute. Not every transport has a socket."""
@@ -39,6 +42,18 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
+    """How much of what was sent the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 where nobody can say."""
+    sock: Any = transport.get_extra_info("socket")
+    if sock is None or not hasattr(socket, "TCP_INFO") or sys.platform != "linux":
+        return 0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_AT + 8)
+    except OSError:
+        return 0
+    return int.from_bytes(info[_BYTES_ACKED_AT:], sys.byteorder) if len(info) == _BYTES_ACKED_AT + 8 else 0
 
 
 def pauses_late(transport: asyncio.BaseTransport) -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from random import Random
 
 import pytest
+from slow_pipe import slow_pipe
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.protocol.messages import data
@@ -188,3 +190,22 @@ async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypat
                 await producer.send_and_wait("t", b"a")
             async with asyncio.timeout(SOON_S):
                 assert (await waiting).value == b"a"
+
+
+async def test_a_producer_behind_a_slow_line_delivers_and_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large batch leaves for longer than a broker may owe a sign of life. What is asked behind it comes to the broker
+    after it: silence proves nothing while our own bytes are still leaving."""
+    monkeypatch.setattr("strandline.client.links.QUIET_S", 0.1)
+    monkeypatch.setattr("strandline.client.links.PING_TIMEOUT_MS", 150)
+    monkeypatch.setattr("strandline.client.sender.STALL_S", 0.1)
+    async with ScriptedCluster(brokers=1) as cluster:
+        cluster.create("t")
+        async with slow_pipe(cluster.brokers[1].port, bite_up=50_000) as pipe:
+            cluster.advertised[1] = ("127.0.0.1", pipe.port)
+            options = {"acks": 1, "max_request_size": 10_000_000, "batch_size": 5_000_000}
+            async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
+                async with asyncio.timeout(SOON_S):
+                    await producer.send_and_wait("t", Random(1).randbytes(4_000_000))
+            assert pipe.connections == 1
+            assert len(cluster.produce_requests) == 1
+            assert len(cluster.values("t")) == 1
