@@ -44,6 +44,8 @@ log = structlog.get_logger()
 PROBE_CONNECT_MS = 150
 """A living host's kernel accepts at once, however busy the process is."""
 PROBE_ANSWER_MS = 1000
+LATE_S = 0.02
+"""A timer that fires so late fires after a standstill, of this process or of the whole machine."""
 NAME_GONE_MS = 500
 """A broker that a new active controller never heard of and whose name is gone for so long is not awaited longer."""
 
@@ -85,6 +87,8 @@ class BrokerLiveness:
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0
         """When the timer should fire; firing much later means that this process stood still."""
+        self._was_late = False
+        """The timer fired late, and the brokers were given a moment."""
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     # -- from the server --
@@ -97,6 +101,7 @@ class BrokerLiveness:
 
     def on_inactive(self) -> None:
         self._connections.clear()
+        self._was_late = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -137,8 +142,11 @@ class BrokerLiveness:
             return
         deadline = active.sessions.next_deadline()
         if deadline is not None:
-            self._planned = deadline
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._on_timer)
+            self._arm_at(deadline)
+
+    def _arm_at(self, when: float) -> None:
+        self._planned = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -151,6 +159,12 @@ class BrokerLiveness:
             log.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
             live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
             active.sessions.restart(live, controller.now())
+        elif active is not None and late_s > LATE_S and not self._was_late:
+            # How long the standstill was cannot be told from this. Who was stopped with us tells at once that it is back.
+            self._was_late = True
+            self._arm_at(controller.now() + self._session_timeout_s / 8)
+            return
+        self._was_late = False
         controller.fence_expired()
         self._arm()
 

@@ -204,6 +204,26 @@ async def test_a_controller_that_stood_still_fences_nobody_for_its_own_silence()
     await scene.liveness.stop()
 
 
+@pytest.mark.parametrize("late_s", [0.05, 0.8, 1.4])
+async def test_a_timer_that_fires_late_gives_the_brokers_a_moment(late_s: float) -> None:
+    """The whole cluster was stopped for a little longer than a session, and the timer was due shortly before it went on: how
+    late it is does not say how long the standstill was. The brokers' heartbeats are on their way."""
+    scene = Scene(session_timeout_ms=3000)
+    at = scene.liveness._planned + late_s
+    scene.world.controller.now = lambda: at
+    scene.liveness._on_timer()
+    assert not scene.fenced(1)
+    assert not scene.fenced(2)
+    assert scene.liveness._timer is not None
+    scene.beat(2)
+    at += 0.5
+    scene.liveness._timer.cancel()
+    scene.liveness._on_timer()
+    assert scene.fenced(1), "the moment is granted once: a busy controller must not wait for a dead broker for ever"
+    assert not scene.fenced(2)
+    await scene.liveness.stop()
+
+
 async def test_a_new_active_controller_looks_for_brokers_that_did_not_come_to_it() -> None:
     """A broker that died together with the last controller is noticed without a whole session timeout."""
     scene = Scene(session_timeout_ms=600)
