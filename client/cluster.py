@@ -25,7 +25,13 @@ from strandline.client.metadata import MetadataCache, TopicInfo
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, METADATA, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
-from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataRequest, MetadataResponse, MetadataTopicRequest
+from strandline.protocol.messages.admin import (
+    ApiVersionsRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopicRequest,
+)
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
@@ -33,6 +39,8 @@ log = structlog.get_logger()
 
 HEDGE_AFTER_MS = 250
 """A broker that has not answered a metadata request by then: the next one is asked too."""
+STALE_AFTER_MS = 300
+"""The picture of a broker that knows no controller is believed when for so long nobody had a better one."""
 REFRESH_GAP_MS = (20, 50, 250)
 """Between two refreshes that follow one another: the first few, the first seconds, later."""
 FRESH_S = 1.0
@@ -297,11 +305,14 @@ class Cluster:
         return answer
 
     async def _first_answer(self, api_key: int, body: Message, timeout_ms: float) -> tuple[Link, Message]:
+        """The first answer of a broker that follows a controller. One that is cut off from them answers as readily, with an
+        old picture: its answer counts when nobody has a better one within a moment."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         candidates = self._candidates()
         tried = [link.address for link in candidates]
         attempts: dict[asyncio.Task[Message], Link] = {}
+        stale: tuple[Link, Message] | None = None
         try:
             while candidates or attempts:
                 if candidates:
@@ -309,16 +320,24 @@ class Cluster:
                     attempts[loop.create_task(self._request(link, api_key, body, timeout_ms))] = link
                 left = deadline - loop.time()
                 if left <= 0:
-                    raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
+                    break
                 wait_s = min(left, HEDGE_AFTER_MS / 1000) if candidates else left
                 done, _ = await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     link = attempts.pop(attempt)
-                    if attempt.exception() is None:
+                    if attempt.exception() is not None:
+                        continue
+                    if follows_controller(attempt.result()):
                         return link, attempt.result()
+                    if stale is None:
+                        stale, deadline = (link, attempt.result()), min(deadline, loop.time() + STALE_AFTER_MS / 1000)
         finally:
             for attempt in attempts:
                 attempt.cancel()
+        if stale is not None:
+            return stale
+        if attempts:
+            raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
         raise NoBrokersAvailable(self._describe(tried), api=api_name(api_key))
 
     def _candidates(self) -> list[Link]:
@@ -340,3 +359,8 @@ class Cluster:
             advertised = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in self.cache.brokers.values())
             text += f" (they had advertised the brokers {advertised})"
         return text
+
+
+def follows_controller(answer: Message) -> bool:
+    """False: whoever answered knows no controller at present, so what it says of the cluster may have changed since."""
+    return not isinstance(answer, (MetadataResponse, DescribeClusterResponse)) or answer.controller_id >= 0

@@ -133,6 +133,8 @@ class ScriptedBroker:
         """Takes requests and never answers, but for the handshake: a broker that is stuck behind its protocol."""
         self.mute = False
         """Connections are accepted, and nothing at all is answered: a process that stands still, a host that is cut off."""
+        self.controller_id = 101
+        """-1: it knows none, as one that is cut off from them; what it says of the cluster may be old."""
         self.held: list[ServerRequest] = []
         self.handshakes = 0
         self.server: Server | None = None
@@ -214,7 +216,7 @@ class ScriptedBroker:
         names = list(cluster.topics) if body.topics is None else [topic.name or "" for topic in body.topics]
         live = [broker for broker in cluster.brokers.values() if broker.port]
         brokers = [admin.MetadataBroker(b.broker_id, *cluster.advertised.get(b.broker_id, ("127.0.0.1", b.port))) for b in live]
-        request.reply(admin.MetadataResponse(brokers, "scripted", 101, [self._topic(name) for name in names]))
+        request.reply(admin.MetadataResponse(brokers, "scripted", self.controller_id, [self._topic(name) for name in names]))
 
     def _topic(self, name: str) -> admin.MetadataTopic:
         topic_id = self.cluster.topics.get(name)
@@ -256,7 +258,7 @@ class ScriptedBroker:
 
     def describe_cluster(self, request: ServerRequest) -> None:
         brokers = [admin.DescribeClusterBroker(b.broker_id, "127.0.0.1", b.port) for b in self.cluster.brokers.values()]
-        request.reply(admin.DescribeClusterResponse(0, None, "scripted", 101, brokers))
+        request.reply(admin.DescribeClusterResponse(0, None, "scripted", self.controller_id, brokers))
 
     # -- produce ------------------------------------------------------------------------------------------------------
 

@@ -194,3 +194,27 @@ async def test_an_admin_call_ends_at_its_timeout() -> None:
                 await admin.describe_cluster(timeout_ms=200)
             with pytest.raises(UsageError):
                 await admin.describe_configs("planet", "x")
+
+
+# -- brokers that are cut off ------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_without_a_controller_is_believed_only_when_nobody_knows_better() -> None:
+    """A broker that is cut off from its cluster, but not from us, answers at once, with an old picture."""
+    async with ScriptedCluster() as cluster:
+        for cut_off in cluster.brokers.values():
+            cut_off.controller_id = -1
+            async with Admin(bootstrap_servers=f"127.0.0.1:{cut_off.port},{cluster.bootstrap}") as admin:
+                for _ in range(4):  # every broker has its turn to be asked first
+                    assert (await admin.describe_cluster()).controller_id == 101
+            cut_off.controller_id = 101
+
+
+async def test_without_any_controller_the_first_answer_is_taken_although_a_broker_is_silent() -> None:
+    """All controllers may be down for a while: the data path goes on, and so does everything that only reads."""
+    async with ScriptedCluster() as cluster:
+        for broker in cluster.brokers.values():
+            broker.controller_id = -1
+        cluster.brokers[2].mute = True
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            assert (await admin.describe_cluster(timeout_ms=5_000)).controller_id == -1
