@@ -50,6 +50,11 @@ RESERVED_ENVIRONMENT = frozenset(
     }
 )
 """Variables of ours that are not configuration keys of a node."""
+FAILED = 1
+"""The exit code of what the world did, before or after the start: a taken port, another's data directory, a disk. Another
+try may find it otherwise."""
+WRONG_USAGE = 2
+"""The exit code of what whoever wrote the configuration has to change: the same words would be refused again."""
 
 
 class Server(Protocol):
@@ -257,20 +262,26 @@ def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_p
     """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
     _prepare_to_be_process_one()
     logs.configure(node=role, environment=os.environ)
-    name = role
     try:
         logs.check_environment(os.environ)
-        mapping = read_config(role, config, os.environ, settings)
-        name, server = make_server(role, mapping)
-        logs.configure(node=name, environment=os.environ)
+        name, server = make_server(role, read_config(role, config, os.environ, settings))
+    except UsageError as e:
+        complain(role, sentence(e), started=False)
+        return WRONG_USAGE
+    logs.configure(node=name, environment=os.environ)
+    try:
         with bind(server.config["http.listener"]) or nullcontext() as http_listener:
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 failure = runner.run(serve(name, role, server, http_listener, stop_with_parent=stop_with_parent))
     except (StrandlineError, OSError) as e:
-        return complain(name, sentence(e), started=False)
-    return 0 if failure is None else complain(name, sentence(failure), started=True)
+        complain(name, sentence(e), started=False)
+        return FAILED
+    if failure is None:
+        return 0
+    complain(name, sentence(failure), started=True)
+    return FAILED
 
 
 def _prepare_to_be_process_one() -> None:
@@ -289,7 +300,7 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-def complain(name: str, text: str, *, started: bool) -> int:
+def complain(name: str, text: str, *, started: bool) -> None:
     """The last words of a node: for a person a sentence, for a log collector a line like all others."""
     log = logs.structlog.get_logger()
     if not logs.is_json(os.environ):
@@ -298,7 +309,6 @@ def complain(name: str, text: str, *, started: bool) -> int:
         log.error("node.failed", reason=text)
     else:
         log.error("node.refused", reason=text)
-    return 1
 
 
 USAGE = "usage: python -m strandline.node broker|controller [--config FILE] [--set KEY=VALUE]... [--stop-with-parent]"
@@ -333,7 +343,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parse(words[1:])
     if not words or words[0] not in ROLES or arguments is None:
         print(USAGE, file=sys.stderr)
-        return 2
+        return WRONG_USAGE
     return run(words[0], *arguments)
 
 

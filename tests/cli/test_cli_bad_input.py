@@ -96,7 +96,7 @@ def test_a_data_directory_that_cannot_be_made_stops_the_broker(tmp_path: Path) -
 )
 def test_a_wrong_config_value_is_named_with_the_rule(setting: str, words: list[str], tmp_path: Path) -> None:
     outcome = run("broker", *broker_settings(tmp_path / "data"), "--set", setting)
-    assert outcome.code == 1
+    assert outcome.code == 2
     sentence = one_sentence(outcome)
     assert all(word in sentence for word in words), sentence
 
@@ -123,7 +123,7 @@ def test_a_wrong_environment_value_is_named_with_its_variable(variable: str, val
     """Whoever runs containers sets nothing else, and looks for the variable's name."""
     settings = {"LOG_DIRS": "/nowhere/data", "NODE_ID": "1", "CONTROLLER_QUORUM_VOTERS": "101@127.0.0.1:1", variable: value}
     outcome = run("broker", env={f"STRANDLINE_{name}": text for name, text in settings.items()})
-    assert outcome.code == 1
+    assert outcome.code == 2
     sentence = one_sentence(outcome)
     assert all(word in sentence for word in words), sentence
 
@@ -131,7 +131,7 @@ def test_a_wrong_environment_value_is_named_with_its_variable(variable: str, val
 def test_a_missing_required_key_is_named() -> None:
     for given, missing in (((), "node.id"), (("--set", "node.id=1"), "log.dirs")):
         outcome = run("broker", *given)
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert f"config {missing} is required" in one_sentence(outcome)
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_setting_of_up_is_refused_before_anything_starts() -> None:
 def test_an_unknown_environment_variable_is_named(tmp_path: Path) -> None:
     """A typing error in a container's environment would otherwise be a default that nobody wanted."""
     outcome = run("broker", *broker_settings(tmp_path / "data"), env={"STRANDLINE_NODE_IDD": "7"})
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "STRANDLINE_NODE_IDD" in one_sentence(outcome)
     assert "did you mean 'STRANDLINE_NODE_ID'" in outcome.err
 
@@ -157,13 +157,13 @@ def test_a_wrong_config_file_is_named(content: str, words: str, tmp_path: Path) 
     file = tmp_path / "broker.toml"
     file.write_text(content)
     outcome = run("broker", "--config", str(file))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert words in one_sentence(outcome)
 
 
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     outcome = run("broker", "--config", str(tmp_path / "nothing.toml"))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert f"cannot read {tmp_path / 'nothing.toml'}" in one_sentence(outcome)
 
 

@@ -5,6 +5,7 @@ There is no running systemd here: `systemd-analyze` reads the files and needs no
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from configparser import RawConfigParser
@@ -118,13 +119,30 @@ def test_a_broker_has_time_to_hand_its_leaders_over() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_wrong_usage_is_not_tried_again(role: str) -> None:
-    """What the program itself ends with when it is called wrongly is what the unit does not restart."""
-    done = subprocess.run(
-        [sys.executable, "-m", "strandline.node", role, "--nonsense"], capture_output=True, timeout=30, check=False
-    )
+@pytest.mark.parametrize("words", [("--nonsense",), ("--set", "node.id=one")], ids=["called-wrongly", "configured-wrongly"])
+def test_wrong_usage_is_not_tried_again(role: str, words: tuple[str, ...]) -> None:
+    """What the program ends with when it was told something wrong is what the unit does not restart."""
+    done = subprocess.run([sys.executable, "-m", "strandline.node", role, *words], capture_output=True, timeout=30, check=False)
     assert str(done.returncode) in values(role, "Service", "RestartPreventExitStatus")[0].split()
     assert values(role, "Service", "Restart") == ["on-failure"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_may_be_otherwise_a_moment_later_is_tried_again(role: str, tmp_path: Path) -> None:
+    """The port of a node that is not quite gone yet is still taken when the next one starts."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = {
+            "node.id": "1",
+            "log.dirs": str(tmp_path / "data"),
+            "controller.quorum.voters": "1@127.0.0.1:9" if role == "controller" else "101@127.0.0.1:9",
+            "http.listener": f"127.0.0.1:{taken.getsockname()[1]}",
+        }
+        settings = [word for key, value in words.items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "strandline.node", role, *settings]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert "address already in use" in done.stderr
+    assert done.returncode == 1
+    assert "1" not in values(role, "Service", "RestartPreventExitStatus")[0].split()
 
 
 def test_brokers_stop_before_the_controllers_of_their_machine() -> None:

@@ -79,7 +79,7 @@ def test_a_taken_http_port_ends_the_start_with_one_sentence(tmp_path: Path, log_
 def test_a_wrong_setting_of_the_log_is_refused_in_one_sentence(tmp_path: Path, name: str, value: str, choices: str) -> None:
     process = start_broker(tmp_path, "", **{name: value})
     _, said = process.communicate(timeout=20)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert json.loads(said)["reason"] == f"{name}: {value!r} is not allowed: must be one of {choices}"
 
 
