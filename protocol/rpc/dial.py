@@ -4,8 +4,8 @@ On one machine a dead process refuses at once. In a network a dead host is silen
 its name. Rules:
 
 - A name is resolved anew for each connection: a container that comes back may have another address.
-- One look-up per name is under way at a time, and whoever asks meanwhile shares it. A look-up that hangs occupies one of
-  the few threads that resolve names, and cannot be called back; a second one would only take another thread.
+- One look-up per name is under way at a time, and whoever asks meanwhile shares it. A look-up that hangs occupies a thread
+  (`resolver.py`), and cannot be called back; a second one would only take another thread. An address is not looked up.
 - Every address of a name is tried. The next one gets its turn when the one before failed, or was silent for a moment
   (as in RFC 8305); the first that answers wins.
 """
@@ -15,8 +15,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+from strandline.protocol.rpc.resolver import look_up
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -52,6 +55,8 @@ def says_nobody_there(error: BaseException | None) -> bool:
 
 async def resolve(host: str) -> list[str]:
     """The host's addresses, each once, in the system's order."""
+    if _is_address(host):
+        return [host]
     loop = asyncio.get_running_loop()
     lookups = _lookups.setdefault(loop, {})
     lookup = lookups.get(host)
@@ -67,8 +72,15 @@ def is_looking_up(host: str) -> bool:
 
 
 async def _look_up(host: str) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in found))
+    return await look_up(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _on_looked_up(lookups: _Lookups, host: str, done: asyncio.Task[list[str]]) -> None:

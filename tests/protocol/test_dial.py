@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -123,6 +124,53 @@ async def test_a_look_up_that_hangs_is_shared_and_outlives_whoever_gave_up(monke
         assert asked == ["slow"]
         assert await resolve("slow") == ["127.0.0.1"]
         assert len(asked) == 2, "an answer is not kept: the host may have another address next time"
+    finally:
+        answer.set()
+
+
+async def test_names_that_hang_hold_up_no_other_name_and_no_work_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that went down takes a broker and a controller with it, and the resolver that knew them is silent. uvloop has
+    two threads for names, asyncio shares a handful with the reading of disks: whoever lives must not queue there."""
+    answer = threading.Event()
+
+    def slow_when_dead(host: str) -> list[str]:
+        if host.startswith("dead"):
+            answer.wait(20)
+        return ["127.0.0.1"]
+
+    resolves(monkeypatch, slow_when_dead)
+    hanging = [asyncio.ensure_future(resolve(f"dead-{i}")) for i in range(40)]
+    try:
+        async with asyncio.timeout(5):
+            assert await resolve("living") == ["127.0.0.1"]
+            assert await resolve("127.0.0.3") == ["127.0.0.3"]
+            await asyncio.to_thread(lambda: None)
+    finally:
+        answer.set()
+        await asyncio.gather(*hanging)
+
+
+def test_a_process_that_ends_does_not_wait_for_a_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is told to stop while its network is gone has ten seconds in a container, and a look-up takes as long."""
+    answer, asked = threading.Event(), threading.Event()
+
+    def slow(host: str) -> list[str]:
+        asked.set()
+        answer.wait(20)
+        return ["127.0.0.1"]
+
+    resolves(monkeypatch, slow)
+
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(resolve("slow"))
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+
+    began_at = monotonic()
+    try:
+        asyncio.run(scenario())
+        assert monotonic() - began_at < 10
     finally:
         answer.set()
 
