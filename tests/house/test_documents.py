@@ -1,0 +1,148 @@
+"""What the documents point at is there: links and anchors, files that are named, commands with their options.
+
+A newcomer tries what a page says, once. A test tries it with every change.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from strandline.cli.root import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part == "build" for part in page.relative_to(ROOT).parts)
+)
+ROOMS_AS_PAGES_NAME_THEM = (".", "strandline")
+"""`broker/fetch.py` lies at the root, `observe/http.py` below `strandline/`."""
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_FILE = re.compile(r"`([\w.-]+/(?:[\w.-]+/)*(?:[\w-]+\.(?:py|toml|md|yml|json)|[\w.-]+/))`")
+"""With a folder before it: `fetch.py` or `raft/` alone is named beside its room."""
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+END_OF_COMMAND = {"|", ";", "&", "&&", "||", ">", "<", "2>", ">&2", "#"}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+def anchors(markdown: str) -> set[str]:
+    """Of its headings, as GitHub makes them: lower case, blanks as dashes, other signs away."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", markdown), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: str, markdown: str) -> list[str]:
+    broken = []
+    for link in LINK.findall(FENCE.sub("", markdown)):
+        if re.match(r"[a-z]+:", link):
+            continue  # Somebody else's page.
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text() if path else markdown)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    assert broken_links(page, text_of(page)) == []
+
+
+def test_a_broken_link_would_be_found() -> None:
+    page = "# One, two\n[a](README.md) [b](nowhere.md) [c](#one-two) [d](#three) [e](https://example.net/x)\n"
+    assert broken_links("README.md", page) == ["nowhere.md", "#three"]
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def missing_files(page: str, markdown: str) -> list[str]:
+    """Files and folders in backticks, as seen from the root, from `strandline/` or from the page."""
+    places = [ROOT / place for place in ROOMS_AS_PAGES_NAME_THEM] + [(ROOT / page).parent]
+    named = NAMED_FILE.findall(FENCE.sub("", markdown))
+    return [name for name in named if not any((place / name).exists() for place in places)]
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "CHANGELOG.md", "docs/failover.md"])
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    assert missing_files(page, text_of(page)) == []
+
+
+def test_a_file_that_is_not_there_would_be_found() -> None:
+    page = "`broker/fetch.py` `observe/http.py` `broker/gone.py` `gone/away/` `raft/`"
+    assert missing_files("README.md", page) == ["broker/gone.py", "gone/away/"]
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+CALL = re.compile(r"""
+    ^ (?: [ ]{4} | \$[ ] | >[ ] )                                  # code: indented, or at a prompt
+    (?: .*? [|;&] [ ]* | until[ ] )? (?: [A-Z_]+=\S+ [ ] )*        # behind a pipe, with an environment,
+    (?: docker[ ]exec[ ].*? (?=strandline) )?                      # in a container
+    (?: strandline | docker-compose[ ]run[ ]--rm[ ]client ) [ ] ( [a-z] .* ) $
+""", re.VERBOSE)  # fmt: skip
+
+
+def commands_in(markdown: str) -> Iterator[str]:
+    """What lines of code, and words in backticks, say to our command line."""
+    for line in markdown.splitlines():
+        call = CALL.match(line)
+        if call is not None:
+            yield call[1]
+    yield from re.findall(r"`strandline ([a-z][^`]*)`", FENCE.sub("", markdown))
+
+
+def words_of(command: str) -> list[str]:
+    """Up to the first sign that is the shell's."""
+    words: list[str] = []
+    for word in shlex.split(command.replace(";", " ; "), comments=True):
+        if word in END_OF_COMMAND or word == "...":
+            break
+        words.append(word)
+    return words
+
+
+def check(command: str) -> None:
+    """Find the command and let it read its options, as a call would; nothing is run."""
+    words, group = words_of(command), get_command(app)
+    context = group.make_context("strandline", [], resilient_parsing=True)
+    found: Any = group
+    while words and hasattr(found, "get_command"):
+        found = found.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        words = words[1:]
+    known = {option for parameter in found.params for option in parameter.opts} | {"--help"}
+    options = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert options <= known, f"there is no {', '.join(sorted(options - known))}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_a_page_shows_exists_with_its_options(page: str) -> None:
+    for command in commands_in(text_of(page)):
+        try:
+            check(command)
+        except AssertionError as e:
+            pytest.fail(f"strandline {command}: {e}")
+
+
+def test_pages_have_commands_and_a_wrong_one_would_be_found() -> None:
+    assert len([command for page in PAGES for command in commands_in(text_of(page))]) > 50
+    check("topic describe orders --under-replicated | head")
+    for wrong in ("topic explode orders", "explode", "topic describe --over-replicated"):
+        with pytest.raises(AssertionError, match="there is no"):
+            check(wrong)
