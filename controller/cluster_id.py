@@ -79,8 +79,9 @@ class Agreed(NamedTuple):
     """The voter that has it already; None: it was made here, and nobody else has heard of it."""
 
 
-async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random) -> Agreed:
-    """The cluster's id, which the caller makes durable before it tells it to anyone. Waits for as long as it takes."""
+async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random, timeout_ms: int) -> Agreed:
+    """The cluster's id, which the caller makes durable before it tells it to anyone. Waits for as long as it takes, but
+    raises UsageError when after `timeout_ms` the name of a voter still leads nowhere: that is a wrong address, as a rule."""
     agreement = Agreement(node_id, [voter.id for voter in voters])
 
     def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
@@ -91,7 +92,9 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
     roll_call = RollCall(
         others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer, ask_all=True
     )
-    await roll_call.run(lambda: agreement.is_decided)
+    while not await roll_call.run(lambda: agreement.is_decided, timeout_ms):
+        if roll_call.nowhere:
+            raise UsageError(f"the controllers could not agree on a cluster id in {timeout_ms / 1000:g} s: {roll_call.reasons}")
     return Agreed(*agreement.adopted) if agreement.adopted is not None else Agreed(uuid_to_text(new_uuid(random)), None)
 
 

@@ -21,6 +21,14 @@ KEYS: tuple[ConfigKey, ...] = (
         check=without_blanks,
     ),
     ConfigKey(
+        "cluster.id.agreement.timeout.ms",
+        "int",
+        60_000,
+        "ms",
+        "a controller without a cluster id gives up when after this time the name of another controller still leads nowhere",
+        min=1,
+    ),
+    ConfigKey(
         "listeners",
         "list",
         None,

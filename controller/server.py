@@ -118,7 +118,9 @@ class ControllerServer:
     async def _agree(self) -> Agreed:
         """The only time at which a controller listens before it can say which cluster it is of."""
         await self._listen()
-        return await agree_on_cluster_id(self.config.node_id, self.config.voters, self._doors.random)
+        config = self.config
+        timeout_ms = config["cluster.id.agreement.timeout.ms"]
+        return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms)
 
     async def stop(self) -> None:
         """Hand over first, so that another controller is active before this one is gone."""

@@ -21,6 +21,7 @@ from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, PeerError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.dial import says_no_such_name
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ OnAnswer = Callable[[int, ApiVersionsResponse], str | None]
 
 
 class RollCall:
-    """One round of asking; `run` it once."""
+    """One round of asking. `run` goes on where an earlier one, whose time was over, had left off."""
 
     def __init__(
         self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer, ask_all: bool = False
@@ -56,6 +57,8 @@ class RollCall:
         """`ask_all`: it is not over before every peer was asked once, and has answered or not."""
         self.awaited: dict[int, str] = {peer.id: f"{peer.host}:{peer.port} has not been asked yet" for peer in peers}
         """Why a peer's answer is still missing, by peer."""
+        self.nowhere: set[int] = set()
+        """Peers whose names led nowhere when they were asked last."""
         self._peers = list(peers)
         self._client_id = client_id
         self._role = role
@@ -105,8 +108,10 @@ class RollCall:
         try:
             answer = await ask_who(peer, self._client_id)
         except (BrokerError, PeerError) as e:
+            (self.nowhere.add if says_no_such_name(e.__cause__) else self.nowhere.discard)(peer.id)
             self.awaited[peer.id] = (e.message or str(e)) if isinstance(e, BrokerError) else f"{peer.host}:{peer.port}: {e}"
             return
+        self.nowhere.discard(peer.id)
         problem = f"it is {_who(answer)}" if (answer.role, answer.node_id) != (self._role, peer.id) else None
         problem = problem or self._on_answer(peer.id, answer)
         if problem is None:

@@ -357,6 +357,21 @@ def test_a_broker_that_cannot_resolve_its_controllers_ends_after_its_time(data: 
     assert {path: content for path, content in picture(folder).items() if path != ".lock"} == before
 
 
+def test_a_new_controller_that_cannot_resolve_another_ends_after_its_time(tmp_path: Path) -> None:
+    """At the very first start there is nothing that it could do without the others, and a name that leads nowhere is a
+    mistake in the configuration, as a rule. One that has a cluster waits for as long as it takes (below)."""
+    port, folder = free_port_range(1), tmp_path / "fresh"
+    voters = f"101@127.0.0.1:{port},102@nowhere.invalid:9093,103@127.0.0.1:{free_port_range(1)}"
+    outcome = run(
+        "controller", *settings("controller", folder, controller_quorum_voters=voters, cluster_id_agreement_timeout_ms=1500)
+    )
+    assert outcome.code == 1
+    *_, last = map(json.loads, outcome.err.strip().splitlines())
+    assert last["event"] == "node.refused"
+    assert "could not agree on a cluster id in 1.5 s: cannot resolve nowhere.invalid:9093" in last["reason"]
+    assert not (folder / "meta.properties").exists()
+
+
 @pytest.mark.parametrize("worn_out", [False, True], ids=["fresh", "worn"])
 def test_a_controller_waits_for_peers_that_cannot_be_resolved(data: Data, tmp_path: Path, worn_out: bool) -> None:
     """It is up and can be stopped in order; who is awaited is one line, not one an attempt."""
