@@ -217,6 +217,8 @@ class Controller:
         """Called when everything before this epoch is committed and was delivered."""
         self.leader_id = self.node_id
         self.active = ActiveState(epoch, self.image, self._session_timeout_s)
+        # A connection that broke while another was active has told nothing of its broker.
+        self.measures.silent_since.clear()
         # Nobody knows since when they are silent: each gets a whole session. The fenced ones wait for their heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())

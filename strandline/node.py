@@ -188,7 +188,7 @@ async def serve(
     lag = LoopLag(loop, Histogram())
     health = Health(name, role, server, lag)
     asked.add_done_callback(lambda done: health.on_stopping(done.result()))
-    http = None if http_listener is None else HttpPort(http_listener, health, server, lag.histogram)
+    http = None if http_listener is None else HttpPort(http_listener, health, server, lag)
     if http is not None:
         http.start()
     lag.start()

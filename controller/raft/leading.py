@@ -50,8 +50,7 @@ class Leading(NodeBase):
             voters={voter_id: ReplicaProgress() for voter_id in others},
             begin_epoch_at=dict.fromkeys(others, now),
         )
-        if others:
-            role.check_quorum_at = now + self.config.check_quorum_timeout_ms / 1000
+        role.check_quorum_at = now + self.config.check_quorum_timeout_ms / 1000
         granted = sorted(self.role.poll.granted)  # type: ignore[union-attr]
         self._become(role)
         record = LeaderChange(self.node_id, self.voter_ids, tuple(granted))
@@ -95,8 +94,8 @@ class Leading(NodeBase):
         """Whether a majority, ourselves included, has fetched within the check-quorum timeout; sets when to look next."""
         timeout = self.config.check_quorum_timeout_ms / 1000
         heard_at = sorted((max(progress.fetched_at, role.began_at) for progress in role.voters.values()), reverse=True)
-        needed = len(self.voter_ids) // 2
-        role.check_quorum_at = heard_at[needed - 1] + timeout
+        needed = len(self.voter_ids) // 2  # of the others; none when we are the only voter
+        role.check_quorum_at = timeout + (heard_at[needed - 1] if needed else now)
         for replica_id in [i for i, p in role.observers.items() if now - p.fetched_at > OBSERVER_FORGOTTEN_AFTER_S]:
             del role.observers[replica_id]
         return now < role.check_quorum_at

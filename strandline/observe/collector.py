@@ -1,6 +1,6 @@
 """A node's metrics for prometheus_client: one registry per node, filled when somebody asks.
 
-The readings (`broker.py`, `controller.py`, `common.py`) look at the state of a server as it is at that moment and yield
+The readings (`broker.py`, `controller.py`, `reading.py`) look at the state of a server as it is at that moment and yield
 values under the names of the catalogue; here they become families, all of a name together. Nothing is kept between two
 scrapes. A part of the readings that fails is left out, counted and told: the other metrics are wanted all the more then.
 
@@ -34,6 +34,7 @@ from prometheus_client.samples import Sample
 from strandline.observe.broker import broker_readings
 from strandline.observe.catalog import ROWS, Row
 from strandline.observe.controller import controller_readings
+from strandline.observe.loop_lag import LoopLag
 from strandline.observe.reading import Reading, Total
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.measures import Histogram
@@ -44,7 +45,7 @@ _VERSION = version("strandline")
 """Looked up at the import, which is not on the loop."""
 
 
-def make_registry(role: str, server: Any, *, loop_lag: Histogram | None = None) -> CollectorRegistry:
+def make_registry(role: str, server: Any, *, loop_lag: LoopLag | None = None) -> CollectorRegistry:
     """The registry of one node. `server` is its BrokerServer or ControllerServer, started or not."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(role, server, loop_lag))
@@ -67,7 +68,7 @@ class _Snapshot(CollectorRegistry):
 
 
 class NodeCollector(Collector):
-    def __init__(self, role: str, server: Any, loop_lag: Histogram | None = None) -> None:
+    def __init__(self, role: str, server: Any, loop_lag: LoopLag | None = None) -> None:
         self._role = role
         self._server = server
         self._loop_lag = loop_lag
@@ -106,7 +107,8 @@ class NodeCollector(Collector):
         yield Reading("strandline_build_info", 1, (_VERSION, python, self._role, str(self._server.config.node_id)))
         yield Reading("strandline_scrape_errors_total", self._errors)
         if self._loop_lag is not None:
-            yield Reading("strandline_event_loop_lag_seconds", self._loop_lag)
+            yield Reading("strandline_event_loop_lag_seconds", self._loop_lag.histogram)
+            yield Reading("strandline_event_loop_lag_max_seconds", self._loop_lag.recent_max_s)
 
 
 _FAMILIES: dict[str, Any] = {

@@ -110,7 +110,7 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(prefix + "log_end_offset", node.log.end_offset)
     yield Reading(prefix + "log_end_epoch", node.log.last_epoch)
     yield Reading(prefix + "number_of_voters", len(node.voter_ids))
-    yield from _replicas(found)
+    yield from _replicas(found, server.controller.image)
     yield Reading("strandline_raft_commit_lag", node.log.end_offset - node.high_watermark)
     yield Reading("strandline_raft_leader_changes_total", measures.leader_changes)
     yield Reading("strandline_raft_candidacies_total", node.candidacies)
@@ -118,12 +118,14 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
     yield Reading("strandline_raft_leaderless_seconds", measures.leaderless)
 
 
-def _replicas(quorum: Quorum) -> Iterator[Reading]:
-    """The other voters and the observers: the leader alone knows of them."""
+def _replicas(quorum: Quorum, image: MetadataImage) -> Iterator[Reading]:
+    """The other voters and the observers: the leader alone knows of them. Whoever fetches is an observer, under any number;
+    only a registered broker's is worth a series."""
     role = quorum.node.role
     if isinstance(role, Leader):
         yield Reading("kafka_server_raft_metrics_number_of_observers", len(role.observers))
-        progress: dict[int, ReplicaProgress] = {**role.voters, **role.observers}
+        brokers = {broker_id: known for broker_id, known in role.observers.items() if broker_id in image.brokers}
+        progress: dict[int, ReplicaProgress] = {**role.voters, **brokers}
         for replica_id, replica in progress.items():
             lag = quorum.node.log.end_offset - max(0, replica.end_offset)
             yield Reading("strandline_raft_replica_lag", lag, (str(replica_id),))

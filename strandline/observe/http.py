@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from strandline.observe.health import Health
+    from strandline.observe.loop_lag import LoopLag
     from strandline.observe.pages import HttpServer
-    from strandline.protocol.measures import Histogram
 
     MakeRegistry = Callable[..., CollectorRegistry]
 
@@ -67,7 +67,7 @@ def _cannot_listen(listener: str, error: OSError) -> UsageError:
 class HttpPort:
     """Owns the socket from `start` to `stop`."""
 
-    def __init__(self, listener: socket.socket, health: Health, server: Any, loop_lag: Histogram) -> None:
+    def __init__(self, listener: socket.socket, health: Health, server: Any, loop_lag: LoopLag) -> None:
         self._socket = listener
         self._health = health
         self._server = server

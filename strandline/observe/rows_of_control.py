@@ -102,7 +102,7 @@ QUORUM = Section(
         Row(
             "strandline_raft_replica_lag",
             "gauge",
-            "Entries that another voter or observer lacks, as the leader knows it; the leader alone does.",
+            "Entries that another voter or a registered broker lacks, as the leader knows it; the leader alone does.",
             CONTROLLER,
             ("replica",),
         ),

@@ -167,6 +167,13 @@ NODE = Section(
             BOTH,
         ),
         Row(
+            "strandline_event_loop_lag_max_seconds",
+            "gauge",
+            "The largest lag of the last second, as `/health/ready` tells it; one that fell between two scrapes is in the "
+            "histogram alone.",
+            BOTH,
+        ),
+        Row(
             "strandline_loss_possible_total",
             "counter",
             "What may have cost acknowledged records: unclean_election, corrupt_range, offline_log_dir, truncated_below_hw.",

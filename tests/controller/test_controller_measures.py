@@ -34,6 +34,18 @@ def test_a_connection_that_broke_and_came_back_does_not_count_for_a_later_failov
     assert measures.failover.sum == 0
 
 
+def test_a_connection_that_broke_while_another_was_active_does_not_count_for_a_later_failover() -> None:
+    """A broker turns to the new controller and drops the connection to the old one. When that one is active again, hours
+    later, and the broker dies with the other, its silence has only begun."""
+    world = World(brokers=2)
+    world.controller.on_resign(1)
+    world.controller.measures.on_connection_lost(1, world.now)
+    world.now += 3600
+    world.controller.on_leader(1)
+    world.kill_broker(1)
+    assert (world.controller.measures.failover.count, world.controller.measures.failover.sum) == (1, 0)
+
+
 def test_a_session_that_times_out_is_counted_as_such() -> None:
     world = World(brokers=2)
     world.now += 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from strandline.observe.catalog import ROWS
 from strandline.observe.collector import make_registry
+from strandline.observe.loop_lag import LoopLag
 from strandline.protocol.measures import Histogram
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -63,7 +65,8 @@ class Watch:
         server = self.cluster.brokers.get(node) or self.cluster.controllers[node]
         known = self._registries.get(node)
         if known is None or known[0] is not server:
-            known = self._registries[node] = server, make_registry(role_of(node), server, loop_lag=Histogram())
+            lag = LoopLag(asyncio.get_running_loop(), Histogram())
+            known = self._registries[node] = server, make_registry(role_of(node), server, loop_lag=lag)
         return Scrape(known[1], accept)
 
     def brokers(self) -> Iterator[Scrape]:

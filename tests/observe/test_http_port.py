@@ -37,7 +37,7 @@ class Node:
         assert listener is not None
         lag = LoopLag(asyncio.get_running_loop(), Histogram())
         self.health = Health(self.name, role, self.server, lag)
-        self.http = HttpPort(listener, self.health, self.server, lag.histogram)
+        self.http = HttpPort(listener, self.health, self.server, lag)
         self.http.start()
         self.port = int(self.http.address.rpartition(":")[2])
 

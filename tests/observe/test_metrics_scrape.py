@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,19 @@ from metrics_world import (
     role_of,
     traffic,
 )
+from raft_bench import fetch_request
 
 from strandline.broker.server import BrokerServer
 from strandline.controller.server import ControllerServer
 from strandline.observe.catalog import ROWS
 from strandline.observe.collector import make_registry
+from strandline.observe.loop_lag import LoopLag
 from strandline.protocol import apis
 from strandline.protocol.doors import real_doors
+from strandline.protocol.measures import Histogram
 from strandline.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicState, MetadataTopic
 from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.rpc.connection import Connection
 from strandline.storage.files import DiskError, RealFiles
 
 RECORDS = 10
@@ -184,6 +190,53 @@ async def test_the_sum_over_all_topics_keeps_what_a_deleted_topic_had() -> None:
         assert scrape.value(traffic("bytesin")) == size
         assert scrape.sum(traffic("bytesin"), topic="orders") == 0
         assert scrape.sum("kafka_log_log_logendoffset") == 0
+
+
+async def test_a_topic_that_is_deleted_while_it_lacks_a_replica_takes_its_series_along() -> None:
+    """A gauge that stayed would keep an alert firing that nobody can mend. What comes anew under the name begins at 0."""
+    async with Cluster(brokers=3, broker_session_timeout_ms=2000) as cluster:
+        topic, _ = await load(cluster, min_insync_replicas="3")
+        watch = Watch(cluster)
+        await cluster.kill(3)
+        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == watch.sum(UNDER_MIN_ISR) == 1, what="a replica is missing")
+        await cluster.ask(1, apis.DELETE_TOPICS, DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)]))
+        await wait_until(lambda: not any(b.replicas.partitions for b in cluster.brokers.values()), what="the topic is gone")
+        for scrape in watch.brokers():
+            assert [s for s in scrape.samples if s.labels.get("topic") == "orders"] == []
+            assert scrape.value(UNDER_REPLICATED) == scrape.value(UNDER_MIN_ISR) == scrape.value(MAX_LAG, clientId="Replica") == 0
+        assert watch.active.value(OFFLINE) == watch.active.value("kafka_controller_kafkacontroller_globalpartitioncount") == 0
+        await cluster.create_topic("orders", replicas=[[1]])
+        scrape = watch.node(1)
+        assert scrape.value(traffic("messagesin"), topic="orders") == 0
+        assert scrape.value("kafka_cluster_partition_underreplicated", topic="orders", partition="0") == 0
+
+
+async def test_a_stranger_who_fetches_the_metadata_gets_no_series() -> None:
+    """Whoever reaches the port may fetch under any number, and each time under another one."""
+    async with Cluster(brokers=2) as cluster:
+        watch = Watch(cluster)
+        quorum, lag = cluster.controllers[101].quorum, "strandline_raft_replica_lag"
+        connection = await Connection.connect("127.0.0.1", cluster.controllers[101].port, client_id="stranger")
+        for stranger in range(900, 1000):
+            request = fetch_request(stranger, quorum.epoch, 0, 0, cluster_id=None, wait_ms=0)
+            await connection.request(apis.FETCH, request, timeout_ms=10_000)
+        connection.close()
+        replicas = {sample.labels["replica"] for sample in watch.active.samples if sample.name == lag}
+        assert replicas == {"1", "2"}
+        assert watch.active.value("kafka_server_raft_metrics_number_of_observers") == 102
+
+
+async def test_a_loop_that_stood_still_shows_in_the_next_scrape() -> None:
+    lag = LoopLag(asyncio.get_running_loop(), Histogram())
+    async with Cluster(brokers=1) as cluster:
+        registry = make_registry("broker", cluster.brokers[1], loop_lag=lag)
+        lag.start()
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop shall stand still
+        await wait_until(lambda: lag.recent_max_s > 0, what="the timer has fired")
+        scrape = Scrape(registry)
+        lag.stop()
+    assert scrape.value("strandline_event_loop_lag_max_seconds") > 0.15
+    assert scrape.value("strandline_event_loop_lag_seconds_sum") > 0.15
 
 
 async def test_two_nodes_in_one_process_do_not_mix() -> None:

@@ -179,6 +179,21 @@ def test_describe_quorum_tells_who_has_what_and_how_long_ago() -> None:
     assert (answer.high_watermark, answer.leader_id) == (1, 1)
 
 
+@pytest.mark.parametrize("voters", [1, 3])
+def test_an_observer_that_is_gone_is_forgotten_after_a_while(voters: int) -> None:
+    """A broker that was taken out of service would else be behind for ever, and more so every day. A lone voter has no
+    majority to look for, and must look after its observers all the same."""
+    bench = Bench(voters=voters)
+    bench.settle() if voters == 1 else bench.become_leader()
+    bench.fetch(7, 1, 0, 0)
+    for _ in range(310):
+        bench.advance(1)
+        if voters > 1:
+            bench.fetch(2, 1, bench.log.end_offset, 1, wait_ms=0)
+    assert bench.node.is_leader
+    assert bench.request(apis.DESCRIBE_QUORUM, DescribeQuorumRequest()).observers == []
+
+
 # -- the follower -------------------------------------------------------------------------------------------------------
 
 
