@@ -289,7 +289,7 @@ def request_times() -> list[Any]:
         lines(
             "Waiting for the handler, 99 %",
             "From a request's last byte to its handler. It grows when the loop is busy.",
-            Query(quantile(0.99, f"{REQUESTS}requestqueuetimems", by="instance")),
+            Query(quantile(0.99, f"{REQUESTS}requestqueuetimems", 'request!="Fetch"', by="instance")),
             unit="ms",
         ),
         lines(
