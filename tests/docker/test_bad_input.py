@@ -270,6 +270,17 @@ def test_a_controller_that_is_not_there_is_named(cluster: Cluster, untouched: st
     assert words in reason
 
 
+def test_a_new_controller_that_finds_no_trace_of_another_ends(cluster: Cluster, volumes: Volumes) -> None:
+    """At the first start controllers need one another, and a name that leads nowhere for a minute is a wrong one."""
+    voters = "101@127.0.0.1:9093,102@nowhere.invalid:9093,103@127.0.0.1:9"
+    changes = {"STRANDLINE_CONTROLLER_QUORUM_VOTERS": voters, "STRANDLINE_CLUSTER_ID_AGREEMENT_TIMEOUT_MS": "2000"}
+    with volumes.small() as volume:
+        reason = cluster.refusal("controller", volume, **changes)
+        assert "could not agree on a cluster id in 2 s" in reason
+        assert "cannot resolve nowhere.invalid:9093" in reason
+        assert set(volumes.hashes(volume)) <= {".lock"}
+
+
 def test_a_port_that_is_taken_is_named(cluster: Cluster, untouched: str) -> None:
     reason = cluster.refusal("broker", untouched, STRANDLINE_HTTP_LISTENER="0.0.0.0:9092")
     assert "9092" in reason
