@@ -55,7 +55,7 @@ def health(
         host, port = probe.split_address(broker, "--broker")
         verdict = run(_ask_broker(host, port, timeout))
     else:
-        verdict = probe.ask_node(probe.own_address(os.environ.get(probe.LISTENER)), timeout)
+        verdict = probe.ask_own_node(os.environ.get(probe.LISTENER), timeout)
     raise typer.Exit(probe.tell(verdict, as_json=json))
 
 
@@ -175,7 +175,7 @@ def judge_cluster(
         "under_min_isr_partitions": len(below),
         "under_replicated_partitions": len(under),
     }
-    summary = f"the cluster is healthy: {len(cluster.brokers)} brokers, {len(partitions)} partitions"
+    summary = f"the cluster is healthy: {_count(len(cluster.brokers), 'broker')}, {_count(len(partitions), 'partition')}"
     return Verdict(not problems, target, problems, facts, summary)
 
 
@@ -190,7 +190,13 @@ def _about(found: list[tuple[str, PartitionDescription]], what: str) -> list[str
         for topic, p in found[:PARTITIONS_TOLD]
     ]
     more = len(found) - PARTITIONS_TOLD
-    return [*lines, f"{more} more partitions are {what}"] if more > 0 else lines
+    if more > 0:
+        lines.append(f"{_count(more, 'more partition')} {'is' if more == 1 else 'are'} {what}")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _list(ids: Iterable[int]) -> str:

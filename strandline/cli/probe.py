@@ -63,13 +63,24 @@ def parse(words: Sequence[str]) -> Question | None:
 
 
 def run(question: Question) -> int:
-    return tell(ask_node(own_address(os.environ.get(LISTENER)), question.timeout_s), as_json=question.json)
+    return tell(ask_own_node(os.environ.get(LISTENER), question.timeout_s), as_json=question.json)
+
+
+def ask_own_node(listener: str | None, timeout_s: float) -> Verdict:
+    """The node of this container, or machine. Where nothing said so, who finds nobody hears why it was asked there."""
+    verdict = ask_node(own_address(listener), timeout_s)
+    if listener is not None or verdict.healthy or verdict.facts:
+        return verdict
+    why = f"the default, as {LISTENER} is not set; --broker HOST:PORT asks another node, --cluster all"
+    return verdict._replace(problems=[f"{problem} ({why})" for problem in verdict.problems])
 
 
 def own_address(listener: str | None) -> str:
     """Where the node of this container, or machine, answers; `UsageError` when it does not."""
     if listener is None:
         return DEFAULT_ADDRESS
+    if not listener.strip():
+        raise UsageError(f"{LISTENER} is empty: this node serves no HTTP, and cannot be asked")
     host, port = split_address(listener, f"{LISTENER} is the address of this node's HTTP")
     return join_address(_EVERYWHERE.get(host, host), port)
 
@@ -99,7 +110,7 @@ def ask_node(address: str, timeout_s: float) -> Verdict:
     except UnicodeError:
         return Verdict(False, address, [f"cannot reach {address}: that is no host's name"])
     except (ValueError, KeyError, TypeError):
-        return Verdict(False, address, [f"what answers at {address} is no node of Strandline"])
+        return Verdict(False, address, [f"what answers at {address} is not the HTTP of a Strandline node"])
 
 
 def judge_node(address: str, answer: dict[str, Any]) -> Verdict:

@@ -114,7 +114,9 @@ def _metadata(state: BrokerState) -> Check:
         return Check("metadata", False, "has not caught up with the metadata log yet")
     detail = f"at offset {state.metadata_offset}, as of {state.metadata_age_ms / 1000:.1f} s ago"
     if state.metadata_age_ms > state.metadata_age_ms_max:
-        return Check("metadata", False, f"{detail}: no active controller has been heard since, and may have fenced this broker")
+        return Check(
+            "metadata", False, f"{detail}: nothing was heard of an active controller since; this broker may have been fenced"
+        )
     return Check("metadata", True, detail)
 
 

@@ -71,6 +71,23 @@ def test_nobody_there_is_unhealthy() -> None:
     }
 
 
+def test_who_was_told_no_address_and_finds_nobody_hears_where_it_was_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a cluster of its own, nobody ever heard of port 8092."""
+    monkeypatch.setattr(probe, "DEFAULT_ADDRESS", NOBODY)
+    verdict = probe.ask_own_node(None, 1)
+    assert verdict.target == NOBODY
+    assert verdict.problems == [
+        f"cannot reach {NOBODY}: connection refused (the default, as STRANDLINE_HTTP_LISTENER is not set; "
+        "--broker HOST:PORT asks another node, --cluster all)"
+    ]
+
+
+def test_a_node_without_http_cannot_be_asked() -> None:
+    outcome = run("health", env=own(""))
+    assert outcome.code == 2
+    assert "STRANDLINE_HTTP_LISTENER is empty: this node serves no HTTP" in one_sentence(outcome)
+
+
 @contextmanager
 def somebody(answer: bytes | None) -> Iterator[str]:
     """Somebody who gives this answer to whoever connects, or none at all, and leaves the connection open."""
@@ -113,7 +130,7 @@ def test_somebody_else_is_no_healthy_node(answer: bytes) -> None:
     """A page of another server says 200, too."""
     with somebody(answer) as address:
         outcome = run("health", env=own(address))
-    assert (outcome.code, outcome.out) == (3, f"what answers at {address} is no node of Strandline\n")
+    assert (outcome.code, outcome.out) == (3, f"what answers at {address} is not the HTTP of a Strandline node\n")
 
 
 def test_a_node_that_does_not_answer_is_unhealthy_after_the_timeout() -> None:
@@ -147,7 +164,7 @@ def test_a_node_that_answers_a_byte_now_and_then_is_unhealthy_after_the_timeout(
     assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.5 s\n")
 
 
-@pytest.mark.parametrize("listener", ["", "8092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:99999", ":8092"])
+@pytest.mark.parametrize("listener", ["8092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:99999", ":8092"])
 def test_an_own_address_that_is_none_is_wrong_usage(listener: str) -> None:
     outcome = run("health", env=own(listener))
     assert outcome.code == 2
@@ -334,3 +351,9 @@ def test_many_troubled_partitions_are_counted() -> None:
     verdict = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_TOLD + 5)))
     assert len(verdict.problems) == PARTITIONS_TOLD + 1
     assert verdict.problems[-1] == "5 more partitions are under-replicated"
+
+
+def test_one_of_something_is_told_as_one() -> None:
+    assert judge(partition(0), brokers=[broker(1)]).summary == "the cluster is healthy: 1 broker, 1 partition"
+    troubled = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_TOLD + 1)))
+    assert troubled.problems[-1] == "1 more partition is under-replicated"
