@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-import structlog
-
 from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout, UnknownTopic, to_client_error
 from strandline.client.links import SOFTWARE, Address, Link, parse_bootstrap
 from strandline.client.metadata import MetadataCache, TopicInfo
@@ -34,8 +32,6 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
-
-log = structlog.get_logger()
 
 HEDGE_AFTER_MS = 250
 """A broker that has not answered a metadata request by then: the next one is asked too."""

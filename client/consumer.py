@@ -19,8 +19,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import structlog
-
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import ClientClosed, OffsetOutOfRange, RequestTimeout, StrandlineError, UnknownTopic, UsageError
 from strandline.client.fetcher import Fetcher
@@ -29,8 +27,6 @@ from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicP
 from strandline.client.subscription import EARLIEST, LATEST, PartitionState, Subscription
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.records.batch import BatchHeader, Buffer
-
-log = structlog.get_logger()
 
 MANY_RECORDS = 10_000
 """`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
 from strandline.client.cluster import Cluster
 from strandline.client.errors import OffsetOutOfRange, RequestFailed, describe
 from strandline.client.fetch_session import FetchPlan, FetchSession
@@ -24,10 +22,11 @@ from strandline.client.positions import Positions, truncated
 from strandline.client.subscription import PartitionState, Subscription
 from strandline.protocol.apis import FETCH
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, to_code
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from strandline.client.cluster import Cluster
 from strandline.client.errors import RequestFailed, describe
 from strandline.client.options import ProducerOptions
 from strandline.protocol.apis import INIT_PRODUCER_ID
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0

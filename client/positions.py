@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from strandline.client.cluster import Cluster
 from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, UnknownTopic, describe
 from strandline.client.options import ConsumerOptions
@@ -18,6 +16,7 @@ from strandline.client.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.subscription import PartitionState, Subscription
 from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import (
     EpochEndOffsetPartition,
     ListOffsetsPartition,
@@ -29,7 +28,7 @@ from strandline.protocol.messages.data import (
     OffsetForLeaderPartition,
 )
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RETRY_S = 0.02
 ANSWER_TIMEOUT_MS = 2_000

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import structlog
-
 from strandline.client.accumulator import Accumulator
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.cluster import Cluster
@@ -27,8 +25,9 @@ from strandline.client.options import ProducerKeywords, ProducerOptions, Seriali
 from strandline.client.receipts import Receipt, Receipts, RecordMetadata
 from strandline.client.sender import Sender
 from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.loggers import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
 """How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""

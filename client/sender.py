@@ -18,8 +18,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from strandline.client.batch import Batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import ClientClosed, DeliveryFailed, DeliveryTimeout, UnknownTopic, describe
@@ -27,6 +25,7 @@ from strandline.client.identity import ProducerIdentity
 from strandline.client.partition_queue import PartitionQueue
 from strandline.protocol.apis import PRODUCE
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, to_code
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from strandline.client.options import ProducerOptions
     from strandline.protocol.rpc.connection import Connection
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 GATHER_S = 0.001
 """How much longer than its linger a batch that is not full waits while its broker is busy."""

@@ -16,19 +16,19 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
 from strandline.protocol import frames
 from strandline.protocol.apis import api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 OnResponse = Callable[[Message | Exception], None]
 

@@ -15,15 +15,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import structlog
-
 from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, PeerError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import says_no_such_name
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 ASK_TIMEOUT_MS = 1000
 """For the connection, and once more for the answer."""

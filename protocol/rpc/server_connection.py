@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, APIS, FETCH, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, UsageError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.log_limits import printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
 from strandline.protocol.rpc.request_measures import FETCH_FOLLOWER, ApiMeasures
@@ -33,7 +33,7 @@ from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_soc
 if TYPE_CHECKING:
     from strandline.protocol.rpc.server import Server
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 MIB = 1024 * 1024
 

@@ -9,11 +9,10 @@ import socket
 import sys
 from typing import Any
 
-import structlog
-
 from strandline.protocol.log_limits import LineLimits, host_of, printable
+from strandline.protocol.loggers import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _KEEPALIVE_IDLE_S = 10
 _KEEPALIVE_INTERVAL_S = 5

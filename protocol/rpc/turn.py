@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
+from strandline.protocol.loggers import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Callback = Callable[[], None]
 

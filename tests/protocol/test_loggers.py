@@ -1,0 +1,53 @@
+"""What the client has to say reaches the application as the application wants it, and never its stdout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WARNING = "log.warning('producer.delivery_failed', topic='orders', records=2, reason='100 % lost')"
+
+
+def application(*lines: str, warning: str = WARNING) -> tuple[str, str]:
+    """stdout and stderr of a program that imports the client, does this, and then has something logged.
+
+    A process of its own: what structlog and logging were told is global, and pytest tells them something, too.
+    """
+    code = ["import logging, sys", "import strandline.client", "from strandline.client.sender import log", *lines, warning]
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout, done.stderr
+
+
+def test_an_application_that_configured_nothing_has_warnings_on_stderr() -> None:
+    assert application() == ("", "producer.delivery_failed topic='orders' records=2 reason='100 % lost'\n")
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_and_nothing_below(level: str) -> None:
+    assert application(warning=WARNING.replace("warning", level)) == ("", "")
+
+
+def test_an_application_with_logging_has_them_in_its_format() -> None:
+    """Under the module's name, so that it can be told to be silent."""
+    form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
+    out, err = application(form, warning="log.debug('producer.epoch_bump', topic='orders')")
+    assert (out, err) == ("DEBUG strandline.client.sender <string>: producer.epoch_bump topic='orders'\n", "")
+    assert application(form, "logging.getLogger('strandline').setLevel('ERROR')") == ("", "")
+
+
+def test_an_application_with_structlog_has_them_there() -> None:
+    """Also when it configures it after it imported us, and logged."""
+    configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
+    out, err = application("log.error('producer.broke_down')", configure)
+    assert out == '{"topic": "orders", "records": 2, "reason": "100 % lost", "event": "producer.delivery_failed"}\n'
+    assert err == "producer.broke_down\n"
+
+
+@pytest.mark.parametrize("how", ["log.exception('turn.callback_failed')", "log.error('turn.callback_failed', exc_info=e)"])
+def test_a_bug_has_its_traceback(how: str) -> None:
+    out, err = application(warning=f"try: 1 / 0\nexcept ZeroDivisionError as e: {how}")
+    assert out == ""
+    assert err.startswith("turn.callback_failed\nTraceback")
+    assert err.endswith("ZeroDivisionError: division by zero\n")
