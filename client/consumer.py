@@ -308,7 +308,8 @@ class Consumer:
     def _move(self, state: PartitionState, offset: int) -> None:
         fetcher, _ = self._running()
         state.seek(offset)
-        fetcher.ready.pop(state, None)
+        if not state.has_buffered:
+            fetcher.ready.pop(state, None)
         fetcher.look_at(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:

@@ -105,6 +105,8 @@ class PartitionState:
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from `offset`; `epoch` is the leader epoch of the record before it, where that is known."""
+        if offset == self.position and self.error is None and self.reset is None and not self.needs_validation:
+            return  # We are there, and keep what was fetched ahead.
         self._position, self._epoch, self.cursor = offset, epoch, None
         self.reset, self.needs_validation = None, False
         self._heal()

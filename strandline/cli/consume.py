@@ -72,8 +72,10 @@ async def _consume(
             raise UsageError(f"topic {topic} has no partition {partition}; it has {len(numbers)}")
         places = [TopicPartition(topic, p) for p in (sorted(numbers) if partition is None else [partition])]
         await consumer.assign(places)
+        consumer.pause(*places)  # or it would fetch from the beginning while we ask where to start
         ends = await consumer.end_offsets(places)
         left = await _seek(consumer, places, ends, start)
+        consumer.resume(*places)
         await _print(consumer, left if exit_at_end else None, ends, count, write)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -101,6 +102,29 @@ def test_the_filters_find_what_a_stopped_broker_leaves_behind(call: Call, topic:
 
 
 # -- records
+
+
+def bytes_out(up: Up, topic: str) -> int:
+    """What the brokers sent to consumers of the topic."""
+    wanted = f'kafka_server_brokertopicmetrics_bytesout_total{{topic="{topic}"}} '
+    lines = []
+    for node in up.ready["nodes"]:
+        if node["role"] == "broker":
+            with urllib.request.urlopen(f"http://{node['http']}/metrics", timeout=10) as page:
+                lines += page.read().decode().splitlines()
+    return sum(int(float(line.removeprefix(wanted))) for line in lines if line.startswith(wanted))
+
+
+def test_nothing_is_fetched_twice_or_in_vain(call: Call, topic: str, up: Up) -> None:
+    """To look for the place to start from takes a moment, in which the consumer must not begin elsewhere."""
+    call("produce", topic, stdin="".join(f"{number:0100}\n" for number in range(2000)))
+    assert consumed(call, topic, "--from", "end") == []
+    assert bytes_out(up, topic) == 0
+    assert len(consumed(call, topic, "--from", "beginning")) == 2000
+    once = bytes_out(up, topic)
+    assert 2000 * 100 < once < 2000 * 150
+    assert len(consumed(call, topic, "--from", "beginning")) == 2000
+    assert bytes_out(up, topic) == 2 * once
 
 
 def test_lines_go_in_and_records_come_out(call: Call, topic: str) -> None:

@@ -147,6 +147,23 @@ async def test_a_seek_inside_the_loop_takes_effect_with_the_next_record() -> Non
             assert seen == [0, 1, 2, 3, 4, *range(40, 50)]
 
 
+async def test_a_seek_to_where_it_is_keeps_what_was_fetched_ahead() -> None:
+    """What it would ask for again is what it has."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 50)
+        async with earliest(cluster, "orders") as consumer:
+            assert (await consumer.getone()).offset == 0
+            fetched = consumer.metrics()["fetched_bytes"]
+            consumer.seek(ORDERS, 1)
+            assert await consumer.position(ORDERS) == 1
+            assert await read(consumer, 49) == [b"%d" % n for n in range(1, 50)]
+            assert consumer.metrics()["fetched_bytes"] == fetched
+            consumer.seek(ORDERS, 1)
+            assert await read(consumer, 49) == [b"%d" % n for n in range(1, 50)]
+            assert consumer.metrics()["fetched_bytes"] > fetched
+
+
 async def test_a_seek_does_not_wait_for_the_parked_fetch_and_its_late_answer_is_ignored() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
