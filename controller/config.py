@@ -80,7 +80,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "int",
         100,
         "ms",
-        "a broker whose connection broke and whose port refuses connections is fenced after this time",
+        "a broker that let go of its connection and cannot be reached is fenced after this time",
         min=0,
     ),
     ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
