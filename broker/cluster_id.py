@@ -10,14 +10,14 @@ are asked until `initial.broker.registration.timeout.ms` is over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from strandline.broker.config import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.admin import ApiVersionsResponse
-from strandline.protocol.rpc.roll_call import RollCall
+from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
 
 log = structlog.get_logger()
 
@@ -43,10 +43,8 @@ async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | Non
     return cluster_id
 
 
-def _refuse_another(told: dict[int, str], known: str | None) -> None:
-    if len(set(told.values())) > 1:
-        who = ", ".join(f"controller {voter_id} to {cluster_id}" for voter_id, cluster_id in sorted(told.items()))
-        raise UsageError(f"the controllers of controller.quorum.voters belong to different clusters: {who}")
+def _refuse_another(told: Mapping[int, str], known: str | None) -> None:
+    refuse_two_clusters(told)
     for voter_id, cluster_id in told.items():
         if known is not None and cluster_id != known:
             raise UsageError(

@@ -20,6 +20,7 @@ from strandline.controller.metadata.config_keys import (
     parse,
     without_blanks,
 )
+from strandline.controller.metadata.node_config import http_listener_key, only_directory, parse_address
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
 
@@ -56,14 +57,7 @@ _IDENTITY = (
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one, for now)"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
     ConfigKey("broker.rack", "string", None, "", "where the broker stands; replicas are spread over racks"),
-    ConfigKey(
-        "http.listener",
-        "string",
-        "127.0.0.1:8092",
-        "",
-        "where health and metrics are served over HTTP: host:port; port 0: any; empty: nowhere",
-        check=lambda value: _check_http_listener(value),
-    ),
+    http_listener_key("127.0.0.1:8092"),
 )
 
 _CONTROLLER_LINK = (
@@ -199,7 +193,7 @@ class BrokerConfig:
             listeners=listeners,
             advertised_listeners=None if advertised is None else _listeners("advertised.listeners", advertised),
             inter_broker_listener_name=values["inter.broker.listener.name"] or listeners[0].name,
-            data_dir=_only_directory(values["log.dirs"]),
+            data_dir=only_directory(values["log.dirs"]),
             voters=parse_voters(values["controller.quorum.voters"]),
             values=values,
             given=frozenset(mapping),
@@ -245,7 +239,7 @@ def parse_voters(items: list[str]) -> tuple[Voter, ...]:
     voters = []
     for item in items:
         node, at, address = item.partition("@")
-        host, port = _address(address) if at and node.isascii() and node.isdigit() else ("", -1)
+        host, port = parse_address(address) if at and node.isascii() and node.isdigit() else ("", -1)
         if not host or port <= 0:
             raise UsageError(f"config controller.quorum.voters: {item!r} is not of the form id@host:port")
         voters.append(Voter(int(node), host, port))
@@ -267,7 +261,7 @@ def _listeners(key: str, items: list[str]) -> tuple[Listener, ...]:
 
 def _listener(key: str, item: str) -> Listener:
     name, separator, address = item.partition("://")
-    host, port = _address(address)
+    host, port = parse_address(address)
     if not separator or not name or port < 0:
         raise UsageError(f"config {key}: {item!r} is not of the form NAME://host:port")
     if name in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
@@ -275,25 +269,7 @@ def _listener(key: str, item: str) -> Listener:
     return Listener(name, host, port)
 
 
-def _address(text: str) -> tuple[str, int]:
-    """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
-        return "", -1
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _check_http_listener(value: str) -> str | None:
-    return "must be host:port, or empty" if value and not _address(value)[0] else None
-
-
 def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
             raise UsageError(f"config {key}: others can not connect to host {listener.host!r}; name a real one{unless}")
-
-
-def _only_directory(directories: list[str]) -> str:
-    if len(directories) != 1:
-        raise UsageError(f"config log.dirs: one directory is needed and offered for now, not {len(directories)}")
-    return directories[0]

@@ -31,7 +31,7 @@ from strandline.controller.raft.config import Voter
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.admin import ApiVersionsResponse
-from strandline.protocol.rpc.roll_call import RollCall
+from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
 from strandline.storage.checkpoints import uuid_to_text
 
 log = structlog.get_logger()
@@ -49,13 +49,7 @@ class Agreement:
     def on_answer(self, voter_id: int, cluster_id: str | None) -> None:
         if voter_id in self._others:
             self.answers[voter_id] = cluster_id
-            self._refuse_two()
-
-    def _refuse_two(self) -> None:
-        known = {voter_id: cluster_id for voter_id, cluster_id in sorted(self.answers.items()) if cluster_id is not None}
-        if len(set(known.values())) > 1:
-            who = ", ".join(f"controller {voter_id} to {cluster_id}" for voter_id, cluster_id in known.items())
-            raise UsageError(f"the controllers of controller.quorum.voters belong to different clusters: {who}")
+            refuse_two_clusters(self.answers)
 
     @property
     def adopted(self) -> tuple[str, int] | None:

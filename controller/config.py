@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.controller.metadata.config_keys import INT_MAX, REQUIRED, ConfigKey, parse, without_blanks
+from strandline.controller.metadata.node_config import http_listener_key, only_directory, parse_address
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.protocol.errors import UsageError
 
@@ -90,14 +91,7 @@ KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("max.connections", "int", INT_MAX, "", "connections of the listener", min=1),
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "a silent connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
-    ConfigKey(
-        "http.listener",
-        "string",
-        "127.0.0.1:8093",
-        "",
-        "where health and metrics are served over HTTP: host:port; port 0: any; empty: nowhere",
-        check=lambda value: _check_http_listener(value),
-    ),
+    http_listener_key("127.0.0.1:8093"),
 )
 
 
@@ -135,7 +129,7 @@ class ControllerConfig:
             listener_name=listener_name,
             host=host,
             port=port,
-            data_dir=_only_directory(values["log.dirs"]),
+            data_dir=only_directory(values["log.dirs"]),
             voters=voters,
             raft=_raft_config(values),
             values=values,
@@ -168,7 +162,7 @@ def _voters(items: list[str]) -> tuple[Voter, ...]:
     voters = []
     for item in items:
         node, at, address = item.partition("@")
-        host, port = _address(address) if at and node.isascii() and node.isdigit() else ("", -1)
+        host, port = parse_address(address) if at and node.isascii() and node.isdigit() else ("", -1)
         if not host or port < 0:
             raise UsageError(f"config controller.quorum.voters: {item!r} is not of the form id@host:port")
         voters.append(Voter(int(node), host, port))
@@ -189,27 +183,9 @@ def _listener(items: list[str] | None, me: Voter) -> tuple[str, str, int]:
     if len(items) != 1:
         raise UsageError(f"config listeners: a controller has one listener, not {len(items)}")
     name, separator, address = items[0].partition("://")
-    host, port = _address(address)
+    host, port = parse_address(address)
     if not separator or not name or port < 0:
         raise UsageError(f"config listeners: {items[0]!r} is not of the form NAME://host:port")
     if port != me.port:
         raise UsageError(f"config listeners: port {port} is not the port of node {me.id} in controller.quorum.voters ({me.port})")
     return name, host, port
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
-        return "", -1
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _check_http_listener(value: str) -> str | None:
-    return "must be host:port, or empty" if value and not _address(value)[0] else None
-
-
-def _only_directory(directories: list[str]) -> str:
-    if len(directories) != 1:
-        raise UsageError(f"config log.dirs: one directory is needed and offered for now, not {len(directories)}")
-    return directories[0]

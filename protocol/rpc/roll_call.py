@@ -12,11 +12,11 @@ Who is awaited, and why, is logged once soon after the beginning, and then once 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from strandline.protocol.apis import API_VERSIONS
-from strandline.protocol.errors import BrokerError, PeerError
+from strandline.protocol.errors import BrokerError, PeerError, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
@@ -134,6 +134,14 @@ async def ask_who(peer: Peer, client_id: str) -> ApiVersionsResponse:
         connection.close()
     assert isinstance(answer, ApiVersionsResponse)
     return answer
+
+
+def refuse_two_clusters(told: Mapping[int, str | None]) -> None:
+    """UsageError when controllers (by id) have told different cluster ids; None: it has none yet."""
+    known = {node_id: cluster_id for node_id, cluster_id in sorted(told.items()) if cluster_id is not None}
+    if len(set(known.values())) > 1:
+        who = ", ".join(f"controller {node_id} to {cluster_id}" for node_id, cluster_id in known.items())
+        raise UsageError(f"the controllers of controller.quorum.voters belong to different clusters: {who}")
 
 
 def _who(answer: ApiVersionsResponse) -> str:

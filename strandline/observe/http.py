@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from strandline.controller.metadata.node_config import parse_address
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ def bind(listener: str) -> socket.socket | None:
     """The listening socket of `http.listener`; None when there is to be none. `UsageError` when it cannot be had."""
     if not listener:
         return None
-    host, _, port = listener.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    host, port = parse_address(listener)
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         server = socket.socket(family, kind, protocol)
     except OSError as e:
