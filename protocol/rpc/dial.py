@@ -72,6 +72,7 @@ def is_looking_up(host: str) -> bool:
 
 
 async def _look_up(host: str) -> list[str]:
+    """As a task, which the end of the loop cancels: a bare future would keep the loop of a look-up that hangs."""
     return await look_up(host)
 
 
