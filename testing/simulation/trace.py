@@ -179,14 +179,14 @@ class Trace:
     def write_jsonl(self, path: str | Path, **about: Any) -> None:
         """One line that says what this is, then one per event; `about` may say seed and scenario."""
         head = {"format": FORMAT, "sha256": self.sha256(), "now": self._now(), "emitted": self._number, **about}
-        with Path(path).open("w", encoding="utf-8") as file:
+        with Path(path).open("w", encoding="utf-8", errors="surrogatepass") as file:
             for line in (head, *(event._asdict() for event in self._kept())):
                 file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
         """What `write_jsonl` wrote. It has the events and the hash of that run; nothing is added to it."""
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8", errors="surrogatepass") as file:
             about = json.loads(file.readline() or "null")
             if not isinstance(about, dict) or about.get("format") != FORMAT:
                 raise UsageError(f"{path} is no trace of a simulated run")

@@ -1,0 +1,310 @@
+"""What a run is told by: that nothing which matters gets lost, and that the hash is of the run and of nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import deque
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from strandline.protocol.errors import UsageError
+from strandline.testing.simulation import trace as trace_module
+from strandline.testing.simulation.trace import BATCH, OF_A_KIND, OF_A_PARTITION, Event, Trace, captured_logs, plain, running_node
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def some_run(trace: Trace, *, label: str = "fetch", isr: object = (1, 2)) -> str:
+    trace.step(0.5, 1, label)
+    trace.emit("isr.committed", 1, "orders-0", isr=isr)
+    trace.step(0.75, 2, "append")
+    return trace.sha256()
+
+
+def test_an_event_has_the_virtual_time_and_a_number_of_its_own() -> None:
+    """Several events have the same time; only the number says which was first."""
+    clock = Clock()
+    trace = Trace(clock)
+    clock.now = 12.304
+    trace.emit("log.truncated", 2, "orders-0", to=10, was=12)
+    trace.emit("node.crashed", 1, lossy=True)
+    assert trace.events() == [
+        Event(12.304, 1, "log.truncated", 2, "orders-0", {"to": 10, "was": 12}),
+        Event(12.304, 2, "node.crashed", 1, "", {"lossy": True}),
+    ]
+
+
+def test_equal_runs_have_equal_hashes_and_each_difference_another_one() -> None:
+    """The determinism canary compares nothing but this."""
+    hashes = {
+        some_run(Trace(Clock())),
+        some_run(Trace(Clock()), label="produce"),
+        some_run(Trace(Clock()), isr=(2, 1)),
+        some_run(Trace(lambda: 0.001)),
+    }
+    assert len(hashes) == 4
+    assert some_run(Trace(Clock())) in hashes
+
+
+def test_the_hash_does_not_depend_on_what_is_kept_or_on_when_it_is_asked_for() -> None:
+    """A failed seed is run again with the full trace: it must be recognised as the same run."""
+    asked, full = Trace(Clock()), Trace(Clock(), full=True)
+    for trace in (asked, full):
+        for number in range(BATCH + 10):
+            trace.step(number / 8, number % 3, "tick")
+            trace.emit("hw.advanced", 1, "orders-0", hw=number)
+            if trace is asked and number % 1000 == 0:
+                trace.sha256()
+    assert asked.sha256() == full.sha256()
+
+
+def test_steps_and_events_are_told_apart_by_their_order() -> None:
+    one, other = Trace(Clock()), Trace(Clock())
+    one.step(0.0, 1, "x")
+    one.emit("node.started", 1)
+    other.emit("node.started", 1)
+    other.step(0.0, 1, "x")
+    assert one.sha256() != other.sha256()
+
+
+PROGRAM = """
+from strandline.testing.simulation.trace import Trace
+class Thing: pass
+trace = Trace(lambda: 1.0)
+for number in range(50):
+    trace.emit("isr.committed", 1, "orders-0", isr={f"broker-{n}" for n in range(9)}, seen=frozenset([b"a", b"b"]), thing=Thing())
+    trace.step(1.0, 1, "tick")
+print(trace.sha256())
+"""
+
+
+def test_the_hash_is_the_same_in_processes_with_different_hash_seeds() -> None:
+    """Sets of strings iterate in another order there, and objects lie at other addresses."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2", "77")
+    }
+    assert len(found) == 1
+
+
+def test_what_was_emitted_does_not_change_afterwards() -> None:
+    """Production code emits its own live state, and goes on changing it."""
+    trace = Trace(Clock())
+    isr = [1, 2, 3]
+    trace.emit("isr.committed", 1, "orders-0", isr=isr)
+    before = trace.events()[0]
+    isr.remove(3)
+    assert trace.events() == [before]
+    assert before.fields["isr"] == [1, 2, 3]
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"tea \xff", "tea \\xff"),
+        (memoryview(b"tea"), "tea"),
+        ({3, 1, 2}, [1, 2, 3]),
+        ((1, (2,)), [1, [2]]),
+        (deque([1]), [1]),
+        (range(2), [0, 1]),
+        ({1: {2}}, {"1": [2]}),
+        (Colour.RED, "RED"),
+        (ValueError("at 0x7f3a11223344"), "ValueError: at 0x"),
+        (type("Offset", (int,), {})(7), 7),
+        (True, True),
+    ],
+)
+def test_fields_are_plain_values(value: object, expected: object) -> None:
+    """Whatever was handed in, JSON knows it, and it is the same in every process."""
+    assert plain(value) == expected
+    assert type(plain(value)) is type(expected)
+
+
+def test_an_object_without_a_repr_of_its_own_does_not_tell_its_address() -> None:
+    assert "0x7" not in plain(object())
+
+
+def test_an_integer_of_any_size_may_be_emitted() -> None:
+    trace, other = Trace(Clock()), Trace(Clock())
+    trace.emit("producer.id", 1, id=2**70)
+    other.emit("producer.id", 1, id=2**71)
+    assert trace.sha256() != other.sha256()
+
+
+def test_a_rare_event_is_kept_however_much_happens_after_it() -> None:
+    """A story without the crash that began it would be of no use."""
+    trace = Trace(Clock())
+    trace.emit("node.crashed", 1, lossy=False)
+    trace.emit("leader.became", 2, "orders-1", epoch=3, start_offset=7)
+    for number in range(20_000):
+        trace.emit("hw.advanced", 1, "orders-0", hw=number)
+    assert [event.kind for event in trace.events(kinds=("node.", "leader.became"))] == ["node.crashed", "leader.became"]
+
+
+def test_a_quiet_partition_keeps_its_events_beside_a_busy_one() -> None:
+    trace = Trace(Clock())
+    trace.emit("hw.advanced", 1, "quiet-0", hw=1)
+    for number in range(20_000):
+        trace.emit("hw.advanced", 1, "busy-0", hw=number)
+    assert [event.fields["hw"] for event in trace.events("quiet-0")] == [1]
+
+
+def test_what_is_kept_is_bounded_and_it_is_known_that_something_is_missing() -> None:
+    """Memory stays flat over ten thousand seeds; a page made of a part of the events says that it is."""
+    trace = Trace(Clock())
+    for number in range(30_000):
+        trace.emit("hw.advanced", 1, "orders-0", hw=number)
+    kept = trace.events()
+    assert OF_A_PARTITION <= len(kept) <= trace_module.OF_ALL + OF_A_KIND
+    assert kept[-1].number == trace.emitted == 30_000
+    assert not trace.is_complete
+    assert trace.counts() == {"hw.advanced": 30_000}
+
+
+def test_a_full_trace_keeps_everything() -> None:
+    trace = Trace(Clock(), full=True)
+    for number in range(30_000):
+        trace.emit("hw.advanced", 1, "orders-0", hw=number)
+    assert trace.is_complete
+    assert len(trace.events()) == 30_000
+
+
+def test_events_are_found_by_partition_kind_and_number() -> None:
+    trace = Trace(Clock())
+    for kind, partition in [("log.appended", "a-0"), ("node.paused", ""), ("log.truncated", "b-0"), ("log.appended", "b-0")]:
+        trace.emit(kind, 1, partition)
+    numbers = lambda events: [event.number for event in events]  # noqa: E731
+    assert numbers(trace.events("b-0")) == [3, 4]
+    assert numbers(trace.events(("b-0", ""))) == [2, 3, 4]
+    assert numbers(trace.events(kinds="log.appended")) == [1, 4]
+    assert numbers(trace.events(kinds=("log.", "node.paused"), last=2)) == [3, 4]
+    assert numbers(trace.events("")) == [2]
+    assert trace.events(last=0) == []
+
+
+def test_partitions_are_ordered_as_people_count() -> None:
+    trace = Trace(Clock())
+    for name in ("orders-10", "orders-2", "", "a-topic-1"):
+        trace.emit("hw.advanced", 1, name, hw=0)
+    assert trace.partitions() == ["a-topic-1", "orders-2", "orders-10"]
+
+
+def test_a_trace_survives_its_file(tmp_path: Path) -> None:
+    """`strandline simulate --json` writes it where another tool reads it, years later and without the seed."""
+    clock = Clock()
+    trace = Trace(clock)
+    trace.step(0.0, 1, "tick")
+    clock.now = 1 / 3
+    trace.emit("client.acked", 201, "orders-0", offset=3, value="größer \ud800".encode("utf-8", "surrogatepass"))
+    trace.emit("metadata.topic", 101, name="\udcff", topic_id=b"\x00")
+    trace.write_jsonl(tmp_path / "trace.jsonl", seed=42)
+    again = Trace.read(tmp_path / "trace.jsonl")
+    assert again.events() == trace.events()
+    assert again.sha256() == trace.sha256()
+    assert (again.now(), again.about["seed"]) == (1 / 3, 42)
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"event": "node.started"}\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    for name in ("other", "empty"):
+        with pytest.raises(UsageError, match="no trace"):
+            Trace.read(tmp_path / f"{name}.jsonl")
+
+
+# -- what the production code logs
+
+
+def logged(level: str = "info", **fields: Any) -> Trace:
+    trace = Trace(Clock())
+    with captured_logs(trace):
+        getattr(structlog.get_logger(), level)("partition.truncated", **fields)
+    return trace
+
+
+def test_a_log_line_becomes_an_event_of_its_partition_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = logged("warning", topic="orders", partition=0, offset=10)
+    [event] = trace.events("orders-0")
+    assert (event.kind, event.fields) == ("log.partition.truncated", {"level": "warning", "offset": 10})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_about_a_topic_keeps_its_topic() -> None:
+    [event] = logged(topic="orders", partitions=3).events()
+    assert (event.partition, event.fields["topic"], event.fields["partitions"]) == ("", "orders", 3)
+
+
+def test_lines_below_the_level_cost_no_event() -> None:
+    assert logged("debug").events() == []
+
+
+def test_what_differs_between_two_processes_is_left_out_of_a_line() -> None:
+    assert logged(pid=1).sha256() == logged(pid=2).sha256() == logged(timestamp="now").sha256()
+
+
+def test_the_traceback_of_a_line_is_told_as_the_error_alone() -> None:
+    """Its paths and line numbers are of this machine and this version."""
+    trace = Trace(Clock())
+    with captured_logs(trace):
+        try:
+            raise ValueError("no such epoch")
+        except ValueError as error:
+            structlog.get_logger().exception("turn.callback_failed")
+            structlog.get_logger().error("turn.callback_failed", exc_info=error)
+    assert [event.fields for event in trace.events()] == [{"level": "error", "exception": "ValueError: no such epoch"}] * 2
+
+
+def test_structlog_is_afterwards_as_it_was() -> None:
+    """The simulator runs inside other people's test sessions."""
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    with pytest.raises(ZeroDivisionError), captured_logs(Trace(Clock())):
+        1 / 0
+    assert (structlog.is_configured(), structlog.get_config()) == (was_configured, before)
+
+
+def test_a_line_is_of_the_machine_whose_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster logs from one process: only the loop knows whose line it is."""
+
+    class Loop:
+        machine = type("Machine", (), {"id": 102})()
+
+    monkeypatch.setattr(trace_module.asyncio, "_get_running_loop", lambda: Loop())
+    assert running_node() == 102
+    assert logged().events()[0].node == 102
+
+
+def test_without_a_machine_a_line_is_of_the_world() -> None:
+    assert running_node() == 0
+
+
+# -- cost
+
+
+def test_a_hundred_thousand_steps_and_ten_thousand_events_cost_less_than_a_second() -> None:
+    """Both are called for every event of the scheduler; a trace that slows the simulator down costs seeds."""
+    trace = Trace(Clock())
+    started = time.process_time()
+    for number in range(100_000):
+        trace.step(number / 1000, number % 7, "Partition.append")
+    for number in range(10_000):
+        trace.emit("log.appended", 2, "orders-0", base=number, last=number, epoch=3, role="leader")
+    trace.sha256()
+    assert time.process_time() - started < 1.0
