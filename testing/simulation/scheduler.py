@@ -1,0 +1,98 @@
+"""Virtual time: a heap of what will happen, and the random order of what happens at once.
+
+Nothing in a simulated run waits. The scheduler takes the next entry, moves the clock to its time, and calls it; between
+two entries no time passes, however long the real computer took. Entries of the same time come in an order drawn from the
+seed when they were made: where a real machine promises no order, neither does this one.
+
+One scheduler serves all simulated processes (`loop.py`), the network between them and the nemesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Any
+
+
+class Entry:
+    """Something that will be called at a time, unless it is cancelled before."""
+
+    __slots__ = ("args", "callback", "when")
+
+    def __init__(self, when: float, callback: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
+        self.when = when
+        self.callback = callback
+        """None once cancelled or called."""
+        self.args = args
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+
+class OutOfTime(AssertionError):
+    """What was waited for did not come within its bound of virtual time or of steps."""
+
+
+class Scheduler:
+    def __init__(self, random: Random) -> None:
+        self.now = 0.0
+        """Seconds since the world began; never goes back."""
+        self.steps = 0
+        """Entries called so far."""
+        self.after_step: list[Callable[[], object]] = []
+        """Called after every entry: invariants, conditions that somebody waits for."""
+        self.failure: BaseException | None = None
+        """Set by whoever finds that the run must end; `run` raises it after the entry under way, whoever caught it first."""
+        self._random = random
+        self._heap: list[tuple[float, float, int, Entry]] = []
+        self._pushed = 0
+        self._limit = 64
+
+    def at(self, when: float, callback: Callable[..., object], *args: Any) -> Entry:
+        """Call it at this time; a time that has passed means now."""
+        if when < self.now:
+            when = self.now
+        entry = Entry(when, callback, args)
+        self._pushed += 1
+        heappush(self._heap, (when, self._random.random(), self._pushed, entry))
+        if len(self._heap) > self._limit:
+            self._sweep()
+        return entry
+
+    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Entry:
+        return self.at(self.now + delay_s, callback, *args)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error; the first one counts."""
+        if self.failure is None:
+            self.failure = error
+
+    def run(self, is_over: Callable[[], bool], *, limit_s: float = 3600.0, steps_max: int = 50_000_000) -> None:
+        """Until it is over. `OutOfTime` when nothing is left to happen, or the bounds (of virtual time and steps) are met."""
+        heap, deadline, last_step = self._heap, self.now + limit_s, self.steps + steps_max
+        while not is_over():
+            if not heap:
+                raise OutOfTime(f"nothing is left to happen at {self.now:.3f} s")
+            when, _, _, entry = heappop(heap)
+            callback = entry.callback
+            if callback is None:
+                continue
+            if when > deadline or self.steps >= last_step:
+                raise OutOfTime(f"not over after {self.now:.3f} s and {self.steps} steps")
+            self.now = when
+            self.steps += 1
+            entry.callback = None
+            callback(*entry.args)
+            for after in self.after_step:
+                after()
+            if self.failure is not None:
+                raise self.failure
+            heap = self._heap
+
+    def _sweep(self) -> None:
+        """Cancelled entries (most timers are) are dropped when they have become many."""
+        self._heap = [item for item in self._heap if item[3].callback is not None]
+        heapify(self._heap)
+        self._limit = max(64, 2 * len(self._heap))

@@ -1,0 +1,193 @@
+"""A world: virtual time, a network, machines, and one seed from which all chance in it comes.
+
+    world = World(seed=7)
+    world.run(story(world))       # a coroutine on machine 0: the nemesis, a directed scenario, a test
+
+Chance is drawn from streams with names (`stream("network")`), so that one part that draws once more does not change what
+another gets. While a world runs, Python's garbage collector rests, and structlog's lines go into the trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+from asyncio import events
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any, TypeVar
+
+from strandline.storage.memory_files import MemoryFiles
+from strandline.testing.simulation.loop import NodeLoop, SimTask
+from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.network import Network
+from strandline.testing.simulation.scheduler import OutOfTime, Scheduler
+from strandline.testing.simulation.trace import Trace, captured_logs
+
+T = TypeVar("T")
+
+WORLD = 0
+"""The machine of whoever watches and torments: its clock is the world's."""
+
+
+class Unhandled(AssertionError):
+    """Production code raised where nobody caught it."""
+
+
+class World:
+    def __init__(self, seed: int | str, *, full_trace: bool = False) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(self.stream("scheduler"))
+        self.trace = Trace(lambda: self.scheduler.now, full=full_trace)
+        self.network = Network(self, self.scheduler, self.stream("network"))
+        self.machines: dict[int, Machine] = {}
+        self.machine = self.add_machine(WORLD, "world")
+        self.machine.clock_offset_s = 0.0
+        self.machine.boot()
+        self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
+        """Whether an exception that reached a loop's handler is to be expected."""
+        self._conditions: list[_Condition] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds of virtual time since the beginning."""
+        return self.scheduler.now
+
+    def stream(self, name: str) -> Random:
+        """The source of chance of this name; the same at each call."""
+        return Random(f"{self.seed}/{name}")
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    def add_machine(self, node_id: int, name: str) -> Machine:
+        machine = self.machines[node_id] = Machine(self, node_id, name)
+        return machine
+
+    def make_disk(self, machine: Machine) -> Any:
+        return MemoryFiles(self.stream(f"disk/{machine.name}"))
+
+    def mount_disk(self, machine: Machine) -> Any:
+        return machine.files
+
+    def unmount_disk(self, machine: Machine, *, lossy: bool) -> None:
+        machine.files.crash(lossy=lossy)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, story: Coroutine[Any, Any, T], *, limit_s: float = 600.0, steps_max: int = 20_000_000) -> T:
+        """Let the story happen, on machine 0; returns what it returns, raises what it or an invariant raises."""
+        with self._quiet():
+            try:
+                task = self.machine.spawn(story, "story")
+                self.scheduler.run(task.done, limit_s=limit_s, steps_max=steps_max)
+            except OutOfTime as e:
+                waiting = "; ".join(str(condition) for condition in self._conditions)
+                raise OutOfTime(f"{e}{', waiting for ' + waiting if waiting else ''}") from None
+            return task.result()
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """No garbage collection and no log output while virtual time runs."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        before = events._get_running_loop()
+        events._set_running_loop(None)
+        try:
+            with captured_logs(self.trace):
+                yield
+        finally:
+            events._set_running_loop(before)
+            if was_enabled:
+                gc.enable()
+
+    @contextlib.contextmanager
+    def within(self, loop: NodeLoop) -> Iterator[None]:
+        """What is called runs as that process."""
+        before = events._get_running_loop()
+        events._set_running_loop(loop)
+        try:
+            yield
+        finally:
+            events._set_running_loop(before)
+
+    def close(self) -> None:
+        """The world ends. What dead processes left is thrown away now; nothing that their finalizers do counts."""
+        for machine in self.machines.values():
+            if machine.loop is not None:
+                machine.loop.die()
+                machine.graveyard.append(machine.loop)
+                machine.loop = None
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            for machine in self.machines.values():
+                for loop in machine.graveyard:
+                    for task in loop.unfinished:
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    loop._tasks.clear()
+                machine.graveyard.clear()
+            self.network._transports.clear()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+
+    def on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> None:
+        """An exception reached an event loop's handler: nobody expected it, so it is a bug."""
+        if not self.tolerates(loop, context):
+            error = Unhandled(f"{loop.machine.name}: {context.get('message')}: {context.get('exception')!r}")
+            error.__cause__ = context.get("exception")
+            self.scheduler.fail(error)
+
+    # -- for stories --------------------------------------------------------------------------------------------------
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], object], within_s: float = 30.0, what: str = "") -> None:
+        """Go on in the very step in which the condition holds. `OutOfTime` names it when it does not come."""
+        if condition():
+            return
+        waiting = _Condition(condition, asyncio.get_running_loop(), what)
+        self._conditions.append(waiting)
+        if len(self._conditions) == 1:
+            self.scheduler.after_step.append(self._look)
+        try:
+            async with asyncio.timeout(within_s):
+                await waiting.met
+        except TimeoutError:
+            raise OutOfTime(f"not within {within_s} s, at {self.now:.3f} s: {waiting}") from None
+        finally:
+            self._conditions.remove(waiting)
+            if not self._conditions:
+                self.scheduler.after_step.remove(self._look)
+
+    def _look(self) -> None:
+        for waiting in self._conditions:
+            if not waiting.met.done() and waiting.condition():
+                waiting.met.set_result(None)
+
+    async def join(self, task: asyncio.Task[T]) -> T:
+        """The result of a task of another process. `ProcessGone` when that process ends first."""
+        loop = task.get_loop()
+        assert isinstance(loop, NodeLoop)
+        await self.until(lambda: task.done() or loop.is_dead, within_s=3600.0, what=f"{task.get_name()} of {loop.machine.name}")
+        if not task.done():
+            raise ProcessGone(f"{loop.machine.name} ended before {task.get_name()} did")
+        return task.result()
+
+
+class ProcessGone(Exception):
+    """What was waited for will not come: its process is no more."""
+
+
+class _Condition:
+    def __init__(self, condition: Callable[[], object], loop: asyncio.AbstractEventLoop, what: str) -> None:
+        self.condition = condition
+        self.met: asyncio.Future[None] = loop.create_future()
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what or getattr(self.condition, "__qualname__", repr(self.condition))
+
+
+__all__ = ["OutOfTime", "ProcessGone", "SimTask", "Unhandled", "World"]
