@@ -318,8 +318,8 @@ class Cluster:
                 if left <= 0:
                     break
                 wait_s = min(left, HEDGE_AFTER_MS / 1000) if candidates else left
-                done, _ = await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                for attempt in done:
+                await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in [attempt for attempt in attempts if attempt.done()]:
                     link = attempts.pop(attempt)
                     if attempt.exception() is not None:
                         continue

@@ -67,7 +67,7 @@ class Positions:
         self._isolation = int(options.isolation_level == "read_committed")
         self._questions: dict[int, dict[PartitionState, None]] = {}
         """By leader: states that want an answer, collected for one loop turn."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     # -- in the background --------------------------------------------------------------------------------------------
 
@@ -84,8 +84,8 @@ class Positions:
         questions, self._questions = self._questions, {}
         for leader_id, states in questions.items():
             task = asyncio.get_running_loop().create_task(self._ask(leader_id, list(states)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
 
     async def _ask(self, leader_id: int, states: list[PartitionState]) -> None:
         """One round. Whatever is not settled by it is looked at again, and asked again."""

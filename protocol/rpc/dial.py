@@ -100,17 +100,17 @@ async def _attempt(make: Callable[[], P], address: str, port: int) -> P:
 
 async def _first(make: Callable[[], P], addresses: list[str], port: int, drop: Callable[[P], None]) -> P:
     loop = asyncio.get_running_loop()
-    attempts: set[asyncio.Task[P]] = set()
+    attempts: dict[asyncio.Task[P], None] = {}
     errors: list[OSError] = []
     try:
         while addresses or attempts:
             if addresses:
-                attempts.add(loop.create_task(_attempt(make, addresses[0], port)))
+                attempts[loop.create_task(_attempt(make, addresses[0], port))] = None
                 addresses = addresses[1:]
             gap_s = NEXT_ADDRESS_S if addresses else None
-            done, _ = await asyncio.wait(attempts, timeout=gap_s, return_when=asyncio.FIRST_COMPLETED)
-            for attempt in done:
-                attempts.discard(attempt)
+            await asyncio.wait(attempts, timeout=gap_s, return_when=asyncio.FIRST_COMPLETED)
+            for attempt in [attempt for attempt in attempts if attempt.done()]:
+                del attempts[attempt]
                 error = attempt.exception()
                 if error is None:
                     return attempt.result()

@@ -69,7 +69,8 @@ class Server:
         self.bad_peers = BadPeers()
         self.bugs = LineLimits()
         """A traceback per API and minute: a request that meets a bug of ours is often sent again."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """Handlers that are coroutines; in the order of their requests, as everything that is done to several at once."""
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
@@ -174,8 +175,8 @@ class Server:
     def _run(self, request: ServerRequest, result: Awaitable[None]) -> None:
         """The rest of a handler that is a coroutine."""
         task = self._loop.create_task(_finish(request, result))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
