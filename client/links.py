@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from strandline.client.errors import ClientClosed, NoBrokersAvailable
 from strandline.client.options import ClientOptions
@@ -21,6 +22,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, Strand
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.dial import dial
 
 Address = tuple[str, int]
 
@@ -209,8 +211,15 @@ class Link:
 
 
 class _Sniffer(asyncio.Protocol):
+    """Asks politely in HTTP: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
+
     def __init__(self, first_bytes: asyncio.Future[bytes]) -> None:
         self._first_bytes = first_bytes
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(b"HEAD / HTTP/1.0\r\n\r\n")
 
     def data_received(self, data: bytes) -> None:
         if not self._first_bytes.done():
@@ -220,22 +229,23 @@ class _Sniffer(asyncio.Protocol):
         if not self._first_bytes.done():
             self._first_bytes.set_result(b"")
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
 
 async def _sniff(host: str, port: int) -> str | None:
-    """Ask politely in HTTP: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
-    loop = asyncio.get_running_loop()
-    first_bytes: asyncio.Future[bytes] = loop.create_future()
-    transport: asyncio.Transport | None = None
+    first_bytes: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    sniffer: _Sniffer | None = None
     try:
         async with asyncio.timeout(SNIFF_TIMEOUT_MS / 1000):
-            transport, _ = await loop.create_connection(lambda: _Sniffer(first_bytes), host, port)
-            transport.write(b"HEAD / HTTP/1.0\r\n\r\n")
+            sniffer = await dial(lambda: _Sniffer(first_bytes), host, port, drop=_Sniffer.abort)
             answer = await first_bytes
     except (OSError, TimeoutError):
         return None
     finally:
-        if transport is not None:
-            transport.abort()
+        if sniffer is not None:
+            sniffer.abort()
     if answer.startswith((b"HTTP/", b"<")):
         return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
     return "TLS" if answer[:2] in (b"\x15\x03", b"\x16\x03") else None
