@@ -1,89 +1,38 @@
 """A disk in memory that knows what a real one forgets.
 
 Every file has two images: the **cache**, what a running process reads back, and the **durable** one, what the platter
-holds. A directory too: names come and go in the cache first, and their changes wait in a journal until the directory is
-fsynced. `crash()` then is a power cut: of every file an arbitrary subset of the 512-byte sectors that were written
-since its last fsync survives, its length is any length between the two, and of every directory's journal a prefix.
-`crash(lossy=False)` is a process that dies: the page cache lives on.
+holds (`memory_inodes.py`). A directory too: names come and go in the cache first, and their changes wait in a journal
+until the directory is fsynced. `crash()` then is a power cut: of every file an arbitrary subset of the 512-byte sectors
+that were written since its last fsync survives, its length is any length between the two, and of every directory's
+journal a prefix. `crash(lossy=False)` is a process that dies: the page cache lives on.
 
-`fail_next` plants errors: a full disk half way through a write, a sector that cannot be read, an fsync that fails once
-and takes the dirty pages with it (so that a retry succeeds and means nothing).
+What takes several calls on a real disk does so here: a file is replaced by way of a temporary one, and a tree is removed
+name by name. `fail_next` plants errors: a full disk half way through a write, a sector that cannot be read, an fsync that
+fails once and takes the dirty pages with it (so that a retry succeeds and means nothing). All other faults that a disk
+may have are those of `testing/simulation/disk.py`, which is built on this.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from random import Random
 
 from strandline.protocol.errors import UsageError
-from strandline.storage.disk import Buffer, DiskError, File, Files, Lock, parent
+from strandline.storage.disk import Buffer, DiskError, File, Files, Lock, join, parent
+from strandline.storage.memory_inodes import SECTOR, Directory, Inode
 
-SECTOR = 512
+__all__ = ["SECTOR", "MemoryFile", "MemoryFiles", "MemoryLock", "matches"]
 
-
-@dataclass(slots=True)
-class _Inode:
-    cache: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    dirty: bool = False
-    """Whether the two may differ."""
-
-    def sync(self) -> None:
-        if self.dirty:
-            self.durable[:] = self.cache
-            self.dirty = False
-
-    def lose(self, random: Random) -> None:
-        """The power goes: unsynced sectors survive one by one or not, and so does the length."""
-        if not self.dirty:
-            return
-        low, high = sorted((len(self.durable), len(self.cache)))
-        size = random.choice((low, high, random.randint(low, high)))
-        image = bytearray(size)
-        for start in range(0, size, SECTOR):
-            source = self.cache if random.random() < 0.5 else self.durable
-            piece = source[start : min(start + SECTOR, size)]
-            image[start : start + len(piece)] = piece
-        self.cache = image
-        self.durable = bytearray(image)
-        self.dirty = False
+TEMPORARY = ".tmp"
 
 
-@dataclass(slots=True)
-class _Directory:
-    entries: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    durable: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    journal: list[dict[str, _Inode | _Directory | None]] = field(default_factory=list)
-    """Changes since the last fsync, in order; each is atomic (a rename is one change of two names)."""
-
-    def change(self, names: dict[str, _Inode | _Directory | None]) -> None:
-        _apply(self.entries, names)
-        self.journal.append(names)
-
-    def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.journal.clear()
-
-    def lose(self, random: Random) -> None:
-        survived = random.choice((0, len(self.journal), random.randint(0, len(self.journal))))
-        for names in self.journal[:survived]:
-            _apply(self.durable, names)
-        self.journal.clear()
-        self.entries = dict(self.durable)
-        for _, node in sorted(self.entries.items()):
-            node.lose(random)
-
-
-def _apply(entries: dict[str, _Inode | _Directory], names: dict[str, _Inode | _Directory | None]) -> None:
-    for name, node in names.items():
-        if node is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = node
+def matches(path: str, pattern: str) -> bool:
+    """Shell style; the temporary file that will replace a file goes by its name, too."""
+    return fnmatchcase(path, pattern) or (path.endswith(TEMPORARY) and fnmatchcase(path[: -len(TEMPORARY)], pattern))
 
 
 @dataclass(slots=True)
@@ -99,7 +48,7 @@ class _Fault:
 class MemoryFile(File):
     __slots__ = ("_files", "_generation", "_inode")
 
-    def __init__(self, files: MemoryFiles, path: str, inode: _Inode) -> None:
+    def __init__(self, files: MemoryFiles, path: str, inode: Inode) -> None:
         self.path = path
         self.size = len(inode.cache)
         self._files = files
@@ -107,40 +56,47 @@ class MemoryFile(File):
         self._generation = files.generation
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        self._check_alive()
-        data = b"".join(buffers)
-        inode = self._inode
+        files, inode, size = self._files, self._inode, self.size
+        cache = inode.cache
+        if files.armed or self._generation != files.generation or size < inode.guarded or size != len(cache):
+            self._append_with_care(b"".join(buffers))
+            return
+        cache += buffers[0] if len(buffers) == 1 else b"".join(buffers)
         inode.dirty = True
+        self.size = len(cache)
+
+    def _append_with_care(self, data: bytes) -> None:
+        """As `append`, where there may be a fault, or something that the platter has and the cache is about to forget."""
+        self._check_alive()
         fault = self._files.take_fault("write", self.path)
         if fault is not None:
-            if not self._files.leave_torn_writes:
-                del inode.cache[self.size :]
-            else:
-                inode.cache[self.size :] = data[: fault.short_write]
+            self._inode.replace_tail(self.size, data[: fault.short_write] if self._files.leave_torn_writes else b"")
             raise DiskError("write", self.path, fault.errno)
-        inode.cache[self.size :] = data
+        self._inode.replace_tail(self.size, data)
         self.size += len(data)
 
     def pread(self, size: int, position: int, *, may_block: bool = True) -> memoryview:
+        files = self._files
+        end = min(self.size, position + max(0, size))
+        if files.armed or self._generation != files.generation:
+            return self._pread_with_care(position, end, may_block)
+        return memoryview(self._inode.cache[position:end]).toreadonly()
+
+    def _pread_with_care(self, position: int, end: int, may_block: bool) -> memoryview:
         self._check_alive()
         self._files.maybe_fail("read", self.path)
-        end = min(self.size, position + max(0, size))
-        return memoryview(bytes(self._inode.cache[position:end]))
+        return memoryview(self._inode.cache[position:end]).toreadonly()
 
     def pwrite(self, data: Buffer, position: int) -> None:
         self._check_alive()
         self._files.maybe_fail("write", self.path)
-        self._inode.dirty = True
-        self._inode.cache[position : position + len(data)] = data
+        self._inode.overwrite(position, data)
         self.size = max(self.size, position + len(data))
 
     def truncate(self, size: int) -> None:
         self._check_alive()
         self._files.maybe_fail("truncate", self.path)
-        self._inode.dirty = True
-        cache = self._inode.cache
-        del cache[size:]
-        cache.extend(bytes(size - len(cache)))
+        self._inode.truncate(size)
         self.size = size
 
     def fsync(self) -> None:
@@ -168,41 +124,47 @@ class MemoryFiles(Files):
     """One machine's disk. Share it between the incarnations of a node, and `crash()` between them."""
 
     def __init__(self, random: Random | None = None) -> None:
-        self._random = random or Random(0)
-        self._root = _Directory()
-        self._faults: list[_Fault] = []
+        self.root = Directory()
+        self.armed = False
+        """Whether an operation has to look for more than the bytes that it is about."""
         self.locks: set[str] = set()
         self.generation = 0
         """Counts the crashes; files opened before one are dead."""
         self.leave_torn_writes = False
         """Whether a failed write leaves its first bytes behind (the truncation after it failed as well)."""
         self.fsyncs = 0
+        self._random = random or Random(0)
+        self._faults: list[_Fault] = []
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def crash(self, *, lossy: bool = True) -> None:
         """The machine (lossy) or only the process dies. Open files are dead, locks are free, planted errors forgotten."""
         if lossy:
-            self._root.lose(self._random)
+            self.root.lose(self._random)
         self.locks.clear()
         self._faults.clear()
+        self.armed = False
         self.generation += 1
 
     def fail_next(self, operation: str, pattern: str, error: int, *, times: int = 1, short_write: int = 0) -> None:
         """The next `times` operations ("open", "read", "write", "truncate", "fsync", "rename", "unlink", ...) on a path
         that matches the pattern fail with errno `error`."""
         self._faults.append(_Fault(operation, pattern, error, times, short_write))
+        self.armed = True
 
     def take_fault(self, operation: str, path: str) -> _Fault | None:
         for fault in self._faults:
-            if fault.operation == operation and fnmatchcase(path, fault.pattern):
+            if fault.operation == operation and matches(path, fault.pattern):
                 fault.times -= 1
                 if fault.times <= 0:
                     self._faults.remove(fault)
+                    self.armed = bool(self._faults)
                 return fault
         return None
 
     def maybe_fail(self, operation: str, path: str) -> None:
+        """Every operation passes here before it has done anything."""
         if self._faults:
             fault = self.take_fault(operation, path)
             if fault is not None:
@@ -210,20 +172,28 @@ class MemoryFiles(Files):
 
     def flip_bit(self, path: str, bit: int) -> None:
         """The disk rots: one bit of the file changes, in the cache and on the platter."""
-        inode = self._inode("flip", path)
-        inode.sync()
-        for image in (inode.cache, inode.durable):
-            image[bit // 8] ^= 1 << (bit % 8)
+        self._inode("flip", path).flip(bit)
 
-    def sync_inode(self, path: str, inode: _Inode) -> None:
+    # -- the file system: what is one step on a disk --------------------------------------------------------------
+
+    def change(self, operation: str, path: str, directory: Directory, names: dict[str, Inode | Directory | None]) -> None:
+        """Names come, go and change places: "create", "mkdir", "rename", "unlink", "rmdir"."""
+        self.maybe_fail(operation, path)
+        directory.change(names)
+
+    def sync_inode(self, path: str, inode: Inode) -> None:
         self.fsyncs += 1
         fault = self.take_fault("fsync", path)
         if fault is not None:
-            inode.dirty = False  # the kernel dropped the dirty pages: a second fsync will succeed and prove nothing
+            inode.drop_dirty()  # the kernel dropped the dirty pages: a second fsync will succeed and prove nothing
             raise DiskError("fsync", path, fault.errno)
         inode.sync()
 
-    # -- the file system ------------------------------------------------------------------------------------------
+    def sync_directory(self, path: str, directory: Directory) -> None:
+        self.maybe_fail("fsync", path)
+        directory.sync()
+
+    # -- the file system: what we ask of it -----------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool) -> MemoryFile:
         self.maybe_fail("open", path)
@@ -232,11 +202,14 @@ class MemoryFiles(Files):
         if node is None:
             if not create:
                 raise DiskError("open", path, errno.ENOENT)
-            node = _Inode()
-            directory.change({name: node})
-        if isinstance(node, _Directory):
+            node = Inode()
+            self.change("create", path, directory, {name: node})
+        if isinstance(node, Directory):
             raise DiskError("open", path, errno.EISDIR)
-        return MemoryFile(self, path, node)
+        return self._file(path, node)
+
+    def _file(self, path: str, inode: Inode) -> MemoryFile:
+        return MemoryFile(self, path, inode)
 
     def read(self, path: str) -> bytes:
         self.maybe_fail("read", path)
@@ -250,20 +223,25 @@ class MemoryFiles(Files):
         self.fsync_dir(parent(path))
 
     def _replace(self, path: str, data: Buffer, *, durable: bool) -> None:
-        temporary = path + ".tmp"
-        self.maybe_fail("write", path)
-        directory, name = self._locate("write", temporary)
-        inode = _Inode(cache=bytearray(data), dirty=True)
-        directory.change({name: inode})
-        if durable:
-            self.sync_inode(temporary, inode)
-        self.rename(temporary, path)
+        temporary = path + TEMPORARY
+        try:
+            file = self.open(temporary, create=True)
+            if file.size:
+                file.truncate(0)
+            file.append([data])
+            if durable:
+                file.fsync()
+            self.rename(temporary, path)
+        except DiskError as e:
+            with suppress(DiskError):
+                self.remove(temporary)
+            raise DiskError("write", path, e.errno) from e
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        return isinstance(self._find(path), _Directory)
+        return isinstance(self._find(path), Directory)
 
     def size(self, path: str) -> int:
         return len(self._inode("stat", path).cache)
@@ -273,28 +251,42 @@ class MemoryFiles(Files):
         return sorted(self._directory("list", path).entries)
 
     def make_dirs(self, path: str) -> None:
-        self.maybe_fail("mkdir", path)
-        directory = self._root
+        directory, made = self.root, "/" if path.startswith("/") else ""
         for name in _parts(path):
+            made = join(made, name) if made else name
             node = directory.entries.get(name)
             if node is None:
-                node = _Directory()
-                directory.change({name: node})
-            if not isinstance(node, _Directory):
+                node = Directory()
+                self.change("mkdir", made, directory, {name: node})
+            if not isinstance(node, Directory):
                 raise DiskError("mkdir", path, errno.ENOTDIR)
             directory = node
 
     def remove(self, path: str) -> None:
-        self.maybe_fail("unlink", path)
-        if self._find(path) is not None:
+        node = self._find(path)
+        if isinstance(node, Directory):
+            raise DiskError("unlink", path, errno.EISDIR)
+        if node is None:
+            self.maybe_fail("unlink", path)
+        else:
             directory, name = self._locate("unlink", path)
-            directory.change({name: None})
+            self.change("unlink", path, directory, {name: None})
 
     def remove_tree(self, path: str) -> None:
-        self.remove(path)
+        node = self._find(path)
+        if not isinstance(node, Directory):
+            self.remove(path)
+            return
+        for name in self._removal_order(sorted(node.entries)):
+            self.remove_tree(join(path, name))
+        directory, name = self._locate("rmdir", path)
+        self.change("rmdir", path, directory, {name: None})
+
+    def _removal_order(self, names: list[str]) -> list[str]:
+        """A file system lists a directory in an order of its own."""
+        return names
 
     def rename(self, source: str, target: str) -> None:
-        self.maybe_fail("rename", source)
         directory, old = self._locate("rename", source)
         other, new = self._locate("rename", target)
         node = directory.entries.get(old)
@@ -302,17 +294,16 @@ class MemoryFiles(Files):
             raise DiskError("rename", source, errno.ENOENT)
         if directory is not other:
             raise DiskError("rename", source, errno.EXDEV)
-        if isinstance(node, _Directory) and new in directory.entries:
-            raise DiskError("rename", source, errno.ENOTEMPTY)
-        directory.change({old: None, new: node})
+        _check_replaces(node, directory.entries.get(new), source)
+        self.change("rename", source, directory, {old: None, new: node})
 
     def fsync_dir(self, path: str) -> None:
-        self.maybe_fail("fsync", path)
-        self._directory("fsync", path).sync()
+        self.sync_directory(path, self._directory("open", path))
 
     def fsync_path(self, path: str) -> None:
-        if self.is_dir(path):
-            self.fsync_dir(path)
+        node = self._find(path)
+        if isinstance(node, Directory):
+            self.sync_directory(path, node)
         else:
             self.sync_inode(path, self._inode("open", path))
 
@@ -322,7 +313,7 @@ class MemoryFiles(Files):
     def exclusive(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def lock(self, path: str) -> MemoryLock:
+    def lock(self, path: str) -> Lock:
         if path in self.locks:
             raise UsageError(f"data directory {parent(path)} is in use by another process")
         self.open(path, create=True)
@@ -331,29 +322,42 @@ class MemoryFiles(Files):
 
     # -- names ----------------------------------------------------------------------------------------------------
 
-    def _find(self, path: str) -> _Inode | _Directory | None:
-        node: _Inode | _Directory | None = self._root
+    def _find(self, path: str) -> Inode | Directory | None:
+        node: Inode | Directory | None = self.root
         for name in _parts(path):
-            if not isinstance(node, _Directory):
+            if not isinstance(node, Directory):
                 return None
             node = node.entries.get(name)
         return node
 
-    def _inode(self, operation: str, path: str) -> _Inode:
+    def _inode(self, operation: str, path: str) -> Inode:
         node = self._find(path)
-        if not isinstance(node, _Inode):
+        if not isinstance(node, Inode):
             raise DiskError(operation, path, errno.ENOENT if node is None else errno.EISDIR)
         return node
 
-    def _directory(self, operation: str, path: str) -> _Directory:
+    def _directory(self, operation: str, path: str) -> Directory:
         node = self._find(path)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise DiskError(operation, path, errno.ENOENT if node is None else errno.ENOTDIR)
         return node
 
-    def _locate(self, operation: str, path: str) -> tuple[_Directory, str]:
+    def _locate(self, operation: str, path: str) -> tuple[Directory, str]:
         return self._directory(operation, parent(path) if "/" in path else ""), _parts(path)[-1]
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _check_replaces(node: Inode | Directory, replaced: Inode | Directory | None, source: str) -> None:
+    """What rename(2) says: a file replaces a file, a directory an empty directory."""
+    if replaced is None or node is replaced:
+        return
+    if isinstance(replaced, Directory):
+        if isinstance(node, Inode):
+            raise DiskError("rename", source, errno.EISDIR)
+        if replaced.entries:
+            raise DiskError("rename", source, errno.ENOTEMPTY)
+    elif isinstance(node, Directory):
+        raise DiskError("rename", source, errno.ENOTDIR)
