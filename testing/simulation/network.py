@@ -442,7 +442,13 @@ class SimTransport(asyncio.Transport):
         self._maybe_read()
 
     def _maybe_read(self) -> None:
-        if not self._read_is_due and self._reading and (self._inbox or self._eof) and not self.is_gone:
+        if (
+            not self._read_is_due
+            and self._reading
+            and (self._inbox or self._eof)
+            and self.protocol is not None
+            and not self.is_gone
+        ):
             self._read_is_due = True
             self.loop.io(self._read)
 
@@ -700,6 +706,7 @@ class Network:
         protocol = server.factory()
         transport.protocol = protocol
         protocol.connection_made(transport)
+        transport._maybe_read()
 
     def server_at(self, machine: Machine, port: int) -> SimServer | None:
         return self._servers.get((machine.address, port))

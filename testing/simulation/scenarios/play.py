@@ -1,0 +1,132 @@
+"""Plays a scenario: as it is written, with other delays, or with a fault that its author did not think of.
+
+The seed says which:
+
+    0 .. 99             as written; only what asyncio and the network leave open differs
+    100 and up, even    delays, clocks, disks and turns drawn from the seed: all that must hold still must
+    100 and up, odd     that, and one random fault at a random moment: the story may go astray, and ends where it does
+
+After the story, in every case, the faults end, all nodes run, and the cluster has to come to rest with everything that was
+acknowledged (I24).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from random import Random
+
+from strandline.protocol.errors import StrandlineError
+from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.scenarios.stage import Broken, Scenario, Stage
+from strandline.testing.simulation.scheduler import OutOfTime
+from strandline.testing.simulation.world import ProcessGone, World
+
+AS_WRITTEN = 100
+"""Seeds below it change nothing."""
+REST_S = 60.0
+ASTRAY = (Broken, OutOfTime, StrandlineError, ProcessGone, AttributeError, KeyError, RuntimeError, TypeError)
+"""What a story raises that met a state which it did not foresee."""
+
+
+def is_perturbed(seed: int) -> bool:
+    return seed >= AS_WRITTEN
+
+
+def has_fault(seed: int) -> bool:
+    return seed >= AS_WRITTEN and seed % 2 == 1
+
+
+async def play(world: World, scenario: Scenario, seed: int, *, on_stage: Callable[[Stage], object] | None = None) -> Stage:
+    """The whole performance; raises `Broken`, `OutOfTime` or a violation. `on_stage` is told of the stage as it is made."""
+    stage = Stage(world, perturbed=has_fault(seed))
+    if on_stage is not None:
+        on_stage(stage)
+    random = world.stream("perturbation")
+    if is_perturbed(seed):
+        perturb_delays(world, random)
+        stage.on_machines = lambda machines: perturb_machines(machines, world, random)
+    world.trace.emit("scenario.begins", 0, number=scenario.number, title=scenario.title, source=scenario.source)
+    if not has_fault(seed):
+        await scenario.story(stage)
+    else:
+        await _with_a_fault(stage, scenario, random)
+    await come_to_rest(stage)
+    return stage
+
+
+def perturb_delays(world: World, random: Random) -> None:
+    """Another network, but a sane one."""
+    network = world.network
+    network.delay_s = random.choice((0.000_02, 0.000_1, 0.001, 0.01))
+    network.jitter_s = random.choice((0.0, 0.000_1, 0.001, 0.01))
+
+
+def perturb_machines(machines: Iterable[Machine], world: World, random: Random) -> None:
+    fragments = random.random() < 0.2
+    for machine in machines:
+        machine.clock_rate = random.uniform(0.95, 1.05)
+        if fragments:
+            world.network.fragment(machine.id, 0.1, random.choice((1, 7, 100)))
+
+
+async def _with_a_fault(stage: Stage, scenario: Scenario, random: Random) -> None:
+    fault = asyncio.get_running_loop().create_task(_fault(stage, random), name="fault")
+    try:
+        await scenario.story(stage)
+    except ASTRAY as e:
+        stage.world.trace.emit("scenario.astray", 0, reason=f"{type(e).__name__}: {e}")
+    finally:
+        fault.cancel()
+
+
+async def _fault(stage: Stage, random: Random) -> None:
+    """One fault, some time after the cluster stands."""
+    await stage.world.until(lambda: stage.topic, 120.0, "the stage is set")
+    await asyncio.sleep(random.expovariate(1.0) * 2.0)
+    nodes = [*stage.cluster.broker_ids, *stage.cluster.controller_ids]
+    node, kind = random.choice(nodes), random.choice(("crash", "pause", "cut", "reset", "delay", "one-way"))
+    lasts_s = random.choice((0.01, 0.5, 5.0)) * random.random() * 2
+    emit = stage.world.trace.emit
+    emit("fault.begin", node, fault=kind, lasts_s=round(lasts_s, 6))
+    machine, network = stage.cluster.machines[node], stage.world.network
+    if kind == "crash" and machine.is_up:
+        stage.crash(node)
+        await asyncio.sleep(lasts_s)
+        if not machine.is_up:
+            stage.start(node)
+    elif kind == "pause":
+        machine.pause()
+        await asyncio.sleep(lasts_s)
+        machine.resume()
+    elif kind in ("cut", "one-way"):
+        ways = {"inbound": kind == "cut"}
+        stage.cluster.isolate(node, **ways)
+        await asyncio.sleep(lasts_s)
+        stage.cluster.rejoin(node, **ways)
+    elif kind == "reset":
+        network.reset_between(node, random.choice([n for n in nodes if n != node]))
+    else:
+        other = random.choice([n for n in nodes if n != node])
+        network.link(node, other).delay_s += lasts_s
+    emit("fault.end", node, fault=kind)
+
+
+async def come_to_rest(stage: Stage) -> None:
+    """All faults end, all nodes run; then the cluster must heal by itself."""
+    if not stage.topic:
+        return
+    cluster, network = stage.cluster, stage.world.network
+    stage.world.trace.emit("phase", 0, name="heal")
+    network.heal()
+    for node, machine in cluster.machines.items():
+        machine.resume()
+        if not machine.is_up:
+            cluster.start(node)
+    await stage.until(
+        lambda: len(cluster.brokers) == len(cluster.broker_ids) and cluster.is_ready(), REST_S, "all brokers are back"
+    )
+    for topic in sorted(stage.topics):
+        stage.topic = topic
+        for index, partition in sorted(cluster.image().topic(topic).partitions.items()):
+            await stage.at_rest(partition.replicas, index, REST_S)

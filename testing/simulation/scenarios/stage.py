@@ -1,0 +1,362 @@
+"""The stage on which a directed scenario is played: a small cluster, and the verbs that a story needs.
+
+A scenario is a coroutine function that reads as the story it is:
+
+    @scenario("S03", "Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279, KAFKA-6361")
+    async def s03(stage: Stage) -> None:
+        await stage.open(topic="orders", replicas=[1, 2, 3])
+        stage.says("Broker 1 leads. Ten records are everywhere.")
+        ...
+        stage.must(stage.end(2) == 10, "broker 2 keeps nothing of its fork")
+
+`says` gives a page its headings, `must` is what has to hold. The invariants hold on top of it, after every step, without a
+word in the story.
+
+Every scenario is also played with **perturbations**: other delays, other clocks, other turns, and one random fault at a
+random moment. Delays change nothing of what must hold. A fault may lead the story astray (another broker is elected than
+the story meant): then a `must` or a wait that fails says nothing by itself, the story ends there, and what still has to hold
+are the invariants, and that the cluster heals and has lost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.broker.partition import Partition
+from strandline.client import NewTopic
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.reader import iter_records
+from strandline.protocol.rpc.connection import Connection
+from strandline.testing.history import History
+from strandline.testing.simulation.cluster import BROKER_PORT, Client, SimCluster
+from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.network import Hold, Message
+from strandline.testing.simulation.scheduler import OutOfTime
+from strandline.testing.simulation.world import World
+
+Story = Callable[["Stage"], Awaitable[None]]
+LATEST, EARLIEST = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    number: str
+    """Such as "S03"."""
+    title: str
+    source: str
+    """Where the bug was met in real life."""
+    story: Story
+
+
+SCENARIOS: dict[str, Scenario] = {}
+"""By number, in the order of the files."""
+WAITING: dict[str, str] = {}
+"""Scenarios that cannot be played yet: number -> the feature that they need."""
+
+
+def scenario(number: str, title: str, *, source: str) -> Callable[[Story], Story]:
+    def enter(story: Story) -> Story:
+        if number in SCENARIOS:
+            raise ValueError(f"two scenarios are called {number}")
+        SCENARIOS[number] = Scenario(number, title, source, story)
+        return story
+
+    return enter
+
+
+class Broken(AssertionError):
+    """What the scenario says must hold does not."""
+
+
+class Stage:
+    """One performance of a scenario."""
+
+    def __init__(self, world: World, *, perturbed: bool = False) -> None:
+        self.world = world
+        self.perturbed = perturbed
+        """A random fault happens on top of the story's own."""
+        self.history = History()
+        self.cluster: SimCluster
+        self.topic = ""
+        """The one that the verbs speak of."""
+        self.topics: list[str] = []
+        """All that exist; a story that deletes one takes it out."""
+        self.sent = 0
+        """Records sent by `send`, which makes each value unique."""
+        self.acked: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        """(topic, partition) -> offset and value of each record whose acks=all was told to the client."""
+        self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
+        """Told of the cluster's machines before they boot."""
+        self._client: Client
+        self._connections: dict[int, Connection] = {}
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def says(self, text: str) -> None:
+        """What happens now, and why: a heading of the story's page."""
+        self.world.trace.emit("scenario.says", 0, text=text)
+
+    def must(self, holds: object, text: str) -> None:
+        """What has to hold at this point of the story."""
+        self.world.trace.emit("scenario.must", 0, text=text, holds=bool(holds))
+        if not holds:
+            raise Broken(text)
+
+    # -- setting ------------------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        topic: str = "orders",
+        *,
+        replicas: Sequence[int] | Sequence[Sequence[int]] = (1, 2, 3),
+        brokers: int = 3,
+        controllers: int = 1,
+        min_insync: int = 2,
+        settings: dict[str, Any] | None = None,
+        controller_settings: dict[str, Any] | None = None,
+        **configs: str,
+    ) -> None:
+        """A cluster with one topic; `replicas` of its one partition (or a list for each), the first leads."""
+        self.cluster = SimCluster(
+            self.world, controllers=controllers, brokers=brokers, settings=settings, controller_settings=controller_settings
+        )
+        self.on_machines(self.cluster.machines.values())
+        await self.cluster.start_all()
+        self._client = self.cluster.client("story-client")
+        each = [list(r) for r in replicas] if replicas and not isinstance(replicas[0], int) else [list(replicas)]
+        await self.create(topic, each, min_insync=min_insync, **configs)
+        self.topic = topic
+
+    async def create(self, topic: str, replicas: Sequence[Sequence[Any]], *, min_insync: int = 2, **configs: str) -> None:
+        settings = {"min.insync.replicas": str(min_insync), **{k.replace("_", "."): v for k, v in configs.items()}}
+
+        async def create() -> None:
+            async with self._client.admin() as admin:
+                await admin.create_topics([NewTopic(topic, replica_assignments=dict(enumerate(replicas)), configs=settings)])
+
+        await self._client.run(create())
+        self.topics.append(topic)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    # -- asking single brokers, as a client that knows what it wants -----------------------------------------------------
+
+    async def ask(self, broker: int, api_key: int, body: Any, records: Any = None, timeout_ms: int = 30_000) -> Any:
+        """One request to one broker, from the story's client."""
+
+        async def asking() -> Any:
+            connection = self._connections.get(broker)
+            if connection is None or connection.closed:
+                address = self.cluster.machines[broker].address
+                connection = await Connection.connect(address, BROKER_PORT, client_id="story")
+                self._connections[broker] = connection
+            return await connection.request(api_key, body, records, timeout_ms=timeout_ms)
+
+        return await self._client.run(asking())
+
+    def start_produce(self, broker: int, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 20_000) -> Any:
+        """Begin to write to one broker; the task ends with its answer (`ProducePartitionResponse`) or `BrokerError`."""
+        return asyncio.get_running_loop().create_task(
+            self.produce(broker, *values, acks=acks, index=index, timeout_ms=timeout_ms), name=f"produce to {broker}"
+        )
+
+    async def produce(
+        self, broker: int, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 20_000
+    ) -> ProducePartitionResponse:
+        """One batch to one broker, without a retry; its answer, whatever it says."""
+        batch = encode_batch([(None, value, [], self.world.machine.wall_clock_ms()) for value in values])
+        topic_id = self.cluster.topic_id(self.topic)
+        request = ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic_id, index)], [])
+        response: ProduceResponse = await self.ask(broker, apis.PRODUCE, request, [[batch]], timeout_ms + 10_000)
+        answer = response.partitions[0]
+        if acks == -1 and not answer.error_code:
+            told = self.acked.setdefault((self.topic, index), [])
+            told += [(answer.base_offset + n, value) for n, value in enumerate(values)]
+        return answer
+
+    async def append(self, count: int, *, acks: int = -1, index: int = 0, broker: int | None = None) -> int:
+        """`count` records, a batch each, to the leader (or to this broker); returns the last offset. Must be accepted."""
+        last = -1
+        for _ in range(count):
+            self.sent += 1
+            leader = self.leader(index) if broker is None else broker
+            answer = await self.produce(leader, b"r%d" % self.sent, acks=acks, index=index)
+            if answer.error_code:
+                self.must(False, f"broker {leader} takes record r{self.sent} (it says {ErrorCode(answer.error_code).name})")
+            last = answer.base_offset
+        return last
+
+    async def fetch(
+        self, broker: int, offset: int, *, index: int = 0, max_wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
+    ) -> tuple[Any, list[tuple[int, bytes]]]:
+        """As a consumer: the partition's answer, and the records as (offset, value)."""
+        wanted = FetchPartition(self.cluster.topic_id(self.topic), index, epoch, offset, last_epoch, -1, 1 << 20)
+        request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted])
+        response: FetchResponse = await self.ask(broker, apis.FETCH, request)
+        found = [(r.offset, bytes(r.value or b"")) for records in response.records for r in iter_records(records)]
+        return response.partitions[0], found
+
+    async def latest(self, broker: int, *, index: int = 0) -> Any:
+        """The answer to "what is your latest offset?"."""
+        question = ListOffsetsPartition(self.cluster.topic_id(self.topic), index, LATEST, -1)
+        response = await self.ask(broker, apis.LIST_OFFSETS, ListOffsetsRequest(-1, 0, [question]))
+        return response.partitions[0]
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def crash(self, node: int, *, lossy: bool = False) -> None:
+        self.cluster.crash(node, lossy=lossy)
+
+    def start(self, node: int) -> None:
+        self.cluster.start(node)
+
+    async def stop(self, node: int) -> None:
+        await self.cluster.stop(node)
+
+    def pause(self, node: int) -> None:
+        self.cluster.machines[node].pause()
+
+    def resume(self, node: int) -> None:
+        self.cluster.machines[node].resume()
+
+    def cut(self, node: int, others: Iterable[int] | None = None, **ways: bool) -> None:
+        """Nothing passes between the node and the others (all, if not said); `inbound=False` or `outbound=False` for one way."""
+        others = None if others is None else list(others)
+        self.world.trace.emit("fault.begin", node, fault="cut", others=others, **ways)
+        self.cluster.isolate(node, others, **ways)
+
+    def mend(self, node: int, others: Iterable[int] | None = None, **ways: bool) -> None:
+        others = None if others is None else list(others)
+        self.world.trace.emit("fault.end", node, fault="cut", others=others, **ways)
+        self.cluster.rejoin(node, others, **ways)
+
+    def hold(
+        self,
+        api: str,
+        *,
+        source: int | None = None,
+        target: int | None = None,
+        response: bool = False,
+        where: Callable[[Message], bool] | None = None,
+        limit: int = -1,
+    ) -> Hold:
+        """Keep back requests (or responses) of this API between these nodes until `release`."""
+
+        def matches(message: Message) -> bool:
+            return (
+                message.api == api
+                and message.is_request is not response
+                and (source is None or message.source == source)
+                and (target is None or message.target == target)
+                and (where is None or where(message))
+            )
+
+        return self.world.network.hold(matches, limit)
+
+    # -- waiting and looking ------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], object], within_s: float = 30.0, what: str = "") -> None:
+        await self.world.until(condition, within_s, what)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def replica(self, broker: int, index: int = 0) -> Partition:
+        found = self.cluster.partition(broker, self.topic, index)
+        if found is None:
+            raise OutOfTime(f"broker {broker} has no replica of {self.topic}-{index}")
+        return found
+
+    def has(self, broker: int, index: int = 0) -> bool:
+        return self.cluster.partition(broker, self.topic, index) is not None
+
+    def end(self, broker: int, index: int = 0) -> int:
+        """The log end offset of the broker's replica; -1 when it has none (it is down, or starting)."""
+        found = self.cluster.partition(broker, self.topic, index)
+        return -1 if found is None else found.log.log_end_offset
+
+    def hw(self, broker: int, index: int = 0) -> int:
+        found = self.cluster.partition(broker, self.topic, index)
+        return -1 if found is None else found.log.high_watermark
+
+    def registration(self, index: int = 0) -> Any:
+        """The partition in the newest metadata: leader, leader_epoch, partition_epoch, isr, ..."""
+        image = self.cluster.image()
+        return image.topic(self.topic).partitions[index]
+
+    def leader(self, index: int = 0) -> int:
+        """By the metadata; -1 for none."""
+        return int(self.registration(index).leader)
+
+    def isr(self, index: int = 0) -> set[int]:
+        return set(self.registration(index).isr)
+
+    def epochs(self, broker: int, index: int = 0) -> list[tuple[int, int]]:
+        """The broker's leader-epoch cache: (epoch, start offset)."""
+        return list(self.replica(broker, index).log.epochs.entries)
+
+    def leads(self, broker: int, index: int = 0) -> bool:
+        """The broker itself acts as leader."""
+        found = self.cluster.partition(broker, self.topic, index)
+        return found is not None and found.leadership is not None
+
+    def log_bytes(self, broker: int, index: int = 0) -> bytes:
+        log = self.replica(broker, index).log
+        if log.log_end_offset == log.log_start_offset:
+            return b""
+        return b"".join(bytes(b) for b in log.read(log.log_start_offset, 1 << 30, log.log_end_offset).buffers)
+
+    def values(self, broker: int, index: int = 0) -> dict[int, bytes]:
+        """offset -> value of all that the broker's replica holds."""
+        return {r.offset: bytes(r.value or b"") for r in iter_records(self.log_bytes(broker, index))}
+
+    # -- endings ------------------------------------------------------------------------------------------------------
+
+    async def at_rest(self, brokers: Iterable[int] = (1, 2, 3), index: int = 0, within_s: float = 60.0) -> None:
+        """All these replicas are in the ISR and hold the same bytes; nothing that was acknowledged is missing."""
+        nodes = list(brokers)
+
+        def same() -> bool:
+            ends = {(self.end(n, index), self.hw(n, index)) for n in nodes}
+            return len(ends) == 1 and all(end == hw and end >= 0 for end, hw in ends) and self.isr(index) >= set(nodes)
+
+        await self.until(same, within_s, f"replicas {nodes} are in step and in the ISR")
+        self.must(len({self.log_bytes(n, index) for n in nodes}) == 1, "all replicas hold the same bytes")
+        self.must_have_all(nodes[0], index)
+
+    def must_have_all(self, broker: int, index: int = 0) -> None:
+        """Every acknowledged record is on this replica, at its offset."""
+        held = self.values(broker, index)
+        start = self.replica(broker, index).log.log_start_offset
+        acked = self.acked.get((self.topic, index), [])
+        missing = [offset for offset, value in acked if offset >= start and held.get(offset) != value]
+        self.must(not missing, f"broker {broker} has every acknowledged record{f' but those at {missing}' if missing else ''}")
+
+    async def retried(self, attempt: Callable[[], Awaitable[Any]], within_s: float = 30.0) -> Any:
+        """As a client does: retriable errors are tried again."""
+        deadline = self.world.now + within_s
+        while True:
+            try:
+                return await attempt()
+            except BrokerError as e:
+                if not e.retriable or self.world.now > deadline:
+                    raise
+                await asyncio.sleep(0.05)
