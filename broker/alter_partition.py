@@ -19,12 +19,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
-import structlog
-
 from strandline.broker.controller_channel import Channel
 from strandline.protocol.apis import ALTER_PARTITION
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import (
     AlterPartitionPartition,
     AlterPartitionPartitionResponse,
@@ -33,7 +32,7 @@ from strandline.protocol.messages.cluster import (
     BrokerState,
 )
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 

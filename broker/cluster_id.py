@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import structlog
-
 from strandline.broker.config import Voter
 from strandline.protocol.errors import UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int) -> str:

@@ -11,15 +11,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
 from strandline.broker.config import Voter
 from strandline.protocol.apis import api_name
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RETRY_BACKOFF_MS = 20
 CONNECT_TIMEOUT_MS = 1000

@@ -17,19 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
 from strandline.broker.fetch_session import FetchSession, FetchSessionCache, SessionPartition
 from strandline.broker.measures import BrokerMeasures
 from strandline.broker.partition import Partition, Role
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import Buffer, ColdRead, DiskError
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 WAIT_MS_MAX = 300_000

@@ -28,11 +28,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import structlog
-
 from strandline.broker.partition import FetchPosition, Partition
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import (
     FetchPartition,
     FetchPartitionResponse,
@@ -42,7 +41,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.storage.files import DiskError
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 

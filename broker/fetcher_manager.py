@@ -12,16 +12,15 @@ import asyncio
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
-import structlog
-
 from strandline.broker.fetcher import FetcherCore, FetcherSettings, Key
 from strandline.broker.fetcher_shell import Fetcher
 from strandline.broker.partition import Partition
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.rpc.connection import Connection
 from strandline.storage.files import DiskError
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_MS = 1000
 

@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
-import structlog
-
 from strandline.broker.fetcher import FetcherCore, Key, Plan
 from strandline.broker.partition import FetchPosition, Partition
 from strandline.protocol.apis import FETCH, LIST_OFFSETS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
@@ -29,7 +28,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.rpc.connection import Connection
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 3000
 """On top of the long poll. A leader that says nothing at all for so long is taken for gone, and connected to anew: what a

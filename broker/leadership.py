@@ -23,13 +23,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from strandline.broker.alter_partition import AlterPartitionItem
 from strandline.broker.measures import BrokerMeasures
 from strandline.broker.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.replica import NEVER, FetchTimes, Replica
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from strandline.controller.metadata.image import PartitionRegistration
     from strandline.storage.log import AppendInfo
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class AlterPartitionSubmitter(Protocol):

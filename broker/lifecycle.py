@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-import structlog
-
 from strandline.broker.controller_channel import Channel
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.protocol.apis import BROKER_HEARTBEAT, BROKER_REGISTRATION
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -39,7 +38,7 @@ from strandline.protocol.messages.cluster import (
 )
 from strandline.protocol.messages.common import Listener
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RETRY_MS = 50
 """Between attempts to register, to be unfenced, to be let go."""

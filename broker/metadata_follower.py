@@ -21,14 +21,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-import structlog
-
 from strandline.broker.config import Voter
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC_ID, AnyRecord, decode_record
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError, to_code
 from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
 from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
@@ -37,7 +36,7 @@ from strandline.protocol.records.reader import decode_batch
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import says_nobody_there
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 WAIT_MS_MAX = 500
 BYTES_MAX = 8 << 20

@@ -23,12 +23,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
 from strandline.broker.leadership import Leadership, PartitionContext
 from strandline.broker.purgatory import OffsetWaiters
 from strandline.controller.metadata.image import NO_LEADER, PartitionRegistration
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from strandline.broker.fetch_session import SessionPartition
     from strandline.storage.log import Log
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from strandline.broker.fetch import FetchHandler, RunBlocking
 from strandline.broker.fetch_session import FetchSessionCache
 from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
@@ -34,6 +32,7 @@ from strandline.controller.metadata.image import (
 )
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import CurrentLeader
 from strandline.storage.files import DiskError
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from strandline.storage.log import Log
     from strandline.storage.log_dir import LogDir
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Key = tuple[bytes, int]
 

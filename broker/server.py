@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.alter_partition import AlterPartitionManager
 from strandline.broker.cluster_id import find_cluster
@@ -40,6 +38,7 @@ from strandline.controller.metadata.image import MetadataDelta
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.request_measures import RequestMeasures
 from strandline.protocol.rpc.server import Handler, Limits, Server
@@ -48,7 +47,7 @@ from strandline.protocol.rpc.turn import Turn
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log_dir import Claim, LogDir
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 DRAIN_MS = 500
 OFFLINE_NOTICE_S = 1.0

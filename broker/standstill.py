@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import ProducePartitionResponse, ProduceResponse
 from strandline.protocol.rpc.server import ServerRequest
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 TICK_MS = 200
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
+from strandline.protocol.loggers import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 NEVER_MS = 365 * 24 * 3600 * 1000
 """Intervals beyond this are Kafka's way to say never."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.loggers import get_logger
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log import FlushWork, Log, LogConfig
 from strandline.storage.log_dir import LogDir
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 LOGS_PER_TURN = 50
 """So many logs are visited in one turn of the event loop; requests come in between."""

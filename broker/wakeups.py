@@ -17,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
-
 from strandline.broker.fetch import Fetch
 from strandline.broker.partition import Partition, Role
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.loggers import get_logger
 
 if TYPE_CHECKING:
     from strandline.broker.fetch_session import SessionPartition
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -6,11 +6,10 @@ would be 50 ms in which nobody is elected.
 
 from __future__ import annotations
 
-import structlog
-
 from strandline.controller.metadata.image import MetadataDelta, PartitionKey, PartitionRegistration
+from strandline.protocol.loggers import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PARTITION_LINES_MAX = 100
 """Of one batch."""

@@ -25,16 +25,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-import structlog
-
 from strandline.controller.raft.config import Voter
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
 from strandline.storage.checkpoints import uuid_to_text
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class Agreement:

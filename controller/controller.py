@@ -17,8 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import structlog
-
 from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.change_lines import tell_changes
 from strandline.controller.cluster_control import fence_broker
@@ -29,9 +27,10 @@ from strandline.controller.metadata.records import AnyRecord, decode_record, enc
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replication_control import elect_leaderless
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 R = TypeVar("R")
 

@@ -30,16 +30,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, Protocol
 
-import structlog
-
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import BrokerRegistration
 from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.dial import says_no_such_name
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PROBE_CONNECT_MS = 150
 """A living host's kernel accepts at once, however busy the process is."""

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from strandline.controller.cluster_id import Agreed, agree_on_cluster_id, log_agreed
 from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
@@ -23,13 +21,14 @@ from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.rpc.request_measures import RequestMeasures
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log_dir import Claim, LogDir
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 DRAIN_MS = 200
 """How long stopping waits for requests that are being answered."""

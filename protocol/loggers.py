@@ -1,16 +1,18 @@
-"""Loggers for what an application imports: the client, and the protocol under it.
+"""Loggers for whatever may run in somebody else's process: the client always, a whole cluster in a test of theirs.
 
 A library prints nothing to its application's stdout, which structlog does as long as nobody has configured it. So: an
 application that configured structlog has our lines as it wants all lines (the nodes and their tests do that). For
 everyone else we log as libraries do, through the standard library's `logging`, under the module's name: the
 application's handlers get them, and where it has none either, Python itself writes warnings and worse to stderr.
 
-Which of the two is asked anew with each line, since an application imports us before it configures anything.
+Which of the two is asked anew with each line, since an application imports us before it configures anything. Before both
+stands `route`: where several nodes share a process, a line belongs to the node that says it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -20,10 +22,15 @@ _CALLERS_FRAME = 3
 """So many calls lie between `logging` and the line of ours that it shall name."""
 
 
+route: Callable[[str], Any] | None = None
+"""Given the module's name, the logger of whoever speaks right now; None: nobody special. Set by `strandline.testing`."""
+
+
 class _Logger:
     """Has structlog's methods."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._configured = structlog.get_logger()
         self._standard = structlog.wrap_logger(
             logging.getLogger(name),
@@ -34,6 +41,8 @@ class _Logger:
         )
 
     def __getattr__(self, name: str) -> Any:
+        if route is not None and (routed := route(self._name)) is not None:
+            return getattr(routed, name)
         return getattr(self._configured if structlog.is_configured() else self._standard, name)
 
 

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Never
 
-import structlog
-
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import BatchHeader, stamp, stamp_log_append_time
 from strandline.storage import log_read, recovery, retention, truncation
 from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
@@ -43,7 +42,7 @@ from strandline.storage.validation import check_fetched, check_produced
 
 __all__ = ["AppendInfo", "DirFailure", "FlushWork", "Log", "LogConfig", "LogRead", "TailBudget"]
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
 

@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
-import structlog
-
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -44,7 +43,7 @@ from strandline.storage.measures import LogMeasures
 
 __all__ = ["Claim", "LogDir", "log_name", "parse_log_name"]
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

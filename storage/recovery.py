@@ -20,9 +20,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from strandline.protocol.errors import BrokerError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc
 from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint, read_if_present
 from strandline.storage.disk import join, parent
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from strandline.storage.log import Log
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 _OURS = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.snapshot)\Z", re.ASCII)
 _LEFT_OVER = re.compile(r"(\d{20}\.\w+\.(deleted|tmp)|(leader-epoch-checkpoint|partition\.metadata)\.tmp)\Z", re.ASCII)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
+from strandline.protocol.loggers import get_logger
 
 if TYPE_CHECKING:
     from strandline.storage.log import Log
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def delete_old_segments(log: Log, now_ms: int) -> list[str]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
+from strandline.protocol.loggers import get_logger
 from strandline.storage import recovery
 from strandline.storage.segment import DamagedBatch, Segment
 
 if TYPE_CHECKING:
     from strandline.storage.log import Log
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 def truncate_to(log: Log, offset: int) -> bool:

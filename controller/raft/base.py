@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import structlog
-
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.election import NO_NODE, ElectionState
 from strandline.controller.raft.log import RaftLog
@@ -39,10 +37,11 @@ from strandline.controller.raft.roles import (
 )
 from strandline.protocol.errors import ErrorCode, InternalError
 from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.common import Message
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class CommittedTruncation(InternalError):

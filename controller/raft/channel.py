@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-import structlog
-
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 OnDone = Callable[[Message | Exception], None]
 QUEUE_MAX = 16

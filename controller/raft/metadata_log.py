@@ -15,14 +15,13 @@ either the old log is found, or the complete snapshot.
 
 from __future__ import annotations
 
-import structlog
-
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.log import EpochEnd
 from strandline.controller.raft.snapshots import PART_SUFFIX, check_snapshot, parse_snapshot_name, snapshot_name, sort_key
 from strandline.protocol.errors import BrokerError, UsageError
 from strandline.protocol.frames import Buffer
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.disk import make_dirs_durably
 from strandline.storage.files import File, Files, join
@@ -30,7 +29,7 @@ from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_config import FOREVER
 from strandline.storage.measures import LogMeasures
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 DIRECTORY = f"{METADATA_TOPIC}-0"
 SNAPSHOTS_KEPT = 2

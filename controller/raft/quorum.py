@@ -16,8 +16,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import structlog
-
 from strandline.controller.measures import QuorumMeasures
 from strandline.controller.raft.channel import NOTICE_S, PATIENCE_S, VoterChannel
 from strandline.controller.raft.config import RaftConfig, Voter
@@ -30,6 +28,7 @@ from strandline.controller.raft.snapshots import SnapshotWriter, in_batches, sna
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import DescribeQuorumResponse, QuorumNode, VoteRequest
 from strandline.protocol.messages.common import Message, SnapshotId
 from strandline.protocol.records.batch import iter_headers
@@ -38,7 +37,7 @@ from strandline.protocol.records.reader import decode_values
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError, Files, join
 
-logger = structlog.get_logger()
+logger = get_logger(__name__)
 
 
 class QuorumListener(Protocol):

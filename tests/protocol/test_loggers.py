@@ -1,4 +1,4 @@
-"""What the client has to say reaches the application as the application wants it, and never its stdout."""
+"""What we have to say in somebody else's process reaches the application as the application wants it, never its stdout."""
 
 from __future__ import annotations
 
@@ -51,3 +51,20 @@ def test_a_bug_has_its_traceback(how: str) -> None:
     assert out == ""
     assert err.startswith("turn.callback_failed\nTraceback")
     assert err.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize("module", ["broker.server", "controller.server", "storage.log_dir"])
+def test_a_broker_in_somebody_elses_process_is_no_louder_than_a_client(module: str) -> None:
+    """Tests run whole clusters in their own process (`strandline.testing`)."""
+    name = "logger" if module.startswith("storage") else "log"
+    lines = [f"from strandline.{module} import {name} as log", "log.info('broker.started', broker_id=1)"]
+    assert application(*lines, warning="log.warning('broker.fenced', broker_id=1)") == ("", "broker.fenced broker_id=1\n")
+
+
+def test_a_line_goes_to_whoever_speaks_where_several_nodes_share_a_process() -> None:
+    spoken = "type('Spoken', (), {'warning': lambda self, event, **fields: print(event, fields)})()"
+    lines = ["from strandline.protocol import loggers", f"loggers.route = lambda name: {spoken} if 'client' in name else None"]
+    out, err = application(*lines, warning="log.warning('a.b', x=1)")
+    assert (out, err) == ("a.b {'x': 1}\n", "")
+    lines[-1] = "loggers.route = lambda name: None"
+    assert application(*lines, warning="log.warning('a.b', x=1)") == ("", "a.b x=1\n")
