@@ -106,7 +106,7 @@ class Trace:
         if len(self._pending) >= BATCH:
             self._hash_pending()
 
-    def step(self, time: float, node: int, label: str) -> None:
+    def step(self, time: float, node: int, label: str | int) -> None:
         """The scheduler ran something."""
         self._pending.append((time, node, label))
         if len(self._pending) >= BATCH:

@@ -1,0 +1,332 @@
+"""An event as a sentence, in Kafka's words: "broker 2 truncates orders-0 from 12 to 10: leader says epoch 1 ends at 10".
+
+A sentence may need what was before: who led, what the ISR was. So each is made with the picture (picture.py) of the moment
+before its event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.testing.simulation.picture import (
+    DEAD,
+    NODE_FIELDS,
+    PAUSED,
+    UNKNOWN,
+    Picture,
+    ended_by,
+    ids,
+    name_of,
+    names_of,
+    nodes_of,
+    offsets,
+)
+from strandline.testing.simulation.trace import Event
+
+MAXIMUM = 240
+"""Characters of a sentence; what was logged may be long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    picture: Picture
+    several: bool = True
+    """Whether a partition has to be named, because it is not the only one."""
+    brief: bool = False
+    """Whether epochs of partitions and brokers, which few readers want to know, are left out."""
+
+    def of(self, event: Event) -> str:
+        tell = _TELLERS.get(event.kind, Sentences._anything)
+        try:
+            text = tell(self, event)
+        except (KeyError, TypeError, ValueError):  # a field is missing, or is of another kind than is known here
+            text = self._anything(event)
+        return text if len(text) <= MAXIMUM else text[: MAXIMUM - 3] + "..."
+
+    # -- nodes and faults
+
+    def _started(self, event: Event) -> str:
+        node = self.picture.nodes.get(event.node)
+        return f"{name_of(event.node)} {'starts again' if node is not None and node.starts else 'starts'}"
+
+    def _crashed(self, event: Event) -> str:
+        how = "and loses what it had not flushed" if event.fields.get("lossy") else "(what it wrote stays in the page cache)"
+        return f"{name_of(event.node)} crashes {how}"
+
+    def _stopped(self, event: Event) -> str:
+        return f"{name_of(event.node)} stops in good order"
+
+    def _paused(self, event: Event) -> str:
+        return f"{name_of(event.node)} stands still"
+
+    def _resumed(self, event: Event) -> str:
+        node = self.picture.nodes.get(event.node)
+        slept = f", after {event.time - node.since:.3f} s" if node is not None and node.state == PAUSED else ""
+        return f"{name_of(event.node)} runs again{slept}"
+
+    def _fault_begin(self, event: Event) -> str:
+        return f"fault begins: {fault_text(event)}"
+
+    def _fault_end(self, event: Event) -> str:
+        fault = ended_by(event, self.picture.faults)
+        return f"fault ends: {fault_text(fault.event if fault else event)}"
+
+    # -- the controllers
+
+    def _elected(self, event: Event) -> str:
+        return f"{name_of(event.node)} is the active controller, in epoch {event.fields['epoch']}"
+
+    def _resigned(self, event: Event) -> str:
+        return f"{name_of(event.node)} is no longer the active controller"
+
+    def _voted(self, event: Event) -> str:
+        said = event.fields
+        return f"{name_of(event.node)} votes for {name_of(said['candidate'])} in epoch {said['epoch']}"
+
+    def _raft_hw(self, event: Event) -> str:
+        return f"{name_of(event.node)}: the metadata log is committed up to {event.fields['offset']}"
+
+    def _metadata_broker(self, event: Event) -> str:
+        broker = int(event.fields["broker"])
+        was = self.picture.fenced.get(broker)
+        if event.fields.get("fenced"):
+            what = "is fenced: it leads nothing and is in no ISR" if was is False else "is registered, and still fenced"
+        else:
+            what = "is unfenced: it may lead and be in ISRs"
+        return f"{name_of(broker)} {what}{self._exactly(event, 'epoch', 'broker epoch')}"
+
+    def _metadata_topic(self, event: Event) -> str:
+        return f"topic {event.fields['name']} is created"
+
+    def _metadata_partition(self, event: Event) -> str:
+        said, was = event.fields, self.picture.partitions.get(event.partition)
+        leader, epoch = said.get("leader", UNKNOWN), said.get("leader_epoch", UNKNOWN)
+        isr, elr = said.get("isr") or (), said.get("elr") or ()
+        parts = []
+        if was is None or (was.leader, was.leader_epoch) != (leader, epoch):
+            parts.append(f"{name_of(leader)} leads in epoch {epoch}" if leader > 0 else f"no leader, in epoch {epoch}")
+        if was is None or set(was.isr) != set(isr):
+            parts.append(f"ISR {ids(isr)}" if was is None else f"ISR {ids(was.isr)} -> {ids(isr)}")
+        if set(was.elr if was else ()) != set(elr):
+            parts.append(f"ELR {ids(elr)}")
+        what = ", ".join(parts) or "nothing new"
+        return f"the controller decides{self._for(event)}: {what}{self._exactly(event, 'partition_epoch', 'partition epoch')}"
+
+    def _exactly(self, event: Event, field: str, name: str) -> str:
+        return "" if self.brief or field not in event.fields else f" ({name} {event.fields[field]})"
+
+    # -- replicas
+
+    def _leader(self, event: Event) -> str:
+        start = event.fields.get("start_offset")
+        begins = "" if start is None else f", which begins at {start}"
+        return f"{name_of(event.node)} takes over{self._for(event)}: epoch {event.fields['epoch']}{begins}"
+
+    def _follower(self, event: Event) -> str:
+        leader = event.fields.get("leader", UNKNOWN)
+        whom = name_of(leader) if leader > 0 else "nobody: there is no leader"
+        return f"{name_of(event.node)} follows {whom}{self._in(event)} (epoch {event.fields['epoch']})"
+
+    def _appended(self, event: Event) -> str:
+        said = event.fields
+        what = offsets(said["base"], said["last"])
+        if said.get("role") == "follower":
+            return f"{name_of(event.node)} copies {what}{self._of(event)} (epoch {said['epoch']})"
+        return f"{name_of(event.node)} appends {what}{self._to(event)} in epoch {said['epoch']}"
+
+    def _truncated(self, event: Event) -> str:
+        said = event.fields
+        what = event.partition if self.several else "its log"
+        if said["to"] >= said.get("was", said["to"] + 1):
+            return f"{name_of(event.node)} has nothing to truncate{self._in(event)}: it ends at {said['to']}{self._why(event)}"
+        was = f" from {said['was']}" if "was" in said else ""
+        return f"{name_of(event.node)} truncates {what}{was} to {said['to']}{self._why(event)}"
+
+    def _why(self, event: Event) -> str:
+        told = self.picture.diverging.get(event.partition)
+        if told is None:
+            return ""
+        epoch, end = told.fields["epoch"], told.fields["end_offset"]
+        replica = self.picture.replicas.get(event.partition, {}).get(event.node)
+        ends = [run.end for run in replica.runs if run.epoch <= epoch] if replica is not None else []
+        here = f", here at {ends[-1]}" if ends and ends[-1] < end else ""
+        return f": leader says epoch {epoch} ends at {end}{here}"
+
+    def _start_moved(self, event: Event) -> str:
+        return f"{name_of(event.node)}: the log{self._of(event)} begins at {event.fields['to']} now"
+
+    def _rolled(self, event: Event) -> str:
+        return f"{name_of(event.node)} begins a new segment{self._of(event)} at {event.fields['base']}"
+
+    def _recovered(self, event: Event) -> str:
+        replica = self.picture.replicas.get(event.partition, {}).get(event.node)
+        end = event.fields["end"]
+        lost = replica.end - end if replica is not None else 0
+        gone = f": {offsets(end, end + lost - 1)} did not survive" if lost > 0 else ""
+        return f"{name_of(event.node)} opens its log{self._of(event)}, which ends at {end}{gone}"
+
+    def _hw(self, event: Event) -> str:
+        return f"HW{self._of(event)} on {name_of(event.node)} is {event.fields['hw']}"
+
+    # -- the ISR
+
+    def _isr_proposed(self, event: Event) -> str:
+        return f"{name_of(event.node)} proposes ISR {ids(event.fields['isr'])}{self._for(event)}"
+
+    def _isr_committed(self, event: Event) -> str:
+        exactly = self._exactly(event, "partition_epoch", "partition epoch")
+        return f"{name_of(event.node)} hears that the ISR{self._of(event)} is {ids(event.fields['isr'])}{exactly}"
+
+    def _isr_refused(self, event: Event) -> str:
+        return f"the controller refuses the ISR that {name_of(event.node)} proposed{self._for(event)}: {event.fields['error']}"
+
+    # -- fetches and clients
+
+    def _diverging(self, event: Event) -> str:
+        said = event.fields
+        replica = self.picture.replicas.get(event.partition, {}).get(event.node)
+        end = f"epoch {said['epoch']} ends at {said['end_offset']}"
+        if replica is not None and replica.leads is None:
+            return f"{name_of(event.node)} hears from the leader{self._of(event)} that {end} there: their histories part"
+        whose = f"{name_of(said['follower'])}'s fetch" if "follower" in said else "a fetch"
+        return f"{name_of(event.node)} answers {whose}{self._of(event)}: their histories part, {end} here"
+
+    def _fenced(self, event: Event) -> str:
+        said = dict(event.fields)
+        error = said.pop("error", "the epochs differ")
+        return f"{name_of(event.node)} refuses a fetch{self._of(event)}: {error}{_fields(said, ' (', ')')}"
+
+    def _parked(self, event: Event) -> str:
+        return f"{name_of(event.node)} lets a produce{self._to(event)} wait for HW {event.fields['last'] + 1}"
+
+    def _produce_acked(self, event: Event) -> str:
+        said = event.fields
+        acks = {-1: "all", "-1": "all"}.get(said.get("acks", "?"), said.get("acks", "?"))
+        return f"{name_of(event.node)} acknowledges {offsets(said['base'], said['last'])}{self._of(event)} (acks={acks})"
+
+    def _produce_failed(self, event: Event) -> str:
+        said = dict(event.fields)
+        error = said.pop("error", "no reason given")
+        return f"{name_of(event.node)} refuses a produce{self._to(event)}: {error}{_fields(said, ' (', ')')}"
+
+    def _client_sent(self, event: Event) -> str:
+        return f"{name_of(event.node)} sends {_value(event)}{self._to(event)}"
+
+    def _client_acked(self, event: Event) -> str:
+        said = event.fields
+        value = _value(event) if "value" in said else "its record"
+        return f"{name_of(event.node)} knows that {value} is at offset {said['offset']}{self._of(event)}"
+
+    def _client_read(self, event: Event) -> str:
+        said = event.fields
+        return f"{name_of(event.node)} reads {offsets(said['from'], said['to'])}{self._of(event)}"
+
+    def _says(self, event: Event) -> str:
+        return f"-- {event.fields['text']} --"
+
+    def _anything(self, event: Event) -> str:
+        said = dict(event.fields)
+        where = f" of {event.partition}" if event.partition and self.several else ""
+        if event.kind.startswith("log."):
+            level = said.pop("level", "info")
+            return f"{name_of(event.node)} logs {level}: {event.kind[4:]}{where}{_fields(said, ': ')}"
+        return f"{name_of(event.node)}: {event.kind}{where}{_fields(said, ': ')}"
+
+    # -- a partition, where it has to be named
+
+    def _of(self, event: Event) -> str:
+        return f" of {event.partition}" if self.several else ""
+
+    def _to(self, event: Event) -> str:
+        return f" to {event.partition}" if self.several else ""
+
+    def _in(self, event: Event) -> str:
+        return f" in {event.partition}" if self.several else ""
+
+    def _for(self, event: Event) -> str:
+        return f" for {event.partition}" if self.several else ""
+
+
+def _value(event: Event) -> str:
+    value = event.fields.get("value", "a record")
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _fields(fields: dict[str, Any], before: str, after: str = "") -> str:
+    told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
+    return f"{before}{told}{after}" if told else ""
+
+
+def short(value: object) -> str:
+    """A value of a field, for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {short(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return "{" + ",".join(map(str, value)) + "}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def fault_text(event: Event) -> str:
+    """A fault in a few words: its name, whom it is done to, and what else is said of it."""
+    nodes = nodes_of(event)
+    fields = event.fields
+    if isinstance(fields.get("text"), str):
+        return str(fields["text"])
+    rest = {name: value for name, value in fields.items() if name not in ("fault", *NODE_FIELDS)}
+    whom = f", {names_of(nodes)}" if nodes else ""
+    return f"{str(fields.get('fault', 'fault')).replace('_', ' ')}{whom}{_fields(rest, ' (', ')')}"
+
+
+def state_text(picture: Picture, node: int) -> str:
+    """`dead since 3.000 s`, or nothing where all is well."""
+    known = picture.nodes.get(node)
+    parts = []
+    if known is not None and known.state != "up":
+        word = {DEAD: "dead", PAUSED: "standing still"}.get(known.state, known.state)
+        lossy = ", without what it had not flushed" if known.lossy else ""
+        parts.append(f"{word} since {known.since:.3f} s{lossy}")
+    for fault in picture.faults_of(node):
+        others = [other for other in fault.nodes if other != node]
+        whom = f" ({names_of(others)})" if others else ""
+        parts.append(f"{fault.name.replace('_', ' ')}{whom} since {fault.since:.3f} s")
+    return "; ".join(parts)
+
+
+_TELLERS: dict[str, Callable[[Sentences, Event], str]] = {
+    "node.started": Sentences._started,
+    "node.crashed": Sentences._crashed,
+    "node.stopped": Sentences._stopped,
+    "node.paused": Sentences._paused,
+    "node.resumed": Sentences._resumed,
+    "fault.begin": Sentences._fault_begin,
+    "fault.end": Sentences._fault_end,
+    "controller.elected": Sentences._elected,
+    "controller.resigned": Sentences._resigned,
+    "raft.voted": Sentences._voted,
+    "raft.high_watermark": Sentences._raft_hw,
+    "metadata.broker": Sentences._metadata_broker,
+    "metadata.topic": Sentences._metadata_topic,
+    "metadata.partition": Sentences._metadata_partition,
+    "leader.became": Sentences._leader,
+    "follower.became": Sentences._follower,
+    "log.appended": Sentences._appended,
+    "log.truncated": Sentences._truncated,
+    "log.start_moved": Sentences._start_moved,
+    "log.rolled": Sentences._rolled,
+    "log.recovered": Sentences._recovered,
+    "hw.advanced": Sentences._hw,
+    "isr.proposed": Sentences._isr_proposed,
+    "isr.committed": Sentences._isr_committed,
+    "isr.refused": Sentences._isr_refused,
+    "fetch.diverging": Sentences._diverging,
+    "fetch.fenced": Sentences._fenced,
+    "produce.parked": Sentences._parked,
+    "produce.acked": Sentences._produce_acked,
+    "produce.failed": Sentences._produce_failed,
+    "client.sent": Sentences._client_sent,
+    "client.acked": Sentences._client_acked,
+    "client.read": Sentences._client_read,
+    "scenario.says": Sentences._says,
+}

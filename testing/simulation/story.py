@@ -1,0 +1,494 @@
+"""A run as a page of text. `tell` is for a run that failed: what was violated, what happened before, who was dead, what the
+logs look like, how to see it again. `narrate` is for a run that is to be understood: the scenario's headings, what happened
+under each in sentences, and a picture of the logs.
+
+    offset       0..9   10..11   12
+    broker 1   |  e1  |   e1   |      |   LEO 12   HW 10   dead
+    broker 2   |  e1  |   e2   |      |   LEO 12   HW 10   in the ISR
+    broker 3   |  e1  |   e1   |  e3  |   LEO 13   HW 13   leads epoch 3, in the ISR
+                      ^
+                      here the histories part
+
+What happens all the time (a fetch that brings nothing, a heartbeat, a vote) is in neither; and what is repeated is said
+once: ten records that go through one after the other are "0..9".
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from strandline.testing.simulation.picture import UNKNOWN, Picture, Replica, name_of, names_of, offsets
+from strandline.testing.simulation.sentences import Sentences, short, state_text
+from strandline.testing.simulation.trace import Event, Trace, partition_order
+
+WIDTH = 100
+EVENTS, EARLIER = 40, 20
+"""How many sentences a failed run's page tells at most: of the newest, and of what mattered most before these."""
+
+MEANINGS = {
+    "I1": "in one leader epoch at most one node acts as leader",
+    "I2": "the leader is in the ISR, the ISR is among the replicas, and nobody in it is fenced",
+    "I3": "ISR and ELR have no member in common, and leaders are elected from these two alone",
+    "I4": "two replicas with the same record at an offset have the same log up to there",
+    "I5": "log start <= HW <= LEO, and the offsets of a replica have no gap and no repetition",
+    "I6": "no replica truncates a record that is committed",
+    "I7": "whoever is in the ISR or the ELR, and whoever leads, has every committed record",
+    "I8": "no consumer sees a record that is not committed",
+    "I9": "what a consumer has once read stays where it was, and stays the same",
+    "I10": "the HW never goes back",
+    "I11": "the epoch cache says where each epoch of the log begins, epochs and offsets in ascending order",
+    "I12": "the leader counts at least those for the HW whom the controller has in the ISR",
+    "I13": "whoever joins the ISR has everything below the HW, and is alive under its present broker epoch",
+    "I14": "leader epoch, partition epoch and broker epoch never go back",
+    "I15": "a record that is acknowledged with acks=all is committed, and on every member of the ISR",
+    "I16": "the sequence numbers of an idempotent producer are in the log once each, and in order",
+    "I17": "what waits in the purgatory is completed once, and in time",
+    "I18": "a vote and a voter's log are on the disk before anybody hears of them",
+    "I19": "the committed metadata is the same on every node, and nobody applies more than that",
+    "I20": "no record is lost without a word in the log and the metrics",
+    "I21": "a partition has at most one owner in a group's generation",
+    "I22": "nothing of one topic is ever served or replicated under the id of another",
+    "I23": "connections, tasks, buffers and sessions stay within their bounds",
+    "I24": "once the faults are over, everything comes right again in bounded time",
+}
+"""Of each invariant, in one line."""
+
+
+class Violation(Protocol):
+    """What `tell` wants to know of one."""
+
+    invariant: str
+    text: str
+    partition: str
+
+
+# -- a run that failed
+
+
+def tell(
+    trace: Trace,
+    violation: Violation,
+    seed: int | str,
+    scenario: str = "",
+    *,
+    options: Mapping[str, object] | None = None,
+    replay: str = "",
+    events_max: int = EVENTS,
+) -> str:
+    """The page of a violation. `replay` is more for the command line, such as `--until 13`."""
+    name, partition = violation.invariant, violation.partition
+    kept = trace.events()
+    picture = Picture.after(kept)
+    last = _last(kept, partition, events_max)
+    last.append(f"  {trace.now():8.3f} s  -- {name} is violated --")
+    head = [*_wrapped(f"{name} is violated: {violation.text}"), ""]
+    if name in MEANINGS:
+        head += [*_wrapped(f"{name}: {MEANINGS[name]}.", hang=len(name) + 2), ""]
+    head += [f"seed {seed}{f', scenario {scenario}' if scenario else ''}, at {trace.now():.3f} s of virtual time"]
+    if options:
+        drawn = ", ".join(f"{key} {short(value)}" for key, value in options.items())
+        head += _wrapped(f"drawn: {drawn}", hang=7)
+    command = f"strandline simulate --seed {seed}{f' --scenario {scenario}' if scenario else ''}{f' {replay}' if replay else ''}"
+    parts = [
+        head,
+        _section(f"What happened to {partition}" if partition else "What happened", last),
+        _section("Who was in trouble", _in_trouble(picture)),
+        *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
+        _section("Again", [f"  {command}"]),
+    ]
+    if not trace.is_complete:
+        parts.insert(1, _wrapped("Not every event was kept: what happened earlier is not told, and epochs may be unknown (?)."))
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
+
+
+def _last(kept: Sequence[Event], partition: str, most: int) -> list[str]:
+    """The newest sentences about a partition and about those who keep it; of older ones the crashes, elections and cuts."""
+    picture = Picture()
+    sentences = Sentences(picture)
+    entries: list[tuple[bool, list[str]]] = []
+    for group in _adjacent(event for event in kept if _matters(event, partition)):
+        for number, event in enumerate(group):
+            if number == 0:
+                text = sentences.of(_joined(group))
+            picture.on(event)
+        entries.append((group[0].kind in _NOTABLE, _line(group[-1].time, text)))
+    newest = range(max(len(entries) - most, 0), len(entries))
+    earlier = [place for place in range(newest.start) if entries[place][0]][-EARLIER:]
+    return _with_gaps(entries, [*earlier, *newest])
+
+
+def _with_gaps(entries: Sequence[tuple[bool, list[str]]], shown: Sequence[int]) -> list[str]:
+    lines, expected = [], 0
+    for place in shown:
+        if place != expected:
+            lines.append(f"              ({place - expected} more)")
+        lines += entries[place][1]
+        expected = place + 1
+    return lines
+
+
+def _matters(event: Event, partition: str) -> bool:
+    if event.kind in ("raft.high_watermark", "log.rolled", "client.sent", "raft.voted"):
+        return False
+    if partition and event.partition not in (partition, ""):
+        return False
+    if event.kind.startswith("log.") and "level" in event.fields:
+        return event.fields["level"] in ("warning", "error", "critical")
+    return True
+
+
+def _adjacent(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Events that go on where the one before ended, together. Nothing is told out of order."""
+    group: list[Event] = []
+    for event in events:
+        if group and not _goes_on(group[-1], event):
+            yield group
+            group = []
+        group.append(event)
+    if group:
+        yield group
+
+
+def _goes_on(one: Event, next: Event) -> bool:
+    if (one.kind, one.node, one.partition) != (next.kind, next.node, next.partition):
+        return False
+    if one.kind == "hw.advanced":
+        return True
+    if one.kind not in ("log.appended", "produce.acked"):
+        return False
+    same = all(one.fields.get(name) == next.fields.get(name) for name in ("epoch", "role", "acks"))
+    return same and one.fields.get("last", 0) + 1 == next.fields.get("base")
+
+
+def _joined(group: Sequence[Event]) -> Event:
+    first, last = group[0], group[-1]
+    if "base" not in first.fields:
+        return last
+    return last._replace(fields={**last.fields, "base": first.fields["base"]})
+
+
+def _in_trouble(picture: Picture) -> list[str]:
+    lines = [
+        line
+        for node in sorted({*picture.nodes, *(node for fault in picture.faults for node in fault.nodes)})
+        if (text := state_text(picture, node))
+        for line in _wrapped(f"{name_of(node)}: {text}", indent=2)
+    ]
+    return lines or ["  nobody: no fault at that time"]
+
+
+def _concerned(picture: Picture, partition: str) -> list[str]:
+    if partition:
+        return [partition] if partition in picture.replicas else []
+    return sorted((name for name in picture.replicas if not name.startswith("__")), key=partition_order)[:3]
+
+
+def _logs(picture: Picture, partition: str) -> list[str]:
+    maps = [f"  {name_of(node)}   {replica}" for node, replica in sorted(picture.replicas[partition].items())]
+    return [*draw(picture, partition), "", *(line for text in maps for line in _wrapped(text.strip(), indent=2, hang=11))]
+
+
+# -- a run that is to be understood
+
+
+class Told(NamedTuple):
+    """What is said about some events that belong together."""
+
+    time: float
+    text: str
+
+
+WORDS = """\
+offset         a record's number in its partition
+LEO            log end offset: the offset that the next record of this replica gets
+HW             high watermark: what is below it is committed: on every in-sync replica, readable
+ISR            the in-sync replicas: whoever leads next is taken from them
+leader epoch   counts the leaders of a partition; a record keeps the one it was written in (e1)
+acks=all       acknowledged as soon as the HW has passed the record\
+"""
+
+
+def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | None = None, words: bool = True) -> str:
+    """The whole run. `partition`: of which alone it shall speak; by default of all that are not the cluster's own."""
+    names = _chosen(trace, partition)
+    events = [event for event in trace.events() if event.partition in names or not event.partition]
+    picture = Picture()
+    out = [title, "=" * min(len(title), WIDTH), ""] if title else []
+    if not trace.is_complete:
+        out += [*_wrapped("Not every event was kept: this begins in the midst of things."), ""]
+    for says, under in _sections(events):
+        out += _chapter(says, under, picture, names, trace)
+    if words:
+        out += ["Words", "-----", *("  " + line for line in WORDS.splitlines())]
+    return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, ...]:
+    if partition is None:
+        return tuple(name for name in trace.partitions() if not name.startswith("__"))
+    return (partition,) if isinstance(partition, str) else tuple(partition)
+
+
+def _sections(events: Sequence[Event]) -> Iterator[tuple[Event | None, list[Event]]]:
+    """Each heading with what happened until the next."""
+    says: Event | None = None
+    under: list[Event] = []
+    for event in events:
+        if event.kind == "scenario.says":
+            if says is not None or under:
+                yield says, under
+            says, under = event, []
+        else:
+            under.append(event)
+    yield says, under
+
+
+def _chapter(says: Event | None, under: Sequence[Event], picture: Picture, names: Sequence[str], trace: Trace) -> list[str]:
+    before = {name: _shape(picture, name) for name in names}
+    lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
+    drawings = [
+        [*([f"  {name}"] if len(names) > 1 else []), *draw(picture, name)]
+        for name in names
+        if _shape(picture, name) not in ("", before[name])
+    ]
+    heading = str(says.fields["text"]) if says is not None else "The cluster comes up"
+    if says is None and not lines:
+        return []
+    body = [*_wrapped(str(says.fields["body"])), ""] if says is not None and says.fields.get("body") else []
+    out = [*_wrapped(heading), "-" * min(len(heading), WIDTH), *body, *lines, *([""] if lines else [])]
+    for drawing in drawings:
+        out += [*drawing, ""]
+    return out
+
+
+def _shape(picture: Picture, partition: str) -> str:
+    """What a drawing would show: it is drawn again only when that changed."""
+    return "\n".join(draw(picture, partition)) if partition in picture.replicas else ""
+
+
+def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
+    """Sentences for events. What goes on all the time is gathered until something of another kind happens."""
+    sentences, out, calm = Sentences(picture, several, brief=True), [], _Calm(several)
+    for event in events:
+        if event.kind in _GATHERED or (event.kind == "metadata.broker" and not event.fields.get("fenced")):
+            calm.add(event, picture)
+        elif _is_told(event, picture):
+            out += calm.end()
+            out.append(Told(event.time, sentences.of(event)))
+        picture.on(event)
+    return out + calm.end()
+
+
+_GATHERED = ("node.started", "log.appended", "hw.advanced", "follower.became", "produce.acked", "client.read", "metadata.topic")
+_NOTABLE = (
+    "node.crashed",
+    "node.stopped",
+    "node.paused",
+    "node.resumed",
+    "fault.begin",
+    "fault.end",
+    "controller.elected",
+    "leader.became",
+    "log.truncated",
+    "log.start_moved",
+    "isr.refused",
+    "fetch.diverging",
+    "produce.failed",
+    "invariant.violated",
+)
+
+
+def _is_told(event: Event, picture: Picture) -> bool:
+    said = event.fields
+    if event.kind == "metadata.broker":
+        return bool(said.get("fenced")) != picture.fenced.get(int(said.get("broker", event.node)), True)
+    if event.kind == "metadata.partition":
+        was = picture.partitions.get(event.partition)
+        return was is None or (was.leader, set(was.isr)) != (said.get("leader"), set(said.get("isr") or ()))
+    if event.kind == "log.recovered":
+        replica = picture.replicas.get(event.partition, {}).get(event.node)
+        return replica is not None and replica.end > said.get("end", 0)
+    return event.kind in _NOTABLE
+
+
+class _Calm:
+    """What goes on all the time, gathered: who appended and copied what, where the HW got to, what was acknowledged."""
+
+    def __init__(self, several: bool) -> None:
+        self._several = several
+        self._groups: dict[tuple[object, ...], list[Event]] = {}
+        """By what makes events one sentence; in the order of their beginnings."""
+
+    def add(self, event: Event, picture: Picture) -> None:
+        if event.kind == "metadata.broker" and not _is_told(event, picture):
+            return
+        key = self._key(event, picture)
+        group = self._groups.get(key)
+        if group is not None and "base" in event.fields and event.fields["base"] > _last_offset(group) + 1:
+            self._groups[(*key, group[0].number)] = self._groups.pop(key)  # a gap: that one is complete
+        self._groups.setdefault(key, []).append(event)
+
+    @staticmethod
+    def _key(event: Event, picture: Picture) -> tuple[object, ...]:
+        said = event.fields
+        if event.kind == "follower.became":
+            return (event.kind, event.partition, said.get("leader"), said.get("epoch"))
+        if event.kind == "node.started":
+            return (event.kind, "again" if event.node in picture.nodes else "")
+        if event.kind == "metadata.broker":
+            return (event.kind,)
+        return (event.kind, event.partition, event.node, said.get("epoch"), said.get("acks"), said.get("name"))
+
+    def end(self) -> list[Told]:
+        """All of it in sentences, in order; and begin anew."""
+        lines: list[tuple[int, Told]] = []
+        for key, group in _merged(self._groups).items():
+            anchor = group[0] if group[0].kind in ("log.appended", "node.started") else group[-1]
+            lines.append((anchor.number, Told(anchor.time, self._sentence(group, again="again" in key))))
+        self._groups = {}
+        return [told for _, told in sorted(lines)]
+
+    def _sentence(self, group: Sequence[Event], *, again: bool) -> str:
+        event = group[0]
+        nodes = {each.fields["broker"] if each.kind == "metadata.broker" else each.node for each in group}
+        who, many = names_of(nodes), len(nodes) > 1
+        of, to = (f" of {event.partition}", f" to {event.partition}") if self._several else ("", "")
+        said = event.fields
+        if event.kind == "node.started":
+            return f"{who} start{'' if many else 's'}{' again' if again else ''}"
+        if event.kind == "metadata.broker":
+            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead, and be in ISRs"
+        if event.kind == "metadata.topic":
+            return f"topic {said['name']} is created"
+        if event.kind == "follower.became":
+            where = f" in {event.partition}" if self._several else ""
+            return f"{who} follow{'' if many else 's'} {name_of(said['leader'])}{where} (epoch {said['epoch']})"
+        if event.kind == "hw.advanced":
+            return f"HW{of} is {group[-1].fields['hw']} on {who}"
+        if event.kind == "client.read":
+            return f"{who} reads {offsets(said['from'], group[-1].fields['to'])}{of}"
+        what = offsets(said["base"], _last_offset(group))
+        if event.kind == "produce.acked":
+            acks = {-1: "all"}.get(said.get("acks", "?"), said.get("acks", "?"))
+            return f"{who} acknowledges {what}{of} (acks={acks})"
+        if said.get("role") == "follower":
+            return f"{who} cop{'y' if many else 'ies'} {what}{of} (epoch {said['epoch']})"
+        return f"{who} appends {what}{to} in epoch {said['epoch']}"
+
+
+def _last_offset(group: Sequence[Event]) -> int:
+    return max(int(event.fields["last"]) for event in group)
+
+
+def _merged(groups: Mapping[tuple[object, ...], list[Event]]) -> dict[tuple[object, ...], list[Event]]:
+    """Groups that say the same of different replicas, as one: followers that copied the same, HWs that got equally far."""
+    merged: dict[tuple[object, ...], list[Event]] = {}
+    for key, group in groups.items():
+        first, last = group[0], group[-1]
+        if first.kind == "hw.advanced":
+            merged.setdefault((first.kind, first.partition, last.fields["hw"]), []).append(last)
+        elif first.kind == "log.appended" and first.fields.get("role") == "follower":
+            what = (first.fields.get("epoch"), first.fields["base"], _last_offset(group))
+            merged.setdefault((first.kind, first.partition, *what), []).extend(group)
+        else:
+            merged[key] = group
+    return merged
+
+
+# -- the logs, side by side
+
+
+def draw(picture: Picture, partition: str) -> list[str]:
+    """The replicas' logs under each other, offset by offset, where they differ; epochs in the cells."""
+    replicas = [replica for _, replica in sorted(picture.replicas[partition].items())]
+    leader = _leader(picture, partition, replicas)
+    if not any(replica.runs for replica in replicas):
+        return []
+    columns = _columns(replicas, leader, room=WIDTH - 52)
+    labels = [offsets(base, end - 1) for base, end in columns]
+    rows = [[_cell(replica, base, end) for base, end in columns] for replica in replicas]
+    widths = [max(map(len, texts)) + 2 for texts in zip(labels, *rows, strict=True)]
+    names = [name_of(replica.node) for replica in replicas]
+    left = max(map(len, ["offset", *names])) + 3
+    out = [f"  {'offset':<{left}} {' '.join(map(str.center, labels, widths))}".rstrip()]
+    for replica, name, cells in zip(replicas, names, rows, strict=True):
+        hw = "?" if replica.hw is None else replica.hw
+        numbers = f"LEO {replica.end:<4} HW {hw:<4} {_role(picture, partition, replica)}"
+        row = "".join(f"{cell:^{width}}|" for cell, width in zip(cells, widths, strict=True))
+        out.append(f"  {name:<{left}}|{row}   {numbers}")
+    for end, texts in _remarks(replicas, leader, columns, rows).items():
+        at = 2 + left + sum(width + 1 for (base, _), width in zip(columns, widths, strict=True) if base < end)
+        out += [" " * at + "^", *(" " * min(at, WIDTH - len(text)) + text for text in texts)]
+    return out
+
+
+def _leader(picture: Picture, partition: str, replicas: Sequence[Replica]) -> Replica | None:
+    """Of those who think that they lead, the one of the newest epoch."""
+    leading = [replica for replica in replicas if replica.leads is not None]
+    return max(leading, key=lambda replica: replica.leads or 0, default=None)
+
+
+def _columns(replicas: Sequence[Replica], leader: Replica | None, room: int) -> list[tuple[int, int]]:
+    """Ranges of offsets within which nothing changes in any replica. Those in front become one when there are too many."""
+    marks = {mark for replica in replicas for run in replica.runs for mark in (run.base, run.end)}
+    if leader is not None and leader.hw is not None and marks and min(marks) < leader.hw < max(marks):
+        marks.add(leader.hw)
+    columns = list(pairwise(sorted(marks)))
+    while len(columns) > 2 and sum(len(offsets(base, end - 1)) + 3 for base, end in columns) > room:
+        columns[:2] = [(columns[0][0], columns[1][1])]
+    return columns
+
+
+def _cell(replica: Replica, base: int, end: int) -> str:
+    epochs = [run.epoch for run in replica.runs if run.base < end and run.end > base]
+    names = ["?" if epoch == UNKNOWN else f"e{epoch}" for epoch in epochs]
+    return "" if not names else names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+
+
+def _role(picture: Picture, partition: str, replica: Replica) -> str:
+    node = picture.nodes.get(replica.node)
+    parts = []
+    if node is not None and node.state != "up":
+        parts.append({"paused": "stands still"}.get(node.state, node.state))
+    parts += [fault.name.replace("_", " ") for fault in picture.faults_of(replica.node)[:1]]
+    if replica.leads is not None:
+        parts.append(f"leads epoch {replica.leads}")
+    known = picture.partitions.get(partition)
+    if known is not None and replica.node in known.isr:
+        parts.append("in the ISR")
+    return ", ".join(parts)
+
+
+def _remarks(
+    replicas: Sequence[Replica], leader: Replica | None, columns: Sequence[tuple[int, int]], rows: Sequence[Sequence[str]]
+) -> dict[int, list[str]]:
+    """What has to be said about places in the picture, by offset."""
+    remarks: dict[int, list[str]] = {}
+    if leader is not None and leader.hw is not None and any(end == leader.hw for _, end in columns):
+        remarks.setdefault(leader.hw, []).append(f"HW {leader.hw}: everything to the left is committed")
+    for (base, _), cells in zip(columns, zip(*rows, strict=True), strict=True):
+        if len({cell for cell in cells if cell and ".." not in cell and cell != "?"}) > 1:
+            remarks.setdefault(base, []).append("here the histories part")
+            break
+    return dict(sorted(remarks.items()))
+
+
+# -- layout
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, "-" * len(title), *lines] if lines else []
+
+
+def _line(time: float, text: str) -> list[str]:
+    stamp = f"  {time:8.3f} s  "
+    return textwrap.wrap(text, WIDTH, initial_indent=stamp, subsequent_indent=" " * (len(stamp) + 2), break_on_hyphens=False)
+
+
+def _wrapped(text: str, *, indent: int = 0, hang: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + hang), break_on_hyphens=False
+    )
