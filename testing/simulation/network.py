@@ -82,7 +82,7 @@ class Message:
         if self._body is None:
             content = bytearray(memoryview(self.data)[4:])
             if self.is_request:
-                self._body = frames.decode_request(content)[-1]
+                self._body = frames.decode_request(content).body
             else:
                 answer = frames.decode_response(self.api_key, content)
                 self._body = answer if isinstance(answer, frames.Refusal) else answer[1]
@@ -161,7 +161,7 @@ class Flow:
     """The bytes from one end of a connection to the other."""
 
     __slots__ = (
-        "_network", "_timeout", "acknowledged", "held_by", "in_window", "last_arrival", "owner", "peer", "queue",
+        "_flying", "_network", "_timeout", "acknowledged", "held_by", "in_window", "last_arrival", "owner", "peer", "queue",
         "stuck_since", "taken",
     )  # fmt: skip
 
@@ -171,6 +171,8 @@ class Flow:
         self.peer: SimTransport
         self.queue: deque[Segment] = deque()
         """Not on the wire yet: held, cut, or beyond the receiver's window."""
+        self._flying: deque[Segment] = deque()
+        """On the wire. Which of several events of one time comes first is open, which segment arrives first is not."""
         self.in_window = 0
         """Bytes on the wire or in the receiver's kernel, not read by its process."""
         self.last_arrival = 0.0
@@ -239,10 +241,12 @@ class Flow:
             arrival = self.last_arrival
         self.last_arrival = arrival
         self.in_window += size
-        network.scheduler.at(arrival, self._arrive, segment)
+        self._flying.append(segment)
+        network.scheduler.at(arrival, self._arrive)
 
-    def _arrive(self, segment: Segment) -> None:
+    def _arrive(self) -> None:
         """At the peer's kernel. What was on the wire when the link was cut had passed already."""
+        segment = self._flying.popleft()
         network, peer = self._network, self.peer
         if not peer.machine.has_power:
             self._be_stuck()
@@ -467,6 +471,13 @@ class SimTransport(asyncio.Transport):
 
     def _read_some(self) -> None:
         limit = self.network.read_limit(self.machine.id)
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            piece = self._inbox.popleft()
+            if len(piece) > limit:
+                self._inbox.appendleft(piece[limit:])
+            self.protocol.data_received(bytes(piece[:limit]))
+            self.peer.flow.on_read(min(len(piece), limit))
+            return
         buffer = self.protocol.get_buffer(-1)
         size = min(len(buffer), limit)
         done = 0
