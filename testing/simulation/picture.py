@@ -189,7 +189,11 @@ def ended_by(event: Event, faults: Iterable[Fault]) -> Fault | None:
     """Of the faults that last, the one that a `fault.end` is about: of that name, with what else it says; the newest."""
     said = {name: value for name, value in event.fields.items() if name not in ("fault", "since", "lasted_s")}
     alike = [fault for fault in faults if fault.name == event.fields.get("fault", "fault")]
-    exact = [f for f in alike if all(f.event.fields.get(name, value) == value for name, value in said.items())]
+    exact = [
+        f
+        for f in alike
+        if f.event.node == event.node and all(f.event.fields.get(name, value) == value for name, value in said.items())
+    ]
     return next(reversed(exact or alike), None)
 
 
@@ -318,12 +322,12 @@ def name_of(node: int) -> str:
 
 
 def names_of(nodes: Iterable[int]) -> str:
-    """`brokers 1, 2 and 3`; `broker 1 and controller 102`."""
-    ids = sorted(set(nodes))
-    kinds = {name_of(id).rpartition(" ")[0] for id in ids}
-    if len(ids) > 1 and len(kinds) == 1:
-        return f"{kinds.pop()}s {listed(map(str, ids))}"
-    return listed(map(name_of, ids))
+    """`controller 101 and brokers 1, 2 and 3`."""
+    kinds: dict[str, list[str]] = {}
+    for id in sorted(set(nodes), key=lambda id: (id < CONTROLLERS_FROM, id)):
+        kind, _, number = name_of(id).rpartition(" ")
+        kinds.setdefault(kind, []).append(number)
+    return listed(f"{kind}{'s' if len(numbers) > 1 else ''} {listed(numbers)}" for kind, numbers in kinds.items())
 
 
 def listed(words: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ before its event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,13 @@ from strandline.testing.simulation.picture import (
     nodes_of,
     offsets,
 )
-from strandline.testing.simulation.trace import Event
+from strandline.testing.simulation.trace import WORLD, Event
 
 MAXIMUM = 240
 """Characters of a sentence; what was logged may be long."""
+
+
+PHASES = {"heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,14 @@ class Sentences:
         return f"{name_of(event.node)} runs again{slept}"
 
     def _fault_begin(self, event: Event) -> str:
-        return f"fault begins: {fault_text(event)}"
+        return fault_text(event) if _is_cut_off(event) else f"fault begins: {fault_text(event)}"
 
     def _fault_end(self, event: Event) -> str:
         fault = ended_by(event, self.picture.faults)
-        return f"fault ends: {fault_text(fault.event if fault else event)}"
+        begun = fault.event if fault else event
+        if _is_cut_off(begun):
+            return f"{name_of(begun.node)} is no longer cut off"
+        return f"fault ends: {fault_text(begun)}"
 
     # -- the controllers
 
@@ -226,11 +232,24 @@ class Sentences:
     def _says(self, event: Event) -> str:
         return f"-- {event.fields['text']} --"
 
+    def _begins(self, event: Event) -> str:
+        return f"-- {event.fields['number']}: {event.fields['title']} --"
+
+    def _must(self, event: Event) -> str:
+        return f"{'it holds' if event.fields.get('holds') else 'IT DOES NOT HOLD'}: {event.fields['text']}"
+
+    def _phase(self, event: Event) -> str:
+        name = str(event.fields["name"])
+        return PHASES.get(name, f"phase: {name}")
+
+    def _failed(self, event: Event) -> str:
+        return f"{name_of(event.node)} cannot go on: {event.fields['reason']}"
+
     def _anything(self, event: Event) -> str:
         said = dict(event.fields)
         where = f" of {event.partition}" if event.partition and self.several else ""
-        if event.kind.startswith("log."):
-            level = said.pop("level", "info")
+        if "level" in said:
+            level = said.pop("level")
             return f"{name_of(event.node)} logs {level}: {event.kind[4:]}{where}{_fields(said, ': ')}"
         return f"{name_of(event.node)}: {event.kind}{where}{_fields(said, ': ')}"
 
@@ -270,13 +289,28 @@ def short(value: object) -> str:
 
 def fault_text(event: Event) -> str:
     """A fault in a few words: its name, whom it is done to, and what else is said of it."""
+    fields = {name: value for name, value in event.fields.items() if value is not None}
     nodes = nodes_of(event)
-    fields = event.fields
-    if isinstance(fields.get("text"), str):
-        return str(fields["text"])
+    if _is_cut_off(event):
+        return _cut_text(event.node, fields)
     rest = {name: value for name, value in fields.items() if name not in ("fault", *NODE_FIELDS)}
     whom = f", {names_of(nodes)}" if nodes else ""
     return f"{str(fields.get('fault', 'fault')).replace('_', ' ')}{whom}{_fields(rest, ' (', ')')}"
+
+
+def _is_cut_off(event: Event) -> bool:
+    """One node from others, rather than links between any."""
+    return event.fields.get("fault") == "cut" and event.node != WORLD
+
+
+def _cut_text(node: int, fields: Mapping[str, Any]) -> str:
+    others = fields.get("others")
+    how = ""
+    if fields.get("inbound") is False:
+        how = ", one way: it hears the others, and is not heard"
+    elif fields.get("outbound") is False:
+        how = ", one way: it is heard, and hears nobody"
+    return f"{name_of(node)} is cut off from {names_of(others) if others else 'everybody'}{how}"
 
 
 def state_text(picture: Picture, node: int) -> str:
@@ -328,5 +362,9 @@ _TELLERS: dict[str, Callable[[Sentences, Event], str]] = {
     "client.sent": Sentences._client_sent,
     "client.acked": Sentences._client_acked,
     "client.read": Sentences._client_read,
+    "node.failed": Sentences._failed,
+    "scenario.begins": Sentences._begins,
     "scenario.says": Sentences._says,
+    "scenario.must": Sentences._must,
+    "phase": Sentences._phase,
 }

@@ -215,15 +215,26 @@ def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | N
     """The whole run. `partition`: of which alone it shall speak; by default of all that are not the cluster's own."""
     names = _chosen(trace, partition)
     events = [event for event in trace.events() if event.partition in names or not event.partition]
-    picture = Picture()
-    out = [title, "=" * min(len(title), WIDTH), ""] if title else []
+    out = _title(title, events)
     if not trace.is_complete:
         out += [*_wrapped("Not every event was kept: this begins in the midst of things."), ""]
-    for says, under in _sections(events):
-        out += _chapter(says, under, picture, names, trace)
+    picture = Picture()
+    for number, (says, under) in enumerate(_sections(events)):
+        out += _chapter(number, says, under, picture, names)
     if words:
         out += ["Words", "-----", *("  " + line for line in WORDS.splitlines())]
     return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+def _title(title: str, events: Sequence[Event]) -> list[str]:
+    source = ""
+    for said in (event.fields for event in events if event.kind == "scenario.begins"):
+        title = title or f"{said['number']}: {said['title']}"
+        source = f"({said['source']})" if said.get("source") else ""
+    lines = _wrapped(title)
+    if not lines:
+        return []
+    return [*lines, "=" * max(map(len, lines)), *([source] if source else []), ""]
 
 
 def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -232,36 +243,43 @@ def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, .
     return (partition,) if isinstance(partition, str) else tuple(partition)
 
 
+HEADINGS = ("scenario.says", "phase")
+
+
 def _sections(events: Sequence[Event]) -> Iterator[tuple[Event | None, list[Event]]]:
-    """Each heading with what happened until the next."""
+    """Each heading with what happened until the next; what was before the first has none."""
     says: Event | None = None
     under: list[Event] = []
     for event in events:
-        if event.kind == "scenario.says":
-            if says is not None or under:
-                yield says, under
+        if event.kind in HEADINGS:
+            yield says, under
             says, under = event, []
         else:
             under.append(event)
     yield says, under
 
 
-def _chapter(says: Event | None, under: Sequence[Event], picture: Picture, names: Sequence[str], trace: Trace) -> list[str]:
+def _chapter(number: int, says: Event | None, under: Sequence[Event], picture: Picture, names: Sequence[str]) -> list[str]:
     before = {name: _shape(picture, name) for name in names}
     lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
-    drawings = [
-        [*([f"  {name}"] if len(names) > 1 else []), *draw(picture, name)]
-        for name in names
-        if _shape(picture, name) not in ("", before[name])
-    ]
-    heading = str(says.fields["text"]) if says is not None else "The cluster comes up"
-    if says is None and not lines:
-        return []
-    body = [*_wrapped(str(says.fields["body"])), ""] if says is not None and says.fields.get("body") else []
-    out = [*_wrapped(heading), "-" * min(len(heading), WIDTH), *body, *lines, *([""] if lines else [])]
-    for drawing in drawings:
-        out += [*drawing, ""]
+    if says is not None and says.kind == "phase" and all(event.kind == "scenario.must" for event in under):
+        return []  # it was at rest already
+    if says is None:
+        head = [*_wrapped("Before the story: the cluster comes up."), ""] if lines else []
+    else:
+        head = _heading(number, says)
+    out = [*head, *lines, *([""] if lines else [])]
+    for name in names:
+        if _shape(picture, name) not in ("", before[name]):
+            out += [*([f"  {name}"] if len(names) > 1 else []), *draw(picture, name), ""]
     return out
+
+
+def _heading(number: int, says: Event) -> list[str]:
+    text = Sentences(Picture()).of(says) if says.kind == "phase" else str(says.fields["text"])
+    stamp = f"{number}. "
+    lines = textwrap.wrap(text, WIDTH, initial_indent=stamp, subsequent_indent=" " * len(stamp), break_on_hyphens=False)
+    return [*lines, ""]
 
 
 def _shape(picture: Picture, partition: str) -> str:
@@ -298,6 +316,9 @@ _NOTABLE = (
     "fetch.diverging",
     "produce.failed",
     "invariant.violated",
+    "node.failed",
+    "scenario.must",
+    "scenario.astray",
 )
 
 

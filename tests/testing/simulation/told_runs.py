@@ -30,8 +30,8 @@ class Told:
         self.now = round(self.now + 0.001, 6)
         self.trace.emit(kind, node, partition, **fields)
 
-    def says(self, text: str, body: str = "") -> None:
-        self.emit("scenario.says", 0, text=text, **({"body": body} if body else {}))
+    def says(self, text: str) -> None:
+        self.emit("scenario.says", 0, text=text)
 
     def starts(self, *nodes: int) -> None:
         for node in nodes:
@@ -93,29 +93,28 @@ class Told:
 
 def kip_279() -> Trace:
     told = Told()
+    told.emit("scenario.begins", 0, number="S03", title="Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279")
     told.comes_up()
     told.leads(1, 1, [1, 2, 3], start=0, followers=[2, 3])
-    told.at(1.0).says("Ten records, on all three replicas", "Broker 1 leads in epoch 1. All is well.")
+    told.at(1.0).says("Broker 1 leads in epoch 1. Ten records are on all three replicas, and acknowledged.")
     told.replicates(1, [2, 3], 0, 9, 1)
     told.emit("log.rolled", 1, ORDERS, base=10)
     told.emit("log.isr.member_lags", 1, ORDERS, level="warning", behind_ms=1.0)
-    told.at(2.0).says("Two more reach broker 3 alone", "Broker 2's fetch is on its way while broker 1 appends 10 and 11.")
+    told.at(2.0).says("Broker 1 appends two more. Only broker 3 fetches them: what broker 2 would hear is held back.")
     told.emit("fault.begin", 0, fault="hold", a=1, b=2)
     told.appends(1, 10, 11, 1)
     told.copies(3, 10, 11, 1)
-    told.at(5.0).says(
-        "Broker 1 falls silent, and broker 2 is elected", "Neither 10 nor 11 was acknowledged: losing them is allowed."
-    )
+    told.at(5.0).says("Broker 1 falls silent, and broker 2 is elected. Neither 10 nor 11 was acknowledged.")
     told.emit("node.paused", 1)
     told.emit("metadata.broker", 101, broker=1, epoch=5, fenced=True)
     told.leads(2, 2, [2, 3], start=10, followers=[])
     told.appends(2, 10, 11, 2)
-    told.at(6.0).says("Broker 2 dies before anybody fetched from it, and broker 3 is elected")
+    told.at(6.0).says("Broker 2 dies before anybody fetched from it, and broker 3 is elected.")
     told.emit("node.crashed", 2, lossy=False)
     told.emit("metadata.broker", 101, broker=2, epoch=6, fenced=True)
     told.leads(3, 3, [3], start=12, followers=[])
     told.appends(3, 12, 12, 3)
-    told.at(8.0).says("Broker 2 comes back with a fork")
+    told.at(8.0).says("Broker 2 comes back with a fork.")
     told.starts(2)
     told.emit("log.recovered", 2, ORDERS, end=12)
     told.emit("metadata.broker", 101, broker=2, epoch=30, fenced=False)
@@ -138,6 +137,8 @@ def kip_279() -> Trace:
     told.emit("isr.proposed", 3, ORDERS, isr=[1, 2, 3])
     told.decides(3, 3, [1, 2, 3])
     told.emit("client.read", 202, ORDERS, **{"from": 0, "to": 12})
+    told.emit("scenario.must", 0, text="all replicas hold the same bytes", holds=True)
+    told.emit("phase", 0, name="heal")
     return told.trace
 
 
@@ -223,13 +224,13 @@ def _stands_still(told: Told, leaders: Numbers, ends: Numbers, epochs: Numbers) 
 
 def _cut(told: Told, leaders: Numbers, ends: Numbers, epochs: Numbers) -> None:
     told.emit("fault.begin", 0, fault="cut", a=2, b=3)
-    told.emit("fault.begin", 0, fault="slow_disk", node=1, delay_s=0.5)
+    told.emit("fault.begin", 1, fault="slow_disk", delay_s=0.5)
     told.emit("controller.resigned", 101, epoch=1)
     told.emit("controller.elected", 103, epoch=2)
 
 
 def _heals(told: Told, leaders: Numbers, ends: Numbers, epochs: Numbers) -> None:
     told.emit("fault.end", 0, fault="cut", a=2, b=3)
-    told.emit("fault.end", 0, fault="slow_disk", node=1)
+    told.emit("fault.end", 1, fault="slow_disk")
     told.emit("isr.refused", 2, "orders-0", error="INVALID_UPDATE_VERSION")
     told.emit("produce.failed", 2, "orders-0", error="NOT_ENOUGH_REPLICAS")
