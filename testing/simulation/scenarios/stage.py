@@ -43,6 +43,8 @@ from strandline.protocol.messages.data import (
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.protocol.rpc.connection import Connection
+from strandline.storage.log import Log
+from strandline.storage.log_config import LogConfig
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import BROKER_PORT, Client, SimCluster
 from strandline.testing.simulation.machine import Machine
@@ -101,6 +103,10 @@ class Stage:
         """Records sent by `send`, which makes each value unique."""
         self.acked: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         """(topic, partition) -> offset and value of each record whose acks=all was told to the client."""
+        self.min_insync = 0
+        self.may_lose = False
+        """A power cut hit a topic that takes one copy for enough. As written, the story knows which copy that was; a random fault
+        may have made it the only one."""
         self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
         """Told of the cluster's machines before they boot."""
         self._client: Client
@@ -136,6 +142,7 @@ class Stage:
         self.cluster = SimCluster(
             self.world, controllers=controllers, brokers=brokers, settings=settings, controller_settings=controller_settings
         )
+        self.min_insync = min_insync
         self.on_machines(self.cluster.machines.values())
         await self.cluster.start_all()
         self._client = self.cluster.client("story-client")
@@ -223,7 +230,14 @@ class Stage:
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def crash(self, node: int, *, lossy: bool = False) -> None:
+        self.may_lose |= lossy and self.min_insync < 2
         self.cluster.crash(node, lossy=lossy)
+
+    def wipe(self, node: int) -> None:
+        """Its disk is replaced by an empty one; no process runs there."""
+        machine = self.cluster.machines[node]
+        self.world.trace.emit("fault.begin", node, fault="wiped disk")
+        machine.files = self.world.make_disk(machine)
 
     def start(self, node: int) -> None:
         self.cluster.start(node)
@@ -328,6 +342,68 @@ class Stage:
         """offset -> value of all that the broker's replica holds."""
         return {r.offset: bytes(r.value or b"") for r in iter_records(self.log_bytes(broker, index))}
 
+    def always(self, holds: Callable[[], object], text: str) -> None:
+        """From here to the end of the story, after every step of the world."""
+
+        def check() -> None:
+            if not holds():
+                self.world.scheduler.fail(Broken(text))
+
+        self.world.scheduler.after_step.append(check)
+
+    # -- logs that no story of a few seconds could bring about -------------------------------------------------------------
+
+    async def raise_epoch(self, epoch: int, leader: int, other: int) -> None:
+        """The two take turns as leader until the partition's epoch is at least this, and `leader` leads; all in step."""
+        while self.registration().leader_epoch < epoch or self.leader() != leader:
+            leading = self.leader()
+            following = other if leading == leader else leader
+            await self.until(lambda: self.isr() >= {leader, other}, what="both are in the ISR")
+            self.crash(leading)
+            await self.until(lambda n=following: self.leader() == n and self.leads(n), what=f"broker {following} leads")
+            self.start(leading)
+        await self.until(lambda: self.isr() >= {leader, other}, what="both are in the ISR")
+
+    async def end_both(self, leader: int, other: int) -> None:
+        """Both processes die; the leader alone is left in the ISR, so that it, and no other, will lead."""
+        self.crash(other)
+        await self.until(lambda: self.isr() == {leader}, what=f"broker {leader} is alone in the ISR")
+        self.crash(leader)
+        await self.until(lambda: self.leader() == -1, what="nobody leads")
+
+    def forge(
+        self, broker: int, runs: Sequence[tuple[int, int]], *, start: int = 0, high_watermark: int = 0, empty_epoch: int = -1
+    ) -> None:
+        """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. A record's
+        value is its epoch and offset, so what two forged logs have in common is the same. `empty_epoch` begins at the end."""
+        files = self.world.mount_disk(self.cluster.machines[broker])
+        log = Log.open(
+            files,
+            f"/data/{self.topic}-0",
+            topic=self.topic,
+            partition=0,
+            topic_id=self.cluster.topic_id(self.topic),
+            config=LogConfig(),
+            clean_shutdown=False,
+            now_ms=self.world.machine.wall_clock_ms(),
+        )
+        log.truncate_fully_and_start_at(start)
+        for epoch, count in runs:
+            for _ in range(count):
+                offset = log.log_end_offset
+                value = b"%d@e%d" % (offset, epoch)
+                batch = encode_batch([(None, value, [], 1_700_000_000_000)], base_offset=offset, leader_epoch=epoch)
+                log.append_as_follower(bytearray(batch), epoch)
+        if empty_epoch >= 0:
+            log.assign_epoch_start_offset(empty_epoch, log.log_end_offset)
+        if high_watermark:
+            log.update_high_watermark(high_watermark)
+        log.flush()
+        log.save_epochs()
+        log.close()
+        text = f"0 1 {self.topic} 0 {high_watermark}".replace(" ", "\n", 2) + "\n"
+        files.write_atomic("/data/replication-offset-checkpoint", text.encode())
+
     # -- endings ------------------------------------------------------------------------------------------------------
 
     async def at_rest(self, brokers: Iterable[int] = (1, 2, 3), index: int = 0, within_s: float = 60.0) -> None:
@@ -347,6 +423,8 @@ class Stage:
         held = self.values(broker, index)
         start = self.replica(broker, index).log.log_start_offset
         acked = self.acked.get((self.topic, index), [])
+        if self.perturbed and self.may_lose:
+            return
         missing = [offset for offset, value in acked if offset >= start and held.get(offset) != value]
         self.must(not missing, f"broker {broker} has every acknowledged record{f' but those at {missing}' if missing else ''}")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.testing.simulation.scenarios.stage import Stage, scenario
+from strandline.testing.simulation.network import Message
+from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
+
+WAITING["S02"] = "unclean leader election"
 
 
 @scenario("S03", "Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279, KAFKA-6361")
@@ -50,3 +53,259 @@ async def s03(stage: Stage) -> None:
     stage.says("The network is whole again. Broker 1 follows, and nothing that was acknowledged is missing anywhere.")
     stage.mend(1)
     await stage.at_rest()
+
+
+@scenario("S01", "Truncation to the high watermark loses an acknowledged record", source="KIP-101 scenario 1, KAFKA-1211")
+async def s01(stage: Stage) -> None:
+    """A follower has a record and does not know yet that it is committed. Whatever makes it follow anew, or lead, it must not
+    cut off what it has in common with its leader."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    stage.says("Broker 1 leads, broker 2 follows; both have offset 0, and know that it is committed.")
+    await stage.append(1)
+    await stage.until(lambda: stage.hw(2) == 1, what="broker 2 knows HW 1")
+
+    stage.says("Offset 1 is appended, fetched and acknowledged; the answer that would tell broker 2 of HW 2 is held back.")
+    held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 2)
+    await stage.append(1)
+    stage.must(stage.end(2) == 2 and stage.hw(2) == 1, "broker 2 has the record, and its own HW is still 1")
+
+    stage.says("Broker 1 loses its power. Broker 2 is elected with HW 1.")
+    stage.crash(1, lossy=True)
+    held.release()
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    stage.must(stage.end(2) == 2, "broker 2 has cut nothing off")
+    await stage.until(lambda: stage.hw(2) == 2, what="offset 1 is committed again, now that the ISR is broker 2 alone")
+    stage.must_have_all(2)
+
+    stage.says("Broker 1 comes back with what its disk kept, and follows.")
+    stage.start(1)
+    await stage.at_rest([1, 2])
+
+
+SHAPES: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], int]] = {
+    "behind, same epoch": ([(1, 10)], [(1, 6)], 6),
+    "behind, and a newer epoch has begun": ([(1, 6), (2, 6)], [(1, 4)], 4),
+    "ahead, same epoch": ([(1, 8)], [(1, 12)], 8),
+    "ahead, in a newer epoch": ([(1, 8)], [(1, 8), (2, 4)], 8),
+    "forked, each with an epoch of its own": ([(1, 6), (3, 4)], [(1, 6), (2, 4)], 6),
+    "forked, the leader went on in the old epoch": ([(1, 10), (3, 2)], [(1, 6), (2, 6)], 6),
+    "no epoch in common": ([(3, 10)], [(2, 8)], 0),
+}
+"""name -> the leader's log and the follower's as runs of (epoch, records), and where they part."""
+
+
+@scenario("S04", "All seven shapes of divergence", source="Vanlightly/kafka-tlaplus, KIP-966 description section 3")
+async def s04(stage: Stage) -> None:
+    """Whatever two logs look like, the follower cuts its own where the two part, and not a record more."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.raise_epoch(4, leader=1, other=2)
+    for name, (leaders, followers, parting) in SHAPES.items():
+        stage.says(f"The follower is {name}: the leader has {_runs(leaders)}, the follower {_runs(followers)}.")
+        await stage.end_both(1, 2)
+        stage.forge(1, leaders)
+        stage.forge(2, followers)
+        kept = _forged(followers)[:parting]
+        stage.start(1)
+        await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+        stage.start(2)
+        await stage.until(lambda: stage.isr() == {1, 2}, what="broker 2 is in the ISR again")
+        held = stage.values(2)
+        stage.must(stage.log_bytes(1) == stage.log_bytes(2), "the two logs are equal")
+        stage.must(list(held.values())[:parting] == kept, f"what they had in common, up to offset {parting}, is there")
+        cuts = stage.replica(2).log.truncations
+        stage.must(cuts == (parting < sum(count for _, count in followers)), f"it was cut at most once: {cuts} truncations")
+
+
+def _runs(runs: list[tuple[int, int]]) -> str:
+    offset, told = 0, []
+    for epoch, count in runs:
+        told.append(f"{offset}..{offset + count - 1}@e{epoch}")
+        offset += count
+    return " ".join(told)
+
+
+def _forged(runs: list[tuple[int, int]]) -> list[bytes]:
+    values: list[bytes] = []
+    for epoch, count in runs:
+        values += [b"%d@e%d" % (len(values) + n, epoch) for n in range(count)]
+    return values
+
+
+@scenario("S05", "The epoch of a leader that wrote nothing is missing", source="KAFKA-7415")
+async def s05(stage: Stage) -> None:
+    """A leader enters its epoch at its LEO when it begins, not with its first record: or later questions about the epochs
+    before get a wrong answer."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Ten records are everywhere. An eleventh reaches broker 3 alone, which is then stopped.")
+    await stage.append(10)
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
+    held = stage.hold("Fetch", source=1, target=2, response=True)
+    await stage.append(1, acks=1)
+    await stage.until(lambda: stage.end(3) == 11, what="broker 3 has the eleventh")
+    stage.pause(3)
+
+    stage.says("Broker 1 dies, broker 2 leads and writes nothing; broker 1 returns, broker 2 dies, broker 1 writes nothing.")
+    stage.crash(1)
+    held.release()
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    second = stage.registration().leader_epoch
+    stage.must(stage.epochs(2)[-1] == (second, 10), f"broker 2 has entered that epoch {second} begins at 10")
+    stage.start(1)
+    await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 1 is back in the ISR")
+    stage.crash(2)
+    await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
+    third = stage.registration().leader_epoch
+    stage.must(stage.epochs(1)[-1] == (third, 10), f"broker 1 has entered that epoch {third} begins at 10")
+    stage.start(2)
+    await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 2 is back in the ISR")
+
+    stage.says("Broker 2 leads once more, and writes a record at 10. Broker 3 wakes with its own record there.")
+    stage.crash(1)
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads again")
+    await stage.append(1, acks=1)
+    stage.resume(3)
+    await stage.until(lambda: stage.has(3) and stage.end(3) == stage.end(2) and not stage.leads(3), what="broker 3 has caught up")
+    await stage.until(lambda: stage.log_bytes(3) == stage.log_bytes(2), what="broker 3 holds what broker 2 holds")
+    stage.start(1)
+    await stage.at_rest()
+
+
+@scenario("S06", "A truncation to the LEO leaves a stale epoch", source="KAFKA-10706")
+async def s06(stage: Stage) -> None:
+    """There are no records to cut off, and still something to forget: or the follower asks about the same epoch for ever."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.raise_epoch(4, leader=1, other=2)
+    stage.says("Both have ten records of epoch 1. The leader saw epoch 3 begin at 10, the follower epoch 2.")
+    await stage.end_both(1, 2)
+    stage.forge(1, [(1, 10)], empty_epoch=3)
+    stage.forge(2, [(1, 10)], empty_epoch=2)
+    stage.start(1)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR: no loop")
+    stage.must(2 not in dict(stage.epochs(2)), "broker 2 has forgotten epoch 2")
+    await stage.append(1)
+
+
+@scenario("S07", "The new leader's HW is applied before the truncation", source="KAFKA-14704")
+async def s07(stage: Stage) -> None:
+    """An ex-leader with a tail of its own hears of its new leader's HW, which lies beyond that tail. Its records up there are
+    not what was committed, so the HW must not cover them for a moment."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that nobody else has.")
+    await stage.append(10)
+    await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
+    stage.cut(1, [2, 3])
+    stage.cut(1, [101], inbound=True, outbound=True)
+    for _ in range(3):
+        await stage.append(1, acks=1, broker=1)
+    tail = {offset: value for offset, value in stage.values(1).items() if offset >= 10}
+    stage.says("Broker 2 is elected, and commits five others from offset 10 on: its HW is 15.")
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    await stage.append(5)
+    stage.must(stage.hw(2) == 15, "the new leader's HW is 15")
+
+    def hides_its_tail() -> bool:
+        partition = stage.cluster.partition(1, "orders")
+        if partition is None or partition.log.high_watermark <= 10 or partition.log.log_end_offset <= 10:
+            return True
+        return stage.values(1).get(10) != tail[10]
+
+    stage.always(hides_its_tail, "broker 1 never shows a record of its own tail as committed")
+    stage.says("Broker 1 hears of its new leader, fetches, is told where the two logs part, and of HW 15.")
+    stage.mend(1, [2, 3])
+    stage.mend(1, [101])
+    await stage.at_rest()
+
+
+@scenario("S08", "A fetch below the leader's log start with a diverging epoch", source="KAFKA-12996")
+async def s08(stage: Stage) -> None:
+    """Two things are wrong with the follower's question at once. Out of range wins: its log is of no use any more."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.raise_epoch(4, leader=1, other=2)
+    stage.says("The leader's log begins at 50, in epoch 3; the follower ends at 20, in epoch 1.")
+    await stage.end_both(1, 2)
+    stage.forge(1, [(3, 10)], start=50)
+    stage.forge(2, [(1, 20)], high_watermark=20)
+    stage.start(1)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR")
+    log = stage.replica(2).log
+    stage.must((log.log_start_offset, log.log_end_offset) == (50, 60), "broker 2 began anew at 50")
+
+
+@scenario("S09", "The last fetched epoch is lost after an empty response", source="KAFKA-15510")
+async def s09(stage: Stage) -> None:
+    """A follower that has caught up gets empty answers. What it says of its last record must not fade with them."""
+    await stage.open(replicas=[1, 2, 3])
+    await stage.append(5)
+    silent: list[str] = []
+
+    def look(message: Message) -> None:
+        if message.api == "Fetch" and message.is_request and message.target < 100 and message.source < 100:
+            for partition in message.body.partitions:
+                if partition.fetch_offset > 0 and partition.last_fetched_epoch < 0:
+                    silent.append(f"broker {message.source} asks from {partition.fetch_offset} without its last epoch")
+
+    stage.world.network.taps.append(look)
+    stage.says("All are caught up; for two seconds the followers get empty answers.")
+    await stage.sleep(2.0)
+    stage.says("Broker 3 alone hears of one more record; then broker 1 dies, and broker 2 writes another in its place.")
+    held = stage.hold("Fetch", source=1, target=2, response=True)
+    await stage.append(1, acks=1)
+    await stage.until(lambda: stage.end(3) == 6, what="broker 3 has the sixth")
+    stage.pause(3)
+    stage.crash(1)
+    held.release()
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    await stage.append(1, acks=1)
+    stage.resume(3)
+    await stage.until(lambda: stage.end(3) == 6 and stage.log_bytes(3) == stage.log_bytes(2), what="broker 3 found the fork")
+    stage.must(not silent, silent[0] if silent else "every fetch of a log with records says what its last epoch was")
+    stage.start(1)
+    await stage.at_rest()
+
+
+@scenario("S10", "A follower that is ahead of its leader goes on living", source="KAFKA-3410, KAFKA-3924")
+async def s10(stage: Stage) -> None:
+    """Once such a follower took it for an unclean election that was not allowed, and ended its process."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.raise_epoch(4, leader=1, other=2)
+    stage.says("The follower has twenty records, its leader fifteen: the other five were never committed.")
+    await stage.end_both(1, 2)
+    stage.forge(1, [(1, 15)])
+    stage.forge(2, [(1, 20)])
+    stage.start(1)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR")
+    stage.must(stage.end(2) == 15, "broker 2 has cut off what its leader does not have")
+    stage.must(not stage.cluster.failures, "no process ended")
+
+
+@scenario("S11", "A full truncation leaves the HW behind", source="KAFKA-9491, KAFKA-16452")
+async def s11(stage: Stage) -> None:
+    """A follower throws its whole log away and begins at its leader's start. Its HW has to come along, or, when it is elected
+    before it hears of a HW, it cannot serve what it has."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.raise_epoch(4, leader=1, other=2)
+    stage.says("The leader's log begins at 100. The follower has 0 to 19, all committed.")
+    await stage.end_both(1, 2)
+    stage.forge(1, [(3, 5)], start=100)
+    stage.forge(2, [(1, 20)], high_watermark=20)
+
+    def in_order() -> bool:
+        logs = [p.log for n in (1, 2) if (p := stage.cluster.partition(n, "orders")) is not None]
+        return all(log.log_start_offset <= log.high_watermark <= log.log_end_offset for log in logs)
+
+    stage.start(1)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    stage.always(in_order, "log start <= HW <= LEO at all times (I5)")
+    stage.start(2)
+    stage.says("As soon as the follower is in the ISR, and before it hears of a HW, the leader dies.")
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 2 is in the ISR")
+    stage.crash(1)
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    answer, records = await stage.fetch(2, 100, max_wait_ms=2000)
+    stage.must(not answer.error_code and records and records[0][0] == 100, "a consumer at 100 is served")

@@ -1,0 +1,366 @@
+"""The high watermark, the ISR and AlterPartition: S13 to S24."""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import ErrorCode
+from strandline.testing.simulation.network import Message
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
+
+
+@scenario("S13", "The new leader's HW is behind the true one", source="KIP-207; Vanlightly, section 6.4")
+async def s13(stage: Stage) -> None:
+    """Followers hear of a HW one fetch late. So a new leader has committed records and does not know it; until it does, it must
+    not tell a consumer that what it has read is not there."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Ten records are committed; the followers have them all, but have not heard so.")
+    await stage.append(7)
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 7, what="all know HW 7")
+    held = stage.hold("Fetch", source=1, response=True, where=lambda m: m.target in (2, 3) and stage.end(m.target) == 10)
+    first = stage.start_produce(1, b"a", b"b", b"c")
+    await stage.until(first.done, what="the three are acknowledged")
+    stage.must(stage.hw(1) == 10 and stage.hw(2) == stage.hw(3) == 7, "the leader's HW is 10, the followers' 7")
+    _, read = await stage.fetch(1, 9)
+    stage.must([offset for offset, _ in read] == [9], "a consumer has read offset 9")
+
+    stage.says("Broker 1 dies. Broker 2 is elected, and broker 3's fetches do not reach it yet.")
+    fetches = stage.hold("Fetch", source=3, target=2)
+    stage.crash(1)
+    held.release()
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    stage.must(stage.hw(2) < 10, "it does not know yet how much is committed")
+    latest = await stage.latest(2)
+    known = latest.error_code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
+    stage.must(known, f"it does not name a latest offset: {ErrorCode(latest.error_code).name} {latest.offset}")
+    answer, read = await stage.fetch(2, 10)
+    stage.must(answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE, "a consumer at 10 is not told that 10 is out of range")
+    stage.must(not read, "and reads nothing")
+
+    stage.says("Broker 3 fetches from 10: that proves what both have, and the HW is 10.")
+    fetches.release()
+    await stage.until(lambda: stage.hw(2) == 10, what="the HW is 10 again")
+    latest = await stage.latest(2)
+    stage.must((latest.error_code, latest.offset) == (0, 10), "now the latest offset is told: 10")
+    stage.start(1)
+    await stage.at_rest()
+
+
+@scenario("S14", "A follower joins the ISR before the start of the leader's epoch", source="KAFKA-7128")
+async def s14(stage: Stage) -> None:
+    """A new leader's HW is stale. A follower that has reached that HW is not yet in sync: it is when it has reached the offset
+    at which the leader's epoch began."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Twelve records are everywhere. Broker 3 is cut off and leaves the ISR.")
+    await stage.append(12)
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 12, what="all know HW 12")
+    stage.cut(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
+    stage.says("Eight more are committed by brokers 1 and 2; broker 2 has not heard that they are.")
+    held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 20)
+    await stage.produce(1, *[b"s14-%d" % n for n in range(8)])
+    stage.must((stage.hw(1), stage.end(2), stage.hw(2)) == (20, 20, 12), "the true HW is 20, broker 2 thinks of 12")
+
+    stage.says(
+        "Broker 1 dies. Broker 2 leads from offset 20 on. Broker 3 comes back, and asks from 12: its own HW, and broker 2's."
+    )
+    answers = stage.hold("Fetch", source=2, target=3, response=True)
+    stage.crash(1)
+    held.release()
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    stage.always(lambda: 3 not in stage.isr() or stage.end(3) >= 20, "broker 3 is in the ISR only with all twenty records (I13)")
+    stage.mend(3)
+    await stage.until(lambda: answers.has, what="broker 3 has asked, and its answer is held back")
+    await stage.sleep(1.0)
+    stage.must(stage.isr() == {2}, "broker 3 is not in the ISR")
+    stage.says("It gets its answer, and reaches 20.")
+    answers.release()
+    await stage.until(lambda: stage.isr() >= {2, 3}, what="broker 3 is in the ISR")
+    stage.start(1)
+    await stage.at_rest()
+
+
+@scenario("S15", "The HW moves on a part of the controller's ISR", source="KIP-497, KAFKA-8836")
+async def s15(stage: Stage) -> None:
+    """The controller has taken a replica into the ISR, and the leader has not heard so. From then on that replica may be elected,
+    so what is acknowledged must be on it: the leader counts it from the moment of the proposal."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Broker 3 was away and is out of the ISR; it comes back and catches up.")
+    stage.cut(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
+    answers = stage.hold("AlterPartition", target=1, response=True)
+    metadata = stage.hold("Fetch", source=101, target=1, response=True, where=lambda m: 3 in stage.isr())
+    stage.mend(3)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="the controller has committed the expansion")
+    stage.must(stage.replica(1).leadership.state.isr.members != (1, 2, 3), "broker 1 has not heard of it")
+
+    stage.says("Broker 3 falls silent. Ten records are appended, and fetched by broker 2.")
+    silent = stage.hold("Fetch", source=3, target=1)
+    parked = stage.hold("Fetch", source=1, target=3, response=True)
+    produce = stage.start_produce(1, *[b"s15-%d" % n for n in range(10)])
+    await stage.until(lambda: stage.end(2) == 10, what="broker 2 has the ten")
+    await stage.sleep(0.5)
+    stage.must(stage.hw(1) <= stage.end(3), f"the HW {stage.hw(1)} is not beyond what broker 3 has, {stage.end(3)} (I12)")
+    stage.must(not produce.done(), "nothing is acknowledged")
+
+    stage.says("Broker 1 dies. Whoever is elected, of those that were acknowledged none is missing.")
+    stage.crash(1)
+    for hold in (answers, metadata, silent, parked):
+        hold.release()
+    produce.cancel()
+    await stage.until(lambda: stage.leader() in (2, 3), what="another leads")
+    stage.start(1)
+    await stage.at_rest()
+
+
+@scenario("S16", "A shrink is in flight", source="KIP-497; the mirror of S15")
+async def s16(stage: Stage) -> None:
+    """As long as a shrink is only proposed, the replica may still be elected, so it still counts."""
+    await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1500})
+    stage.says("Five records are everywhere. Broker 3 stops fetching, and five more are written.")
+    await stage.append(5)
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
+    silent = stage.hold("Fetch", source=3, target=1)
+    parked = stage.hold("Fetch", source=1, target=3, response=True)
+    proposals = stage.hold("AlterPartition", source=1)
+    produce = stage.start_produce(1, *[b"s16-%d" % n for n in range(5)])
+    await stage.until(lambda: proposals.has, what="broker 1 proposes to go on without broker 3")
+    await stage.until(lambda: stage.end(2) == 10, what="broker 2 has ten records")
+    await stage.sleep(0.5)
+    stage.must(stage.hw(1) == 5 and not produce.done(), "the HW is 5, and nobody has been told anything")
+    stage.says("The proposal reaches the controller, and is committed.")
+    proposals.release()
+    await stage.until(lambda: stage.isr() == {1, 2}, what="the shrink is committed")
+    await stage.until(produce.done, within_s=1.0, what="the write is acknowledged")
+    stage.must(stage.hw(1) == 10 and not produce.result().error_code, "now the HW is 10, and the write a success")
+    silent.release()
+    parked.release()
+    await stage.at_rest()
+
+
+@scenario("S17", "An AlterPartition answer from a previous leadership", source="PartitionTest testAlterIsrNewLeaderElected")
+async def s17(stage: Stage) -> None:
+    """An answer may be older than what the leader has heard by another way. Then it says nothing any more."""
+    await stage.open(replicas=[2, 1, 3], settings={"replica.lag.time.max.ms": 1500})
+    stage.says("Broker 2 dies, so that broker 1 leads; broker 2 comes back.")
+    stage.crash(2)
+    await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
+    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all are in the ISR")
+    stage.says("Broker 3 stops fetching, and broker 1 proposes to go on without it. The answer is held back.")
+    silent = stage.hold("Fetch", source=3, target=1)
+    parked = stage.hold("Fetch", source=1, target=3, response=True)
+    answers = stage.hold("AlterPartition", target=1, response=True, limit=1)
+    await stage.append(1, acks=1)
+    await stage.until(lambda: stage.isr() == {1, 2} and answers.has, what="the shrink is committed, its answer held")
+    stage.says("Broker 2, the preferred one, is elected; then it dies and broker 1 is elected again.")
+    client = stage.client
+
+    async def elect() -> None:
+        async with client.admin() as admin:
+            await admin.elect_leaders()
+
+    await client.run(elect())
+    await stage.until(lambda: stage.leader() == 2, what="broker 2 leads")
+    silent.release()
+    parked.release()
+    await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 1 is in the ISR")
+    stage.crash(2)
+    await stage.until(lambda: stage.leader() == 1, what="broker 1 leads again")
+    stage.says("The old answer arrives.")
+    answers.release()
+    await stage.until(lambda: stage.leads(1), what="broker 1 knows")
+    await stage.sleep(1.0)
+    ours, theirs = stage.replica(1), stage.registration()
+    stage.must(ours.leader_epoch == theirs.leader_epoch, "broker 1 is in the epoch of the metadata")
+    stage.must(ours.partition_epoch == theirs.partition_epoch, "and has its partition epoch")
+    stage.start(2)
+    await stage.at_rest()
+
+
+@scenario("S18", "The AlterPartition answer is lost", source="KAFKA-14144")
+async def s18(stage: Stage) -> None:
+    """The controller has committed the change; the leader, which does not know, asks again with a partition epoch that is past."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Broker 3 is away, comes back and catches up. The connection breaks as the controller answers.")
+    stage.cut(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
+    stage.world.network.break_on(lambda m: m.api == "AlterPartition" and not m.is_request, times=2)
+    stage.mend(3)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="the expansion is committed")
+    await stage.until(
+        lambda: stage.replica(1).partition_epoch == stage.registration().partition_epoch, 10.0, "broker 1 has heard of it"
+    )
+    stage.says("Later changes go through, too.")
+    stage.crash(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, 10.0, "broker 3 is out again")
+    stage.start(3)
+    await stage.at_rest()
+
+
+@scenario("S19", "A retry is swallowed because the first attempt is still entered", source="KAFKA-14010")
+async def s19(stage: Stage) -> None:
+    """What failed has to be asked again, and while it is asked, not twice."""
+    await stage.open(replicas=[1, 2, 3])
+    asked: dict[int, int] = {}
+    most = [0]
+
+    def look(message: Message) -> None:
+        if message.api == "AlterPartition":
+            asked[message.connection] = asked.get(message.connection, 0) + (1 if message.is_request else -1)
+            most[0] = max(most[0], asked[message.connection])
+
+    stage.world.network.taps.append(look)
+    stage.says("Broker 3 is away and comes back. Broker 1's proposal is lost on its way, four times.")
+    stage.cut(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
+    stage.world.network.break_on(lambda m: m.api == "AlterPartition" and m.is_request, times=4)
+    stage.mend(3)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, 30.0, "broker 3 is in the ISR for all that")
+    stage.must(most[0] <= 1, f"never more than one proposal of a broker is under way: {most[0]}")
+    await stage.at_rest()
+
+
+@scenario("S20", "A fenced replica is proposed for the ISR", source="KIP-841, KAFKA-13916")
+async def s20(stage: Stage) -> None:
+    """The leader hears of a fencing later than the controller decides it. The controller has the last word."""
+    await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1000})
+
+    def no_fenced_member() -> bool:
+        image = stage.cluster.image()
+        topic = image.topic("orders")
+        brokers = image.brokers
+        return topic is None or not any(brokers[n].fenced for p in topic.partitions.values() for n in p.isr if n in brokers)
+
+    stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 hears nothing of that.")
+    silent = stage.hold("Fetch", source=3, target=1)
+    parked = stage.hold("Fetch", source=1, target=3, response=True)
+    await stage.append(3, acks=1)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
+    stage.always(no_fenced_member, "no fenced broker is in an ISR (I2)")
+    metadata = stage.hold("Fetch", source=101, target=1, response=True)
+    stage.cut(3, [101])
+    await stage.until(lambda: stage.cluster.image().brokers[3].fenced, what="broker 3 is fenced")
+    refusals = stage.world.trace.counts().get("log.isr.refused", 0)
+    stage.says("Broker 3 catches up, so broker 1 proposes to take it in.")
+    silent.release()
+    parked.release()
+    await stage.until(lambda: stage.end(3) == stage.end(1), what="broker 3 has caught up")
+    await stage.sleep(2.0)
+    stage.must(stage.isr() == {1, 2}, f"the controller refuses (refusals before: {refusals})")
+    metadata.release()
+    stage.mend(3, [101])
+    await stage.at_rest()
+
+
+@scenario("S21", "A proposal names a broker that has lost its disk since", source="KIP-903, KAFKA-14617")
+async def s21(stage: Stage) -> None:
+    """Broker 2 had caught up when it was proposed. Now a broker of that number is there again, with nothing."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.append(5)
+    stage.says("Broker 2 leaves and returns; broker 1 proposes to take it in. The proposal is on its way for long.")
+    stage.crash(2)
+    await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone in the ISR")
+    await stage.append(5)
+    proposals = stage.hold("AlterPartition", source=1, limit=1)
+    stage.start(2)
+    await stage.until(lambda: proposals.has, what="broker 1 proposes broker 2")
+    before = stage.cluster.image().brokers[2].broker_epoch
+    stage.says("Broker 2's disk is replaced by an empty one. It registers again, with a new epoch.")
+    starved = stage.hold("Fetch", source=1, target=2, response=True)
+    stage.crash(2)
+    stage.wipe(2)
+    stage.start(2)
+    await stage.until(
+        lambda: stage.cluster.image().brokers[2].broker_epoch > before and not stage.cluster.image().brokers[2].fenced,
+        what="broker 2 is unfenced in a new epoch",
+    )
+    stage.must(stage.isr() == {1}, "broker 2 is not in the ISR")
+    stage.says("The proposal arrives; then broker 1 dies.")
+    proposals.release()
+    await stage.sleep(0.2)
+    stage.must(stage.isr() == {1}, "the controller refuses the proposal: that broker 2 is gone (KIP-903)")
+    stage.crash(1)
+    starved.release()
+    await stage.sleep(1.0)
+    stage.must(stage.leader() == -1, "nobody leads rather than a broker with nothing")
+    stage.start(1)
+    await stage.at_rest([1, 2])
+
+
+@scenario("S22", "The HW moves under min ISR", source="KAFKA-15583, KIP-966")
+async def s22(stage: Stage) -> None:
+    """Fewer copies than were asked for: nothing becomes visible, or it may vanish again."""
+    await stage.open(replicas=[1, 2, 3])
+    await stage.append(3)
+    await stage.until(lambda: stage.hw(1) == 3, what="HW 3")
+    stage.says("Brokers 2 and 3 die; broker 1 leads alone, under min ISR.")
+    stage.crash(2)
+    stage.crash(3)
+    await stage.until(lambda: stage.isr() == {1} and stage.replica(1).leadership.state.isr.members == (1,), what="ISR {1}")
+    await stage.append(1, acks=1)
+    await stage.sleep(1.0)
+    stage.must(stage.hw(1) == 3, "the HW is frozen")
+    _, read = await stage.fetch(1, 3)
+    stage.must(not read, "a consumer does not see the record")
+    refused = await stage.produce(1, b"all")
+    stage.must(refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, f"acks=all: {ErrorCode(refused.error_code).name}")
+    stage.says("Broker 2 returns: there are two copies, and the record is committed.")
+    stage.start(2)
+    await stage.until(lambda: stage.hw(1) == 4, what="the HW is 4")
+    stage.start(3)
+    await stage.at_rest()
+
+
+@scenario("S23", "The ISR shrinks between the append and the acknowledgement", source="KIP-966")
+async def s23(stage: Stage) -> None:
+    """The write was accepted with enough replicas, and then they were not enough. It may survive or not: that has to be said."""
+    await stage.open(replicas=[1, 2, 3])
+    stage.says("Broker 3 is away: the ISR is as small as allowed. A write is appended, and broker 2 does not get it.")
+    stage.crash(3)
+    await stage.until(
+        lambda: stage.isr() == {1, 2} and stage.replica(1).leadership.state.isr.members == (1, 2), what="ISR {1, 2}"
+    )
+    held = stage.hold("Fetch", source=1, target=2, response=True)
+    produce = stage.start_produce(1, b"maybe")
+    await stage.until(lambda: stage.end(1) == 1, what="it is appended")
+    stage.says("Broker 2 dies as well.")
+    stage.crash(2)
+    held.release()
+    await stage.until(produce.done, 10.0, "the write is answered")
+    code = produce.result().error_code
+    stage.must(code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"NOT_ENOUGH_REPLICAS_AFTER_APPEND: {ErrorCode(code).name}")
+    stage.start(2)
+    stage.start(3)
+    await stage.at_rest()
+
+
+@scenario("S24", "A zombie leader", source="hachikuji/kafka-specification, ReplicaPresumesLeadership")
+async def s24(stage: Stage) -> None:
+    """A broker that led, slept, and does not know that another leads now. And one that is awake, and hears no controller."""
+    await stage.open(replicas=[1, 2, 3])
+    await stage.append(5)
+    stage.says("Broker 1 is stopped in the middle of a write. Broker 2 is elected, and writes.")
+    produce = stage.start_produce(1, b"zombie", timeout_ms=60_000)
+    stage.pause(1)
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    await stage.append(3)
+    await stage.sleep(6.0)
+    zombie = stage.start_produce(1, b"to the sleeper", timeout_ms=60_000)
+    stage.says("Broker 1 wakes; its sockets are full of what clients and followers have sent meanwhile.")
+    stage.resume(1)
+    await stage.until(lambda: produce.done() and zombie.done(), 60.0, "both writes are answered")
+    said = produce.exception() or ErrorCode(produce.result().error_code).name
+    if stage.values(2).get(5) != b"zombie":
+        stage.must(said != "NONE", f"the write that broker 2 does not have is no success: {said}")
+    stage.must(zombie.exception() or zombie.result().error_code, "a write to the sleeper is refused")
+    await stage.at_rest()
+
+    stage.says("Now broker 2 is cut from the controller alone. The others follow its successor.")
+    stage.cut(2, [101])
+    late = stage.start_produce(2, b"still here", timeout_ms=4000)
+    await stage.until(lambda: stage.leader() not in (-1, 2), what="another leads")
+    await stage.until(lambda: stage.leads(stage.leader()), what="it knows so")
+    after = stage.start_produce(2, b"after", timeout_ms=4000)
+    await stage.until(lambda: late.done() and after.done(), 60.0, "both writes are answered")
+    stage.must(after.exception() or after.result().error_code, "after its successor's election it acknowledges nothing")
+    stage.mend(2, [101])
+    await stage.at_rest()
