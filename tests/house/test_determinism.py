@@ -1,19 +1,26 @@
-"""What is done to several at once is done in an order that a seed can repeat.
+"""What is done to several at once is done in an order that a seed can repeat, and nothing of a run is left for the next.
 
 Python sorts a set by the hashes of its members. Those of strings differ from process to process, those of objects are
 addresses. Whoever walks through such a set does the same things in another order at the next run, and a simulation that
 was started again from the same seed tells another story. So: `dict.fromkeys` is our ordered set, `sorted` the other way
-out; and membership, size and set algebra may be asked of any set.
+out; and membership, size and set algebra may be asked of any set (`unordered.py` says what is found, and how).
+
+The other ways in which a process may get into what it does: addresses and hashes that are asked for, the garbage
+collector's moments, random sources with a seed of their own, state that outlives the node it belongs to, and the time in
+a log line. Those that end at a door are in test_doors.py.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from unordered import find
 
 from strandline.client.cluster import Cluster
 from strandline.client.links import Link
@@ -24,6 +31,342 @@ from strandline.protocol import apis
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc import dial as dialling
 from strandline.protocol.rpc.server import Server
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("protocol", "storage", "controller", "broker", "client")
+
+SOURCES = {str(p.relative_to(ROOT)): p.read_text() for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))}
+SIMULATION = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "testing" / "simulation").rglob("*.py"))}
+
+# -- sets -------------------------------------------------------------------------------------------------------------
+
+ANY_ORDER: dict[tuple[str, str], str] = {
+    ("testing/simulation/picture.py", "kinds"): "it has one member",
+    ("testing/simulation/story.py", "nodes"): "numbers, and `names_of` sorts them",
+}
+"""(File, expression) -> why its order does not count."""
+
+
+def test_nothing_depends_on_the_order_of_a_set() -> None:
+    found = [(path, line, text) for path, line, text in find(SOURCES | SIMULATION) if (path, text) not in ANY_ORDER]
+    assert found == []
+
+
+SHUFFLED = """
+import asyncio
+from typing import NamedTuple
+Key = tuple[bytes, int]
+LEVELS = frozenset({"a", "b"})
+class Place(NamedTuple):
+    topics: frozenset[str]
+class Other:
+    names: list[str]
+class C:
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.made = set()
+        self.by_topic: dict[str, set[Key]] = {}
+        self.numbers: set[int] = set()
+        self.pairs: set[tuple[int, int]] = set()
+    @property
+    def all(self) -> frozenset[str]:
+        return frozenset(self.names)
+    def missing(self) -> set[str]:
+        return self.names
+def give() -> set[bytes]:
+    return set()
+def take(names: set[str]) -> None: ...
+"""
+"""What the examples may use."""
+
+
+def complaints_about(code: str, parameters: str = "self, d, e, x, loop") -> list[str]:
+    lines = "".join(f"        {line}\n" for line in code.splitlines())
+    source = f"{SHUFFLED}\nclass D(C):\n    async def f({parameters}):\n{lines}"
+    return [text for _, _, text in find({"x.py": source})]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in self.names: pass",
+        "for name in self.made: pass",
+        "async for name in self.names: pass",
+        "for name in {'a', 'b'}: pass",
+        "for name in {n.name for n in x}: pass",
+        "for name in LEVELS: pass",
+        "for name in set(x): pass",
+        "for name in d.keys() - e.keys(): pass",
+        "for name in d.keys() & x: pass",
+        "for name in self.names | set(x): pass",
+        "for key in self.by_topic['t']: pass",
+        "for key in self.by_topic.get('t', ()): pass",
+        "for keys in self.by_topic.values():\n    for key in keys: pass",
+        "for topic, keys in self.by_topic.items():\n    list(keys)",
+        "names = self.names\nfor name in names: pass",
+        "names = set()\nnames |= x\nfor name in names: pass",
+        "if names := self.missing():\n    list(names)",
+        "for name in self.all: pass",
+        "for name in self.missing(): pass",
+        "for name in give(): pass",
+        "for name in x.missing(): pass",
+        "for name in x.names: pass",
+        "names = self.names or x\nfor name in names: pass",
+        "names = self.names if x else ()\nfor name in names: pass",
+        "done, pending = await asyncio.wait(x)\nfor task in done: task.result()",
+        "done, _ = await asyncio.wait(x)\nfirst = done.pop()",
+        "for task in (await asyncio.wait(x))[1]: task.cancel()",
+        "for task in list(asyncio.all_tasks()): task.cancel()",
+        "self.names.pop()",
+        "return [name for name in self.names]",
+        "return {name: 1 for name in self.names}",
+        "return (name for name in self.names)",
+        "return list(self.names)",
+        "return tuple(self.names)",
+        "return next(iter(self.names))",
+        "return ','.join(self.names)",
+        "return f'{self.names}'",
+        "return str(self.names)",
+        "return dict.fromkeys(self.names)",
+        "return [*self.names]",
+        "return f(*self.names)",
+        "return list(enumerate(self.names))",
+        "return list(map(str, self.names))",
+        "return sorted(self.names, key=len)",
+        "return min(self.names, key=len)",
+        "x.extend(self.names)",
+        "x += self.names",
+        "x.ask(self.names)",
+        "x.ask(names=self.names, of=self.made)",
+        "first, second = self.names",
+        "yield from_here(self.names)",
+        "gather(*{a(), b()})",
+        "def g():\n    for name in self.names: pass",
+        "g = lambda: list(self.names)",
+        "names: list[str] = self.names",
+        "def g() -> list[str]:\n    return self.names",
+        "for pair in {(1, None)}: pass",
+        "for number in {1, None}: pass",
+    ],
+)
+def test_a_walk_through_a_shuffled_set_is_found(code: str) -> None:
+    assert complaints_about(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in sorted(self.names): pass",
+        "for name in sorted(name for name in self.names if name): pass",
+        "if 'a' in self.names or len(self.names) > 1 or not self.names: pass",
+        "if any(name for name in self.names) or all(n for n in self.names): pass",
+        "x = max(self.names), min(self.names), sum(len(n) for n in self.names)",
+        "x = {name.upper() for name in self.names}",
+        "x = set(self.names) | self.made",
+        "if self.names <= self.made or self.names == {'a'}: pass",
+        "self.names.update(self.made)",
+        "self.names.difference_update(n for n in self.made)",
+        "self.names.discard('a')",
+        "take(self.names)",
+        "Place(self.names)",
+        "f(topics=self.all)",
+        "await asyncio.wait(self.made)",
+        "d.setdefault('a', set()).add('b')",
+        "x.append(self.names)",
+        "for name in dict.fromkeys(x): pass",
+        "for name in d: pass",
+        "for name in d.keys(): pass",
+        "for name in d | e: pass",
+        "for number in self.numbers: pass",
+        "for pair in self.pairs: list({1, 2})",
+        "for number in {n for n in self.numbers}: pass",
+        "def g() -> set[str]:\n    return self.names",
+        "d.pop('a')",
+        "queue = [1]\nqueue.pop()",
+    ],
+)
+def test_what_a_set_may_be_asked_is_left_alone(code: str) -> None:
+    assert complaints_about(code) == []
+
+
+def test_of_two_classes_with_a_field_of_one_name_each_has_its_own() -> None:
+    a = "class A:\n    names: set[str]\n"
+    b = "class B:\n    names: list[str]\n    def f(self):\n        for name in self.names: pass\n"
+    assert find({"a.py": a, "b.py": b}) == []
+    assert find({"a.py": a, "b.py": b.replace("list[str]", "frozenset[str]")}) == [("b.py", 4, "self.names")]
+
+
+# -- addresses, hashes, finalizers, seeds -------------------------------------------------------------------------------
+
+PECULIAR: dict[tuple[str, str], str] = {
+    ("storage/retention.py", "id"): "the identities of segments that are alive, for membership alone",
+    ("protocol/doors.py", "Random"): "seeded from the system: the door itself",
+}
+"""(File, what it uses) -> why nothing of it gets into what the node does."""
+
+
+def peculiarities(source: str) -> Iterator[tuple[int, str]]:
+    """What differs between two processes that do the same: addresses and hashes, destructors, unseeded generators."""
+    tree = ast.parse(source)
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id="id" | "hash" as name) if name not in bound:
+                yield node.lineno, name
+            case ast.FunctionDef(name="__del__"):
+                yield node.lineno, "__del__"
+            case ast.Call(func=ast.Name(id="Random") | ast.Attribute(attr="Random"), args=arguments):
+                if not (len(arguments) == 1 and isinstance(arguments[0], ast.Constant)):
+                    yield node.lineno, "Random"
+            case ast.Attribute(attr="__hash__" | "__weakref__" as name):
+                yield node.lineno, name
+
+
+def test_nothing_that_differs_between_processes_gets_into_behaviour() -> None:
+    found = [(path, line, what) for path, source in SOURCES.items() for line, what in peculiarities(source)]
+    assert [entry for entry in found if (entry[0], entry[2]) not in PECULIAR] == []
+    assert set(PECULIAR) <= {(path, what) for path, _, what in found}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "key = id(x)",
+        "xs.sort(key=id)",
+        "bucket = hash(name) % 8",
+        "bucket = name.__hash__() % 8",
+        "class A:\n    def __del__(self): ...",
+        "from random import Random\nr = Random()",
+        "import random\nr = random.Random(seed)",
+    ],
+)
+def test_what_differs_between_processes_is_found(source: str) -> None:
+    assert list(peculiarities(source))
+
+
+def test_names_of_ours_that_look_like_it_are_left_alone() -> None:
+    assert list(peculiarities("def f(id, random):\n    return id, x.id, random.random(), Random(0)")) == []
+
+
+# -- state that outlives a node ---------------------------------------------------------------------------------------
+
+SHARED: dict[tuple[str, str], str] = {
+    ("client/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
+    ("protocol/frames.py", "__missing__"): "the decoder of an API, made at its first use",
+    ("protocol/records/reader.py", "@lru_cache"): "a function of the lengths alone, remembered",
+    ("protocol/records/reader.py", "__missing__"): "a function of two bytes, remembered",
+    ("protocol/rpc/request_measures.py", "__missing__"): "in the measures of one server",
+    ("protocol/records/builder.py", "_prefixes"): "a function of length and index, remembered",
+    ("protocol/records/builder.py", "__missing__"): "a function of the length, remembered",
+    ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",
+}
+"""(File, what is shared by all nodes of a process) -> why no node and no later run can tell."""
+
+CONTAINERS = {
+    "dict",
+    "list",
+    "set",
+    "deque",
+    "defaultdict",
+    "Counter",
+    "OrderedDict",
+    "count",
+    "WeakKeyDictionary",
+    "WeakValueDictionary",
+}
+MUTATORS = {
+    "append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popleft", "popitem", "clear", "remove",
+    "discard", "__setitem__",
+}  # fmt: skip
+
+
+def shared_state(source: str) -> Iterator[str]:
+    """What the functions of a module leave behind in it: a simulated world has many nodes in one process, and a sweep
+    many worlds, and each of them must find what the first one found."""
+    tree = ast.parse(source)
+    held = set()
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+                is_container = isinstance(value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp))
+                if is_container or (isinstance(value, ast.Call) and ast.unparse(value.func).rsplit(".", 1)[-1] in CONTAINERS):
+                    held.add(name)
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if function.name == "__missing__":
+                yield "__missing__"
+            for decorator in function.decorator_list:
+                name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).rsplit(".", 1)[-1]
+                if name in ("lru_cache", "cache"):
+                    yield f"@{name}"
+            for node in ast.walk(function):
+                yield from _left_behind(node, held, classes | {"cls"})
+
+
+def _left_behind(node: ast.AST, held: set[str], classes: set[str]) -> Iterator[str]:
+    match node:
+        case ast.Global(names=names):
+            yield from names
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if name in held and method in MUTATORS:
+            yield name
+        case ast.Call(func=ast.Name(id="next"), args=[ast.Name(id=name), *_]) if name in held:
+            yield name
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in held:
+            yield name
+        case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in classes:
+            yield f"{name}.{node.attr}"
+
+
+def test_no_node_leaves_anything_behind_for_the_next() -> None:
+    found = {(path, what) for path, source in SOURCES.items() for what in shared_state(source)}
+    assert sorted(found - set(SHARED)) == []
+    assert sorted(set(SHARED) - found) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "n = 0\ndef f():\n    global n\n    n += 1",
+        "seen = {}\ndef f(x):\n    seen[x] = 1",
+        "seen: dict[int, int] = {}\ndef f(x):\n    del seen[x]",
+        "seen = set()\ndef f(x):\n    seen.add(x)",
+        "seen = []\ndef f(x):\n    seen.append(x)",
+        "import itertools\nids = itertools.count()\ndef f():\n    return next(ids)",
+        "class A:\n    last = 0\n    def f(self):\n        A.last += 1",
+        "class A:\n    @classmethod\n    def f(cls):\n        cls.last = 1",
+        "from functools import cache\n@cache\ndef f(x): ...",
+        "import functools\n@functools.lru_cache(maxsize=1)\ndef f(x): ...",
+        "class T(dict):\n    def __missing__(self, key): ...",
+    ],
+)
+def test_state_that_is_left_behind_is_found(source: str) -> None:
+    assert list(shared_state(source))
+
+
+def test_tables_that_nobody_writes_are_left_alone() -> None:
+    assert list(shared_state("T = {1: 2}\ndef f(x):\n    mine = {}\n    mine[1] = T[x]\n    x.T = 1\n    return T.get(x)")) == []
+
+
+# -- log lines --------------------------------------------------------------------------------------------------------
+
+
+def lines_whose_result_is_used(source: str) -> list[int]:
+    """Log calls that are more than statements: a time, or anything else of a line, might come back from them."""
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    of_logs = [call for call in calls if ast.unparse(call.func).split(".")[-2] in ("log", "logger", "_log")]
+    levels = ("debug", "info", "warning", "error", "critical", "exception", "log", "msg", "bind")
+    return [call.lineno for call in of_logs if ast.unparse(call.func).split(".")[-1] in levels and id(call) not in statements]
+
+
+def test_nothing_of_a_log_line_comes_back() -> None:
+    """Its timestamp is the system's time, which must not get into what a node does."""
+    assert {path: lines for path, source in SOURCES.items() if (lines := lines_whose_result_is_used(source))} == {}
+    assert lines_whose_result_is_used("at = log.info('x.y')\nlog.info('x.y')\nlog = log.bind(a=1)") == [1, 3]
+
 
 # -- the places where many tasks end at once ----------------------------------------------------------------------------
 
