@@ -159,6 +159,12 @@ class Stage:
 
         await self._client.run(create())
         self.topics.append(topic)
+        await self.until(lambda: self._is_led(topic, replicas), what=f"the replicas of {topic} stand")
+
+    def _is_led(self, topic: str, replicas: Sequence[Sequence[Any]]) -> bool:
+        """Every broker has its replicas, and the leaders lead. A client would ask again until it is so."""
+        held = [[self.cluster.partition(broker, topic, index) for broker in each] for index, each in enumerate(replicas)]
+        return all(None not in each and any(p and p.leadership is not None for p in each) for each in held)
 
     @property
     def client(self) -> Client:
@@ -218,7 +224,9 @@ class Stage:
         wanted = FetchPartition(self.cluster.topic_id(self.topic), index, epoch, offset, last_epoch, -1, 1 << 20)
         request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted])
         response: FetchResponse = await self.ask(broker, apis.FETCH, request)
-        found = [(r.offset, bytes(r.value or b"")) for records in response.records for r in iter_records(records)]
+        found = [
+            (r.offset, bytes(r.value or b"")) for records in response.records for r in iter_records(records) if r.offset >= offset
+        ]
         return response.partitions[0], found
 
     async def latest(self, broker: int, *, index: int = 0) -> Any:
@@ -322,6 +330,11 @@ class Stage:
 
     def isr(self, index: int = 0) -> set[int]:
         return set(self.registration(index).isr)
+
+    def knows_isr(self, broker: int, isr: set[int], index: int = 0) -> bool:
+        """The broker leads, and this is the committed ISR that it has heard of."""
+        found = self.cluster.partition(broker, self.topic, index)
+        return found is not None and found.leadership is not None and set(found.leadership.isr.isr) == isr
 
     def epochs(self, broker: int, index: int = 0) -> list[tuple[int, int]]:
         """The broker's leader-epoch cache: (epoch, start offset)."""
