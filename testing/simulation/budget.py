@@ -1,0 +1,142 @@
+"""The fault budget: what the nemesis may do so that every loss is a bug.
+
+What acks=all promises to survive: any process may die at any time (its page cache lives on); of the replicas of a
+partition, `min.insync.replicas - 1` may lose what they had not synced (a power cut, an empty disk, rot) before the ISR is
+full again, and never the last member of the ISR. A replica that has lost something must also leave the ISR before the
+rest of it does: while eligible leader replicas (KIP-966) are not built, the last member of an ISR leads again, whatever
+became of its disk. So from the loss until the controller took the replica out (its **window**), another member of each
+of its ISRs has to be left in peace.
+
+Controllers fsync before they answer: power cuts of all of them are within the budget. An empty disk is a loss: of a
+minority of the quorum, between two moments at which every controller runs and is caught up.
+
+The judge reads the committed metadata of the active controller. Without one it permits no loss.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.testing.simulation.cluster import SimCluster
+
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class Budget:
+    cluster: SimCluster
+    enforced: bool = True
+    """False: losses are permitted in this run."""
+    exceeded: bool = False
+    """Something happened that the budget does not cover. Only when it is not enforced."""
+    losses: int = 0
+    touched: Counter[int] = field(default_factory=Counter)
+    """By how many faults a node is held up just now: down, paused, cut off, slow."""
+    _lossy: dict[Key, set[int]] = field(default_factory=dict)
+    """By partition, who has lost something since the last moment at which the ISR was full."""
+    _windows: dict[int, int] = field(default_factory=dict)
+    """Who has lost something and may still be in an ISR: broker -> its broker epoch before."""
+    _wiped: set[int] = field(default_factory=set)
+    """Controllers that came back with an empty disk since all were last caught up."""
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def may_touch(self, nodes: Collection[int]) -> bool:
+        """Whether these may be held up (or crash) now: not when they are all that is left beside one that has lost something."""
+        if not self.enforced or not self._windows:
+            return True
+        self.look()
+        return all(self._survivors(p, nodes) for p in self._partitions() if set(self._windows) & set(p.replicas))
+
+    def may_lose(self, broker: int) -> bool:
+        """Whether this broker's disk may lose what was not synced."""
+        if not self.enforced:
+            return True
+        self.look()
+        if self.cluster.active_controller is None:
+            return False
+        image = self.cluster.image()
+        for key, p in self._keyed(image):
+            if broker in p.replicas:
+                lost = self._lossy.get(key, set()) | {broker}
+                if len(lost) > self._min_isr(image, key, p) - 1 or not self._survivors(p, (broker,)):
+                    return False
+        return True
+
+    def may_wipe_controller(self, node: int) -> bool:
+        """Whether this controller may come back with an empty disk."""
+        if not self.enforced:
+            return True
+        self.look()
+        ids = self.cluster.controller_ids
+        others_well = all(n in self.cluster.controllers and not self.touched[n] for n in ids if n != node)
+        return others_well and len(self._wiped | {node}) <= (len(ids) - 1) // 2
+
+    def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
+        """Whether a member of the ISR is well, and none of these."""
+        return any(n not in nodes and n not in self._windows and self._is_well(n) for n in partition.isr)
+
+    def _is_well(self, broker: int) -> bool:
+        server = self.cluster.brokers.get(broker)
+        return server is not None and server.ready.is_set() and not self.touched[broker]
+
+    # -- being told ---------------------------------------------------------------------------------------------------
+
+    def lost(self, broker: int) -> None:
+        """This broker's disk may have lost something now."""
+        self.exceeded = self.exceeded or (not self.enforced)
+        self.losses += 1
+        image = self.cluster.image()
+        known = image.brokers.get(broker)
+        self._windows[broker] = known.broker_epoch if known is not None else -1
+        for key, p in self._keyed(image):
+            if broker in p.replicas:
+                self._lossy.setdefault(key, set()).add(broker)
+
+    def wiped_controller(self, node: int) -> None:
+        self.exceeded = self.exceeded or (not self.enforced)
+        self.losses += 1
+        self._wiped.add(node)
+
+    def look(self) -> None:
+        """Which windows are over, and which ISRs are full? Asked now and then."""
+        if self.cluster.active_controller is None:
+            return
+        image = self.cluster.image()
+        for broker, epoch in list(self._windows.items()):
+            known = image.brokers.get(broker)
+            is_out = known is not None and known.fenced and all(broker not in p.isr for p in self._partitions())
+            if is_out or (known is not None and known.broker_epoch > epoch):
+                del self._windows[broker]
+        for key, p in self._keyed(image):
+            if key in self._lossy and set(p.isr) == set(p.replicas) and not set(self._windows) & set(p.replicas):
+                del self._lossy[key]
+        if self._wiped and self._controllers_caught_up():
+            self._wiped.clear()
+
+    def _controllers_caught_up(self) -> bool:
+        controllers = self.cluster.controllers
+        offsets = [c.controller.image.offset for c in controllers.values() if c.has_quorum]
+        return len(offsets) == len(self.cluster.controller_ids) and max(offsets) - min(offsets) <= 1
+
+    @property
+    def windows(self) -> list[int]:
+        """Brokers that have lost something and may still be in an ISR."""
+        return sorted(self._windows)
+
+    # -- reading the metadata -----------------------------------------------------------------------------------------
+
+    def _keyed(self, image: Any) -> Iterator[tuple[Key, Any]]:
+        for topic_id, topic in image.topics_by_id.items():
+            for index, partition in topic.partitions.items():
+                yield (bytes(topic_id), index), partition
+
+    def _partitions(self) -> Iterable[Any]:
+        return [partition for _, partition in self._keyed(self.cluster.image())]
+
+    def _min_isr(self, image: Any, key: Key, partition: Any) -> int:
+        name = image.topics_by_id[key[0]].name
+        return min(int(image.topic_config(name)["min.insync.replicas"]), len(partition.replicas))

@@ -1,0 +1,358 @@
+"""What a seed draws: the cluster, its settings, the clients, and the faults (swarm testing).
+
+A run that has every kind of fault at once never gets far enough for the rare ones to meet, and a run with one fixed mix
+tests that mix for ever. So each seed draws which kinds it has at all, and how often each. Everything that is drawn stands
+in `Options` before the run begins, and is printed with it; the run itself draws only what depends on its state.
+
+The faults are a plan: when, what, for how long, and a number from which the details (which node, which link) are drawn at
+that moment. So a fault can be left out, and the others stay as they were: that is what shrinking does (`without`,
+`without_faults`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+FAULTS: dict[str, float] = {
+    "crash": 2.0,
+    "power": 1.0,
+    "stop": 1.0,
+    "pause": 1.0,
+    "controller_kill": 1.0,
+    "cut_node": 1.0,
+    "cut_pair": 1.0,
+    "cut_one_way": 1.0,
+    "partition": 0.6,
+    "half_open": 0.6,
+    "clog": 0.7,
+    "swizzle": 0.5,
+    "delay": 0.7,
+    "loss": 0.7,
+    "reset": 1.0,
+    "reset_response": 1.0,
+    "fragment": 0.5,
+    "elect": 0.7,
+}
+"""The kinds of faults, and how often each is drawn when it is in the swarm, relative to the others."""
+
+ALL, LEADER = "all", "leader"
+"""What was promised of a topic's records: with `acks=all` and idempotence everything, with `acks=1` and 0 less."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    promise: str
+    """`ALL` or `LEADER`."""
+    configs: dict[str, Any]
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return [(self.name, index) for index in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan:
+    topic: str
+    options: dict[str, Any]
+    """Of `Producer`."""
+    pause_s: float
+    """Between two bursts, on average."""
+    burst_max: int
+    """Records handed over at once, at most."""
+    size_max: int
+    """Bytes of a record, at most."""
+    crash_at_s: float
+    """When its process dies, after the begin of the faults; another takes its place. 0: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPlan:
+    topic: str
+    options: dict[str, Any]
+    """Of `Consumer`."""
+    poll_ms: int
+    crash_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    number: int
+    at_s: float
+    """After the begin of the faults."""
+    kind: str
+    duration_s: float
+    draw: int
+    """Where the details come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    seed: int | str
+    controllers: int
+    brokers: int
+    settings: dict[str, Any]
+    """Of the brokers, under Kafka's names."""
+    controller_settings: dict[str, Any]
+    topics: tuple[TopicPlan, ...]
+    producers: tuple[ProducerPlan, ...]
+    consumers: tuple[ConsumerPlan, ...]
+    readers: int
+    """Processes that ask for the latest offsets again and again."""
+    kinds: dict[str, float]
+    """The kinds of faults of this run, with their weights."""
+    faults: tuple[FaultPlan, ...]
+    faults_s: float
+    """How long the faults last."""
+    delay_ms: float
+    """The shortest way between two machines."""
+    jitter_ms: float
+    clock_drift: float
+    """How much faster or slower a clock runs, at most: 0.05 is 5 %."""
+    leave_out: int
+    """How many nodes stay broken when the core is healed, at most."""
+    orderly_end: bool
+    """Every process is stopped at the end, and has to leave nothing behind."""
+    loss_permitted: bool
+    """The faults may be more than the replication can survive; then losses are allowed, silence about them is not."""
+
+    def without(self, *kinds: str) -> Options:
+        """The same run, without these kinds of faults."""
+        return dataclasses.replace(
+            self,
+            kinds={kind: weight for kind, weight in self.kinds.items() if kind not in kinds},
+            faults=tuple(fault for fault in self.faults if fault.kind not in kinds),
+        )
+
+    def without_faults(self, numbers: Iterable[int]) -> Options:
+        """The same run, without these single faults."""
+        gone = set(numbers)
+        return dataclasses.replace(self, faults=tuple(fault for fault in self.faults if fault.number not in gone))
+
+    def replaced(self, **changes: Any) -> Options:
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def timeout_s_max(self) -> float:
+        """The longest time that anything in this cluster waits for anything."""
+        names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
+        values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
+        for client in (*self.producers, *self.consumers):
+            values += [v for k, v in client.options.items() if k in ("request_timeout_ms", "delivery_timeout_ms")]
+        return max(map(float, values), default=10_000.0) / 1000
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Options:
+        """The opposite of `as_dict`, also after it went through JSON."""
+        lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
+        made = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
+        return cls(**{**values, **made})
+
+    def table(self) -> str:
+        """For people: one line per thing that was drawn."""
+        rows = [
+            ("seed", self.seed),
+            ("nodes", f"{self.controllers} controllers, {self.brokers} brokers"),
+            *((f"topic {t.name}", _topic_text(t)) for t in self.topics),
+            *((f"producer of {p.topic}", _producer_text(p)) for p in self.producers),
+            *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
+            ("readers of offsets", self.readers),
+            ("brokers", _pairs(self.settings)),
+            ("controllers", _pairs(self.controller_settings)),
+            ("network", f"delay {self.delay_ms:g} ms and more ({self.jitter_ms:g} ms on average)"),
+            ("clocks", f"within {self.clock_drift:.1%}"),
+            ("faults", f"{len(self.faults)} in {self.faults_s:g} s: {', '.join(self.kinds) or 'none'}"),
+            ("the end", f"{'in order' if self.orderly_end else 'at once'}, up to {self.leave_out} nodes left out of the heal"),
+            ("budget", "losses are permitted" if self.loss_permitted else "nothing acknowledged may be lost"),
+        ]  # fmt: skip
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _topic_text(topic: TopicPlan) -> str:
+    kind = "acks=all, idempotent" if topic.promise == ALL else "acks of the leader at most"
+    sizes = f"{topic.partitions} partitions x {topic.replication_factor}, min.insync.replicas {topic.min_insync_replicas}"
+    return f"{sizes}, {kind}; {_pairs(topic.configs)}"
+
+
+def _producer_text(plan: ProducerPlan) -> str:
+    load = f"up to {plan.burst_max} records of up to {plan.size_max} bytes every {plan.pause_s * 1000:.0f} ms"
+    return f"{load}; {_pairs(plan.options)}{_crash(plan.crash_at_s)}"
+
+
+def _consumer_text(plan: ConsumerPlan) -> str:
+    return f"polls every {plan.poll_ms} ms; {_pairs(plan.options)}{_crash(plan.crash_at_s)}"
+
+
+def _crash(at_s: float) -> str:
+    return f", crashes at {at_s:.1f} s" if at_s else ""
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw_options(seed: int | str) -> Options:
+    """Everything that this seed decides before its run begins."""
+    draw = Random(f"{seed}/options")
+    controllers = draw.choice((1, 3, 3, 3, 5))
+    brokers = draw.choice((1, 2, 3, 3, 3, 3, 3, 4, 4, 5))
+    session_ms = draw.choice((800, 1500, 3000))
+    topics = _draw_topics(draw, brokers)
+    faults_s = draw.choice((3.0, 6.0, 10.0))
+    kinds = _draw_kinds(draw)
+    return Options(
+        seed=seed,
+        controllers=controllers,
+        brokers=brokers,
+        settings=_draw_settings(draw, session_ms),
+        controller_settings=_draw_controller_settings(draw, session_ms),
+        topics=topics,
+        producers=_draw_producers(draw, topics, faults_s),
+        consumers=_draw_consumers(draw, topics, faults_s),
+        readers=draw.choice((0, 0, 1)),
+        kinds=kinds,
+        faults=_draw_faults(draw, kinds, faults_s),
+        faults_s=faults_s,
+        delay_ms=draw.choice((0.05, 0.1, 0.5, 2.0)),
+        jitter_ms=draw.choice((0.05, 0.2, 1.0, 5.0)),
+        clock_drift=draw.choice((0.0, 0.0, 0.01, 0.05)),
+        leave_out=draw.choice((0, 0, 1, 1, 2)),
+        orderly_end=draw.random() < 0.3,
+        loss_permitted=draw.random() < 0.1,
+    )
+
+
+def _draw_settings(draw: Random, session_ms: int) -> dict[str, Any]:
+    lag_ms = draw.choice((1000, 2000, 4000))
+    return {
+        "broker.session.timeout.ms": session_ms,
+        "broker.heartbeat.interval.ms": draw.choice((session_ms // 8, session_ms // 4)),
+        "replica.lag.time.max.ms": lag_ms,
+        "replica.fetch.wait.max.ms": draw.choice((50, 200, 500)),
+        "replica.fetch.max.bytes": draw.choice((500, 5000, 1 << 20)),
+        "replica.fetch.response.max.bytes": draw.choice((2000, 10 << 20, 10 << 20)),
+        "replica.fetch.backoff.ms": draw.choice((200, 1000)),
+        "num.replica.fetchers": draw.choice((1, 1, 2)),
+        "replica.high.watermark.checkpoint.interval.ms": draw.choice((100, 1000, 5000)),
+        "log.flush.offset.checkpoint.interval.ms": draw.choice((300, 3000, 60_000)),
+        "max.incremental.fetch.session.cache.slots": draw.choice((0, 2, 4, 1000, 1000)),
+        "controlled.shutdown.timeout.ms": draw.choice((500, 2000)),
+        "fetch.max.bytes": draw.choice((2000, 55 << 20)),
+    }
+
+
+def _draw_controller_settings(draw: Random, session_ms: int) -> dict[str, Any]:
+    return {
+        "broker.session.timeout.ms": session_ms,
+        "controller.quorum.election.timeout.ms": draw.choice((300, 500)),
+        "controller.quorum.fetch.timeout.ms": draw.choice((500, 1000, 2000)),
+        "controller.quorum.request.timeout.ms": draw.choice((500, 1000)),
+        "metadata.log.segment.bytes": draw.choice((2048, 16 << 20)),
+        "metadata.log.max.record.bytes.between.snapshots": draw.choice((1000, 5000, 20 << 20)),
+    }
+
+
+def _draw_topics(draw: Random, brokers: int) -> tuple[TopicPlan, ...]:
+    topics = [_draw_topic(draw, "orders", brokers, ALL)]
+    if draw.random() < 0.3:
+        topics.append(_draw_topic(draw, "payments", brokers, ALL))
+    if draw.random() < 0.4:
+        topics.append(_draw_topic(draw, "clicks", brokers, LEADER))
+    return tuple(topics)
+
+
+def _draw_topic(draw: Random, name: str, brokers: int, promise: str) -> TopicPlan:
+    replication_factor = min(brokers, draw.choice((2, 3, 3, 3, 3, 5)))
+    least = min(replication_factor, draw.choice((1, 2, 2, 2, 3)))
+    configs = {
+        "min.insync.replicas": least,
+        "segment.bytes": draw.choice((2000, 20_000, 1 << 20)),
+        "index.interval.bytes": draw.choice((0, 200, 4096)),
+        "flush.messages": draw.choice((1, 20, 2**63 - 1, 2**63 - 1)),
+        "file.delete.delay.ms": draw.choice((0, 1000)),
+    }
+    return TopicPlan(name, draw.choice((1, 2, 2, 3, 4)), replication_factor, least, promise, configs)
+
+
+def _draw_patience(draw: Random) -> dict[str, Any]:
+    return {
+        "request_timeout_ms": draw.choice((300, 1000, 3000)),
+        "connect_timeout_ms": draw.choice((300, 1000)),
+        "max_block_ms": draw.choice((1000, 3000)),
+        "retry_backoff_ms": draw.choice((10, 100)),
+        "metadata_max_age_ms": draw.choice((500, 5000, 300_000)),
+    }
+
+
+def _draw_producers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float) -> tuple[ProducerPlan, ...]:
+    count = draw.choice((1, 1, 2)) + len(topics) - 1
+    rate = draw.choice((8.0, 15.0, 25.0)) * min(1.0, 6.0 / faults_s)
+    return tuple(_draw_producer(draw, topics[n % len(topics)], count / rate, faults_s) for n in range(count))
+
+
+def _draw_producer(draw: Random, topic: TopicPlan, pause_s: float, faults_s: float) -> ProducerPlan:
+    request_ms = draw.choice((300, 1000, 3000))
+    options = {
+        **_draw_patience(draw),
+        "request_timeout_ms": request_ms,
+        "delivery_timeout_ms": draw.choice((700, 3000, 6000)),
+        "linger_ms": draw.choice((0, 0, 0, 5)),
+        "batch_size": draw.choice((200, 2000, 16_384)),
+        "max_in_flight_requests_per_connection": draw.choice((1, 5, 5)),
+        "acks": "all",
+    }
+    if topic.promise == LEADER:
+        options["acks"] = draw.choice((1, 1, 0, "all"))
+        options["enable_idempotence"] = False
+    crash_at_s = faults_s * draw.uniform(0.1, 0.9) if draw.random() < 0.25 else 0.0
+    return ProducerPlan(topic.name, options, pause_s, draw.choice((1, 5, 20)), draw.choice((0, 30, 300)), crash_at_s)
+
+
+def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float) -> tuple[ConsumerPlan, ...]:
+    plans = []
+    for topic in topics:
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            options = {
+                **_draw_patience(draw),
+                "auto_offset_reset": draw.choice(("earliest", "earliest", "latest")),
+                "fetch_max_wait_ms": draw.choice((20, 100, 500)),
+                "fetch_max_bytes": draw.choice((1000, 52_428_800)),
+                "max_partition_fetch_bytes": draw.choice((500, 1_048_576)),
+                "max_poll_records": draw.choice((None, 1, 10)),
+            }
+            crash_at_s = faults_s * draw.uniform(0.1, 0.9) if draw.random() < 0.2 else 0.0
+            plans.append(ConsumerPlan(topic.name, options, draw.choice((50, 200, 1000)), crash_at_s))
+    return tuple(plans)
+
+
+def _draw_kinds(draw: Random) -> dict[str, float]:
+    share = draw.choice((0.0, 0.15, 0.3, 0.5, 0.8))
+    return {kind: round(weight * draw.uniform(0.3, 2.0), 2) for kind, weight in FAULTS.items() if draw.random() < share}
+
+
+def _draw_faults(draw: Random, kinds: dict[str, float], faults_s: float) -> tuple[FaultPlan, ...]:
+    if not kinds:
+        return ()
+    gap_s = draw.choice((0.3, 0.7, 1.5))
+    faults: list[FaultPlan] = []
+    at_s = draw.expovariate(1 / gap_s)
+    while at_s < faults_s and len(faults) < 30:
+        kind = draw.choices(list(kinds), list(kinds.values()))[0]
+        duration_s = draw.choice((0.05, 0.3, 1.0, 3.0, 6.0)) * draw.uniform(0.5, 1.5)
+        faults.append(FaultPlan(len(faults), round(at_s, 3), kind, round(duration_s, 3), draw.getrandbits(32)))
+        at_s += draw.expovariate(1 / gap_s)
+    return tuple(faults)

@@ -1,0 +1,356 @@
+"""The phases of a seed, after TigerBeetle's: first nothing may break, then everything must come back.
+
+    warm-up      the cluster starts, the topics are there, records flow
+    faults       the nemesis follows its plan; safety only
+    core         a quorum of controllers and enough brokers are healed, the rest stays broken for ever: within a bounded time
+                 the core has to do everything that a core of this size promises
+    full heal    everybody is back: within the same bound all replicas are in sync
+    final check  everything is read once more, the history is judged, the replicas are compared byte by byte
+
+The bound is three times the longest time-out of the run. What is not back by then is a violation of I24, told with its
+cause: which partition has no leader, who is fenced, which log is behind, what everybody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from strandline.client import NewTopic
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.records.batch import iter_headers
+from strandline.testing.simulation.budget import Budget
+from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.nemesis import Nemesis
+from strandline.testing.simulation.options import Options
+from strandline.testing.simulation.workload import Workload
+from strandline.testing.simulation.world import OutOfTime, World
+
+WARM_UP_S = 30.0
+LOOK_S = 0.05
+"""How often the heal is looked at."""
+TIMEOUTS = 3
+"""The bound of liveness, in longest time-outs."""
+
+
+class NotHealed(AssertionError):
+    """I24: what has to come back did not."""
+
+
+class Broken(AssertionError):
+    """A check at rest found something; `invariant` names which."""
+
+    def __init__(self, invariant: str, text: str, partition: str = "", node: int = 0) -> None:
+        self.invariant, self.text, self.partition, self.node = invariant, text, partition, node
+        super().__init__(f"{invariant}: {text}")
+
+
+class Phases:
+    def __init__(self, world: World, options: Options) -> None:
+        self.world = world
+        self.options = options
+        self.draw: Random = world.stream("phases")
+        self.phase = "warm-up"
+        world.network.delay_s = options.delay_ms / 1000
+        world.network.jitter_s = options.jitter_ms / 1000
+        self.cluster = SimCluster(
+            world,
+            controllers=options.controllers,
+            brokers=options.brokers,
+            settings=options.settings,
+            controller_settings=options.controller_settings,
+        )
+        self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
+        self.workload = Workload(self.cluster, options)
+        self.nemesis = Nemesis(self.cluster, options, self.budget)
+        for machine in self.cluster.machines.values():
+            machine.clock_rate = 1 + self.draw.uniform(-1, 1) * options.clock_drift
+
+    @property
+    def bound_s(self) -> float:
+        return TIMEOUTS * self.options.timeout_s_max
+
+    async def play(self) -> None:
+        """The whole run; raises what went wrong."""
+        await self.warm_up()
+        self._enter("faults")
+        await self.nemesis.run()
+        await self.heal_core()
+        await self.heal_all()
+        await self.final_check()
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.world.trace.emit("phase", 0, phase=phase)
+
+    # -- warm-up ------------------------------------------------------------------------------------------------------
+
+    async def warm_up(self) -> None:
+        await self.cluster.start_all(WARM_UP_S)
+        client = self.cluster.client("setup")
+        await client.run(self._create_topics(client))
+        client.machine.end()
+        self.workload.begin()
+        await self.world.sleep(self.draw.uniform(0.2, 0.6))
+
+    async def _create_topics(self, client: Any) -> None:
+        async with client.admin() as admin:
+            for topic in self.options.topics:
+                configs = {name: str(value) for name, value in topic.configs.items()}
+                await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
+
+    # -- heal ---------------------------------------------------------------------------------------------------------
+
+    async def heal_core(self) -> None:
+        self._enter("core")
+        left_out: list[int] = []
+        self.nemesis.heal()
+        self.nemesis.watch()
+        if self.options.leave_out:
+            await self._within(self._windows_are_open, "nobody who has lost something is in an ISR any more", [])
+            left_out = self._choose_left_out()
+            for node in left_out:
+                self._break_for_good(node)
+        if left_out:
+            await self._within(lambda: self.complaints(left_out), "the core heals", left_out)
+        self.left_out = left_out
+
+    def _windows_are_open(self) -> list[str]:
+        self.budget.look()
+        complaints = [f"broker {n} has lost something and may still be in an ISR" for n in self.budget.windows]
+        if self.cluster.active_controller is None:
+            complaints.append("there is no active controller")
+        return complaints
+
+    def _choose_left_out(self) -> list[int]:
+        """A minority of the controllers, and brokers without which every partition keeps a live member of its ISR."""
+        cluster, draw = self.cluster, self.draw
+        chosen: list[int] = []
+        candidates = [*cluster.broker_ids, *cluster.controller_ids]
+        draw.shuffle(candidates)
+        for node in candidates:
+            if len(chosen) < self.options.leave_out and self._can_do_without([*chosen, node]):
+                chosen.append(node)
+        return chosen
+
+    def _can_do_without(self, nodes: list[int]) -> bool:
+        cluster = self.cluster
+        controllers = [n for n in cluster.controller_ids if n not in nodes]
+        if 2 * len(controllers) <= len(cluster.controller_ids):
+            return False
+        ready = [n for n, b in cluster.brokers.items() if n not in nodes and b.ready.is_set()]
+        partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+        return bool(ready) and all(any(n in ready for n in p.isr) for p in partitions)
+
+    def _break_for_good(self, node: int) -> None:
+        """Down, silent, or unable to move: nobody mends it before the full heal."""
+        how = self.draw.choice(("crash", "cut", "pause"))
+        self.world.trace.emit("fault.begin", node, fault=f"left out: {how}", victim=node)
+        if how == "cut":
+            self.cluster.isolate(node)
+        elif how == "pause":
+            self.cluster.machines[node].pause()
+        else:
+            self.nemesis.down[node] += 1
+            self.cluster.crash(node)
+
+    async def heal_all(self) -> None:
+        self._enter("full heal")
+        self.nemesis.heal()
+        self.nemesis.watch()
+        await self._within(lambda: self.complaints([]), "everything heals", [])
+
+    async def _within(self, complaints: Callable[[], list[str]], what: str, left_out: list[int]) -> None:
+        """Wait until there is nothing to complain of; `NotHealed` at the bound."""
+        deadline = self.world.now + self.bound_s
+        while found := complaints():
+            if self.world.now >= deadline:
+                text = "; ".join(found)
+                raise NotHealed(f"{what}: not within {self.bound_s:g} s: {text}{self.diagnosis(left_out)}")
+            await asyncio.sleep(LOOK_S)
+
+    # -- what has to hold after a heal --------------------------------------------------------------------------------
+
+    def complaints(self, left_out: list[int]) -> list[str]:
+        """What keeps this cluster, without those left out, from being as it should be."""
+        cluster = self.cluster
+        active = cluster.active_controller
+        if active is None:
+            return ["there is no active controller"]
+        image = active.controller.image
+        complaints = []
+        core = [n for n in cluster.broker_ids if n not in left_out]
+        for n in core:
+            complaints += self._complaints_of_broker(n, image)
+        for n in cluster.controller_ids:
+            if n not in left_out:
+                complaints += self._complaints_of_controller(n, image)
+        for topic_id, topic in image.topics_by_id.items():
+            for index, p in topic.partitions.items():
+                complaints += self._complaints_of_partition((bytes(topic_id), index), f"{topic.name}-{index}", p, core)
+        return complaints
+
+    def _complaints_of_controller(self, node: int, image: Any) -> list[str]:
+        controller = self.cluster.controllers.get(node)
+        if controller is None:
+            return [f"controller {node} does not run"]
+        offset = controller.controller.image.offset if controller.has_quorum else -1
+        return [f"controller {node} is at {offset} of {image.offset}"] if offset < image.offset else []
+
+    def _complaints_of_broker(self, node: int, image: Any) -> list[str]:
+        broker = self.cluster.brokers.get(node)
+        known = image.brokers.get(node)
+        if broker is None:
+            return [f"broker {node} does not run"]
+        if known is None or known.fenced or known.in_controlled_shutdown:
+            return [f"broker {node} is fenced"]
+        if not broker.ready.is_set():
+            return [f"broker {node} does not know that it is unfenced"]
+        if broker.metadata.image.offset < image.offset:
+            return [f"broker {node} is at metadata offset {broker.metadata.image.offset} of {image.offset}"]
+        return []
+
+    def _complaints_of_partition(self, key: tuple[bytes, int], name: str, p: Any, core: list[int]) -> list[str]:
+        live = [n for n in p.replicas if n in core]
+        if not any(n in core for n in p.isr):
+            return []  # nobody who may lead is there
+        if p.leader not in core:
+            return [f"{name} has no leader (ISR {list(p.isr)}, leader {p.leader})"]
+        if not set(live) <= set(p.isr):
+            return [f"{name}: ISR {list(p.isr)} lacks {sorted(set(live) - set(p.isr))}"]
+        if set(p.isr) - set(live):
+            return [f"{name}: {sorted(set(p.isr) - set(live))} are still in the ISR"]
+        broker = self.cluster.brokers.get(p.leader)
+        leader = broker.replicas.partitions.get(key) if broker is not None and broker.has_logs else None
+        if leader is None or leader.leadership is None or leader.leader_epoch != p.leader_epoch:
+            return [f"{name}: broker {p.leader} does not know that it leads"]
+        if leader.leadership.isr.is_in_flight:
+            return [f"{name}: an ISR change is under way"]
+        return []
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def final_check(self) -> None:
+        self._enter("final check")
+        workload = self.workload
+        before = workload.acked
+        deadline = self.world.now + self.bound_s
+        while self.options.producers and workload.acked == before:
+            if self.world.now >= deadline:
+                raise NotHealed(f"nothing is acknowledged within {self.bound_s:g} s of the heal{self.diagnosis([])}")
+            await asyncio.sleep(LOOK_S)
+        try:
+            await workload.stop_producing(self.bound_s)
+            await self._within(self._behind, "all replicas are in step", [])
+            await workload.stop(self.bound_s)
+            await self._read_all()
+        except OutOfTime as e:
+            raise NotHealed(f"{e}{self.diagnosis([])}") from None
+        self._compare_replicas()
+        if self.options.orderly_end:
+            await self.stop_all()
+
+    async def _read_all(self) -> None:
+        reading = asyncio.get_running_loop().create_task(self.workload.read_all(), name="final read")
+        await self.world.until(reading.done, self.bound_s, "the final read")
+        try:
+            reading.result()
+        except StrandlineError as e:
+            raise NotHealed(f"the final read failed: {e!r}{self.diagnosis([])}") from e
+
+    def _replicas(self) -> list[tuple[str, list[tuple[int, Any]]]]:
+        """Every partition with its replicas' objects."""
+        image = self.cluster.image()
+        found = []
+        for topic_id, topic in image.topics_by_id.items():
+            for index, p in topic.partitions.items():
+                held = [(n, self.cluster.brokers[n].replicas.partitions.get((bytes(topic_id), index))) for n in p.replicas]
+                found.append((f"{topic.name}-{index}", held))
+        return found
+
+    def _behind(self) -> list[str]:
+        """Replicas whose log end or high watermark is not their leader's log end."""
+        complaints = self.complaints([])
+        if complaints:
+            return complaints
+        for name, replicas in self._replicas():
+            ends = {n: (p.log.log_end_offset, p.log.high_watermark) if p is not None else None for n, p in replicas}
+            if len({end for pair in ends.values() for end in (pair or (-1,))}) > 1:
+                complaints.append(f"{name}: (log end, high watermark) are {ends}")
+        return complaints
+
+    def _compare_replicas(self) -> None:
+        for name, replicas in self._replicas():
+            start = max(p.log.log_start_offset for _, p in replicas)
+            logs = {n: whole_log(p.log, start) for n, p in replicas}
+            if len(set(logs.values())) > 1:
+                sizes = {n: len(log) for n, log in logs.items()}
+                raise Broken("I4", f"the replicas of {name} differ; they have {sizes} bytes from offset {start} on", name)
+            epochs = {n: tuple(p.log.epochs.entries) for n, p in replicas}
+            if any(list(e) != sorted(set(e)) for e in epochs.values()):
+                raise Broken("I11", f"the leader epochs of {name} are not in order: {epochs}", name)
+
+    async def stop_all(self) -> None:
+        """Every process ends in order, and leaves no task behind."""
+        self._enter("stop")
+        self.nemesis.heal()
+        self.nemesis.going = False
+        for node in [*self.cluster.broker_ids, *self.cluster.controller_ids]:
+            machine = self.cluster.machines[node]
+            loop = machine.loop
+            await self.cluster.stop(node)
+            if loop is None:
+                continue
+            left = [t.get_name() for t in loop.unfinished if t.get_name() not in (f"node {node}", f"stop {node}")]
+            if left:
+                raise Broken("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
+
+    # -- why it is not healed -----------------------------------------------------------------------------------------
+
+    def diagnosis(self, left_out: list[int]) -> str:
+        """For people: what everybody has, and waits for."""
+        lines = [f"\n  left out: {left_out}" if left_out else ""]
+        for n, c in sorted(self.cluster.controllers.items()):
+            if c.has_quorum:
+                active = "active" if c.controller.active is not None else "not active"
+                lines.append(f"  controller {n}: offset {c.controller.image.offset}, {active}")
+            else:
+                lines.append(f"  controller {n}: looks for its quorum")
+        for n, b in sorted(self.cluster.brokers.items()):
+            lines += self._diagnosis_of_broker(n, b)
+        for n, machine in self.cluster.machines.items():
+            if machine.loop is None:
+                reasons = [str(e) for _, node, e in self.cluster.failures if node == n]
+                lines.append(f"  {machine.name} does not run; {reasons[-1:] or 'nothing failed'}")
+        lines += [f"  link {link} is {state}" for link, state in self.world.network._links.items() if state.cut]
+        return "\n".join(lines)
+
+    def _diagnosis_of_broker(self, node: int, broker: Any) -> list[str]:
+        lines = [f"  broker {node}: metadata {broker.metadata.image.offset} ready {broker.ready.is_set()}"]
+        if broker.has_logs:
+            for p in broker.replicas.partitions.values():
+                lead = p.leadership
+                followers = {} if lead is None else {n: r.log_end_offset for n, r in lead.replicas.items()}
+                state = "" if lead is None else f" isr {lead.isr} followers {followers} waiting {len(p.waiters)}"
+                lines.append(f"    {p!r} {p.log!r}{state}")
+        loop = self.cluster.machines[node].loop
+        if loop is not None:
+            lines += [f"    task {task.get_name()}: {_where(task)}" for task in loop.unfinished[:40]]
+        return lines
+
+
+def whole_log(log: Any, start: int) -> bytes:
+    """All its bytes from this offset on, however it was cut into segments."""
+    offset, parts = start, []
+    while offset < log.log_end_offset:
+        buffers = [bytes(buffer) for buffer in log.read(offset, 1 << 30, log.log_end_offset).buffers]
+        parts += buffers
+        offset = [header.next_offset for buffer in buffers for _, header in iter_headers(buffer)][-1]
+    return b"".join(parts)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    stack = task.get_stack(limit=1)
+    return f"{stack[0].f_code.co_qualname} line {stack[0].f_lineno}" if stack else "?"

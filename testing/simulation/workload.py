@@ -1,0 +1,232 @@
+"""The clients of a run: production producers, consumers and admins on machines of their own, and the history they write.
+
+Every record's value is unique. A record is *ok* when its receipt says where it is, and *unknown* when the receipt fails,
+or when its process dies first; it has *failed* only when it was refused before it was handed over.
+
+There is one history; each send is held to what it was promised: with acks=all its record stays, with idempotence it is
+there once, with acks=1 and 0 it may be lost until somebody has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from strandline.client import OffsetOutOfRange, TopicPartition
+from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineError, UnknownTopic
+from strandline.testing.history import History
+from strandline.testing.simulation.cluster import Client, SimCluster
+from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
+
+RETRY_S = 0.2
+FINAL_POLL_MS = 500
+
+
+class Workload:
+    def __init__(self, cluster: SimCluster, options: Options) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.options = options
+        self.history = History(clock=lambda: self.world.now)
+        self.sent = self.acked = self.unknown = 0
+        self.problems: list[str] = []
+        """What no client may ever see."""
+        self.produces = True
+        self.going = True
+        self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
+
+    # -- life of the clients ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for number, producer in enumerate(self.options.producers, 1):
+            self._begin(f"p{number}", lambda client, name, plan=producer: self._produce(client, name, plan), producer.crash_at_s)
+        for number, consumer in enumerate(self.options.consumers, 1):
+            self._begin(f"c{number}", lambda client, name, plan=consumer: self._consume(client, name, plan), consumer.crash_at_s)
+        for number in range(1, self.options.readers + 1):
+            self._begin(f"r{number}", self._read_offsets, 0.0)
+
+    def _begin(self, name: str, work: Callable[[Client, str], Any], crash_at_s: float) -> None:
+        client = self.cluster.client(name)
+        task = client.spawn(self._guarded(name, work(client, name)), name)
+        self._tasks[name] = (client, task)
+        if crash_at_s:
+            self.world.scheduler.after(crash_at_s, self._crash, name, work)
+
+    def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
+        """The process dies with all that it had under way; another one takes its place, under another name."""
+        client, _ = self._tasks.pop(name)
+        if self.going and client.machine.loop is not None:
+            client.machine.crash()
+            self._begin(f"{name}'", work, 0.0)
+
+    async def _guarded(self, name: str, work: Any) -> None:
+        try:
+            await work
+        except StrandlineError as e:
+            self.problems.append(f"{name} ended with {type(e).__name__}: {e}")
+
+    async def stop_producing(self, within_s: float) -> None:
+        """No new records; those under way are acknowledged or fail."""
+        self.produces = False
+        await self._join("p", within_s)
+
+    async def stop(self, within_s: float) -> None:
+        self.going = False
+        await self._join("", within_s)
+
+    async def _join(self, prefix: str, within_s: float) -> None:
+        tasks = [(name, task) for name, (_, task) in self._tasks.items() if name.startswith(prefix)]
+        what = f"the end of {' '.join(name for name, _ in tasks)}"
+        await self.world.until(lambda: all(task.done() for _, task in tasks), within_s, what)
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, client: Client, name: str, plan: ProducerPlan) -> None:
+        draw = self.world.stream(f"producer/{name}")
+        producer = await self._started(lambda: client.producer(**plan.options))
+        if producer is None:
+            return
+        number = 0
+        settling: dict[asyncio.Task[None], None] = {}
+        try:
+            while self.produces:
+                count = draw.randint(1, plan.burst_max)
+                task = asyncio.get_running_loop().create_task(self._burst(producer, name, plan, draw, number, count))
+                settling[task] = None
+                task.add_done_callback(lambda task: settling.pop(task, None))
+                number += count
+                await asyncio.sleep(draw.uniform(0, 2 * plan.pause_s))
+            for task in list(settling):
+                await task
+        finally:
+            await producer.stop()
+
+    async def _burst(self, producer: Any, name: str, plan: ProducerPlan, draw: Random, first: int, count: int) -> None:
+        acks, idempotent = plan.options["acks"], plan.options["acks"] == "all" and plan.options.get("enable_idempotence", True)
+        partitions = next(t.partitions for t in self.options.topics if t.name == plan.topic)
+        partition = draw.randrange(partitions)
+        under_way = []
+        for number in range(first, first + count):
+            value = b"%s.%d %s" % (name.encode(), number, b"x" * draw.randint(0, plan.size_max))
+            if draw.random() < 0.2:
+                partition = draw.randrange(partitions)
+            send = self.history.invoke(name, (plan.topic, partition), value, acks=acks, idempotent=idempotent)
+            self.sent += 1
+            try:
+                under_way.append((send, producer.send_nowait(plan.topic, value, partition=partition)))
+            except StrandlineError:
+                send.fail()
+        for send, receipt in under_way:
+            try:
+                metadata = await receipt
+            except StrandlineError:
+                self.unknown += 1
+                send.info()
+                continue
+            self.acked += 1
+            send.ok(metadata.offset)
+
+    async def _started(self, make: Callable[[], Any]) -> Any:
+        """A client needs a broker that answers to begin with; it is tried until there is one."""
+        while self.going:
+            client = make()
+            try:
+                await client.start()
+            except StrandlineError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return client
+        return None
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    async def _consume(self, client: Client, name: str, plan: ConsumerPlan) -> None:
+        consumer = await self._started(lambda: client.consumer(**plan.options))
+        if consumer is None:
+            return
+        try:
+            if await self._assigned(consumer, plan.topic):
+                while self.going:
+                    await self._poll(consumer, name, plan)
+        finally:
+            await consumer.stop()
+
+    async def _assigned(self, consumer: Any, topic: str) -> bool:
+        places = next(t.places for t in self.options.topics if t.name == topic)
+        while self.going:
+            try:
+                await consumer.assign(places)
+            except StrandlineError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return True
+        return False
+
+    async def _poll(self, consumer: Any, name: str, plan: ConsumerPlan) -> None:
+        try:
+            began_at = self.world.now
+            polled = await consumer.getmany(timeout_ms=plan.poll_ms)
+        except (OffsetOutOfRange, LogTruncated, CorruptRecords) as e:
+            if not self.options.loss_permitted:
+                self.problems.append(f"{name}: {type(e).__name__}: {e}")
+            await self._recover(consumer, name, e)
+            return
+        except UnknownTopic as e:
+            self.problems.append(f"{name}: {type(e).__name__}: {e}")
+            self.going = False
+            return
+        except StrandlineError:
+            await asyncio.sleep(RETRY_S)
+            return
+        for place, records in polled.items():
+            pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+            self.history.poll(name, (place.topic, place.partition), pairs, began_at=began_at)
+
+    async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
+        """What it has read is gone, and it was told so: it goes back to where the logs part."""
+        if isinstance(error, LogTruncated):
+            place = TopicPartition(error.topic or "", error.partition or 0)
+            self.history.seek(name, (place.topic, place.partition))
+            consumer.seek(place, max(0, error.diverging_offset))
+        await asyncio.sleep(RETRY_S)
+
+    async def _read_offsets(self, client: Client, name: str) -> None:
+        """The latest offset that clients are told never goes back."""
+        consumer = await self._started(client.consumer)
+        if consumer is None:
+            return
+        places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
+        try:
+            while self.going:
+                await asyncio.sleep(0.3)
+                began_at = self.world.now
+                try:
+                    ends = await asyncio.wait_for(consumer.end_offsets(places), 5)
+                except (StrandlineError, TimeoutError):
+                    continue
+                for place, end in ends.items():
+                    self.history.latest(name, (place.topic, place.partition), end, began_at=began_at)
+        finally:
+            await consumer.stop()
+
+    # -- the last read ------------------------------------------------------------------------------------------------
+
+    async def read_all(self) -> None:
+        """Everything that is there, read once more by a client that saw none of it."""
+        client = self.cluster.client("final")
+        await client.run(self._read_all(client))
+        client.machine.end()
+
+    async def _read_all(self, client: Client) -> None:
+        async with client.consumer(auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
+            places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
+            await consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            left = {place for place in places if ends[place] > 0}
+            while left:
+                for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
+                    pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+                    self.history.poll("final", (place.topic, place.partition), pairs, final=True)
+                left = {place for place in left if await consumer.position(place) < ends[place]}

@@ -1,0 +1,39 @@
+"""One seed, from its first draw to its verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from strandline.testing.simulation.options import draw_options
+from strandline.testing.simulation.run import run_seed
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Without this no failure can be replayed."""
+    one, other = run_seed(3), run_seed(3)
+    assert one.trace_sha256 == other.trace_sha256
+    assert (one.events, one.messages, one.virtual_s) == (other.events, other.messages, other.virtual_s)
+
+
+def test_another_seed_is_another_run() -> None:
+    assert run_seed(3).trace_sha256 != run_seed(4).trace_sha256
+
+
+def test_a_seed_under_the_budget_ends_well_and_says_what_it_did() -> None:
+    report = run_seed(3)
+    assert report.verdict == "ok"
+    assert report.acked > 0
+    assert report.faults
+    assert json.loads(json.dumps(report.as_dict()))["seed"] == 3
+
+
+def test_a_run_without_faults_acknowledges_everything() -> None:
+    """Whatever fails then fails by itself."""
+    options = draw_options(3)
+    producers = tuple(dataclasses.replace(plan, crash_at_s=0.0) for plan in options.producers)
+    report = run_seed(3, options=options.without(*options.kinds).replaced(producers=producers, leave_out=0))
+    assert report.verdict == "ok"
+    assert not report.faults
+    assert report.history is not None
+    assert report.history.unknown == report.history.failed == 0
