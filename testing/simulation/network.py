@@ -513,7 +513,8 @@ class SimTransport(asyncio.Transport):
             self.network.reset(self, self.peer)
 
     def _tell_lost(self, error: Exception | None) -> None:
-        self.protocol.connection_lost(error)
+        if self.protocol is not None:  # else it was reset before its process knew of it: the attempt fails
+            self.protocol.connection_lost(error)
 
 
 class SimSocket:
@@ -852,6 +853,9 @@ class _Attempt:
         if self.established.done() or self.is_over:
             client.protocol = asyncio.Protocol()
             client.abort()
+            return
+        if client.is_gone:
+            self._tell(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
             return
         client.protocol = self.factory()
         client.protocol.connection_made(client)
