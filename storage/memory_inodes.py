@@ -20,7 +20,7 @@ page for written that is not: `lies` has what the platter holds there. It comes 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 SECTOR = 512
@@ -117,6 +117,14 @@ class Inode:
     def misplace(self, start: int, end: int) -> None:
         """What was written to [start, end) is in the cache and will never reach its place on the platter."""
         self._drop(iter(sectors(start, end)))
+
+    def plant(self, sector: int, contents: Sequence[bytes]) -> None:
+        """A write that was meant for elsewhere lands here, as far as the file goes."""
+        for number, content in enumerate(contents, sector):
+            if number * SECTOR < len(self.cache):
+                self.undo.pop(number, None)
+                self.lies[number] = content
+        self._guard()
 
     def _drop(self, numbers: Iterator[int]) -> None:
         for sector in numbers:
@@ -226,6 +234,13 @@ class Directory:
         self.entries = dict(self.durable)
         for _, node in sorted(self.entries.items()):
             node.lose(random)
+
+    def sync_all(self) -> None:
+        """The names of this and all below."""
+        self.sync()
+        for node in self.entries.values():
+            if isinstance(node, Directory):
+                node.sync_all()
 
     def files(self, path: str = "") -> Iterator[tuple[str, Inode]]:
         """Every file below, with its path, in order."""
