@@ -150,7 +150,16 @@ class Stage:
         await self.create(topic, each, min_insync=min_insync, **configs)
         self.topic = topic
 
-    async def create(self, topic: str, replicas: Sequence[Sequence[Any]], *, min_insync: int = 2, **configs: str) -> None:
+    async def create(
+        self,
+        topic: str,
+        replicas: Sequence[Sequence[Any]],
+        *,
+        min_insync: int = 2,
+        missing: Sequence[int] = (),
+        **configs: str,
+    ) -> None:
+        """A topic with these replicas; `missing` are down."""
         settings = {"min.insync.replicas": str(min_insync), **{k.replace("_", "."): v for k, v in configs.items()}}
 
         async def create() -> None:
@@ -159,11 +168,14 @@ class Stage:
 
         await self._client.run(create())
         self.topics.append(topic)
-        await self.until(lambda: self._is_led(topic, replicas), what=f"the replicas of {topic} stand")
+        await self.until(lambda: self._is_led(topic, replicas, missing), what=f"the replicas of {topic} stand")
 
-    def _is_led(self, topic: str, replicas: Sequence[Sequence[Any]]) -> bool:
+    def _is_led(self, topic: str, replicas: Sequence[Sequence[Any]], missing: Sequence[int]) -> bool:
         """Every broker has its replicas, and the leaders lead. A client would ask again until it is so."""
-        held = [[self.cluster.partition(broker, topic, index) for broker in each] for index, each in enumerate(replicas)]
+        held = [
+            [self.cluster.partition(broker, topic, index) for broker in each if broker not in missing]
+            for index, each in enumerate(replicas)
+        ]
         return all(None not in each and any(p and p.leadership is not None for p in each) for each in held)
 
     @property
@@ -216,6 +228,16 @@ class Stage:
                 self.must(False, f"broker {leader} takes record r{self.sent} (it says {ErrorCode(answer.error_code).name})")
             last = answer.base_offset
         return last
+
+    async def fetch_session(
+        self, broker: int, session_id: int, session_epoch: int, wanted: Sequence[tuple[int, int, int]] = ()
+    ) -> FetchResponse:
+        """One fetch of a session, of (partition, offset, leader epoch); as a consumer, without waiting."""
+        topic_id = self.cluster.topic_id(self.topic)
+        partitions = [FetchPartition(topic_id, index, epoch, offset, -1, -1, 1 << 20) for index, offset, epoch in wanted]
+        request = FetchRequest(-1, -1, 0, 0, 1 << 20, 0, session_id, session_epoch, partitions)
+        response: FetchResponse = await self.ask(broker, apis.FETCH, request)
+        return response
 
     async def fetch(
         self, broker: int, offset: int, *, index: int = 0, max_wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
@@ -345,11 +367,13 @@ class Stage:
         found = self.cluster.partition(broker, self.topic, index)
         return found is not None and found.leadership is not None
 
-    def log_bytes(self, broker: int, index: int = 0) -> bytes:
+    def log_bytes(self, broker: int, index: int = 0, start: int = 0) -> bytes:
+        """What the broker's replica holds, from this offset (or its log's start) on."""
         log = self.replica(broker, index).log
-        if log.log_end_offset == log.log_start_offset:
+        start = max(start, log.log_start_offset)
+        if log.log_end_offset <= start:
             return b""
-        return b"".join(bytes(b) for b in log.read(log.log_start_offset, 1 << 30, log.log_end_offset).buffers)
+        return b"".join(bytes(b) for b in log.read(start, 1 << 30, log.log_end_offset).buffers)
 
     def values(self, broker: int, index: int = 0) -> dict[int, bytes]:
         """offset -> value of all that the broker's replica holds."""
@@ -428,7 +452,9 @@ class Stage:
             return len(ends) == 1 and all(end == hw and end >= 0 for end, hw in ends) and self.isr(index) >= set(nodes)
 
         await self.until(same, within_s, f"replicas {nodes} are in step and in the ISR")
-        self.must(len({self.log_bytes(n, index) for n in nodes}) == 1, "all replicas hold the same bytes")
+        # Each replica deletes by age for itself.
+        start = max(self.replica(n, index).log.log_start_offset for n in nodes)
+        self.must(len({self.log_bytes(n, index, start) for n in nodes}) == 1, "all replicas hold the same bytes")
         self.must_have_all(nodes[0], index)
 
     def must_have_all(self, broker: int, index: int = 0) -> None:
