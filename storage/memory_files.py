@@ -15,7 +15,7 @@ may have are those of `testing/simulation/disk.py`, which is built on this.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -277,14 +277,14 @@ class MemoryFiles(Files):
         if not isinstance(node, Directory):
             self.remove(path)
             return
-        for name in self._removal_order(sorted(node.entries)):
+        for name in self._removal_order(node.entries):
             self.remove_tree(join(path, name))
         directory, name = self._locate("rmdir", path)
         self.change("rmdir", path, directory, {name: None})
 
-    def _removal_order(self, names: list[str]) -> list[str]:
+    def _removal_order(self, names: Iterable[str]) -> Iterable[str]:
         """A file system lists a directory in an order of its own."""
-        return names
+        return sorted(names)
 
     def rename(self, source: str, target: str) -> None:
         directory, old = self._locate("rename", source)

@@ -16,14 +16,14 @@ nothing of what a power cut leaves. As long as no fault is armed, a write costs 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Never
 
 from strandline.storage.disk import Buffer, ColdRead, DiskError, Lock
 from strandline.storage.memory_files import MemoryFile, MemoryFiles, matches
 from strandline.storage.memory_inodes import SECTOR, Directory, Inode, sectors
-from strandline.testing.simulation.disk_faults import ANYWHERE, CrashPoint, Damage, Fault, Kind, Latency, Moment
+from strandline.testing.simulation.disk_faults import ANYWHERE, MOMENTS, CrashPoint, Damage, Fault, Kind, Latency, Moment
 from strandline.testing.simulation.loop import ProcessDied
 
 __all__ = ["Damage", "Fault", "Latency", "Mount", "ProcessDied", "SimFiles"]
@@ -78,7 +78,7 @@ class SimFiles(MemoryFiles):
     def crash_at(self, n: int = 1, *, operation: str | None = None, pattern: str = "*", moment: Moment | None = None) -> None:
         """A process dies inside the n-th of its operations from now on that change the disk, or that are called so and
         match: before it, after it, or half-way (of a write a part is there); by default that is drawn."""
-        chosen: Moment = moment or self.chances.choice(("before", "half", "after"))
+        chosen: Moment = moment if moment is not None else self.chances.choice(MOMENTS)
         self.crash_point = CrashPoint(n, operation, pattern, chosen)
         self.rearm()
 
@@ -555,9 +555,10 @@ class Mount(MemoryFiles):
         if not self.is_alive:
             raise ProcessDied
 
-    def _removal_order(self, names: list[str]) -> list[str]:
-        self.disk.chances.shuffle(names)
-        return names
+    def _removal_order(self, names: Iterable[str]) -> Iterable[str]:
+        order = sorted(names)
+        self.disk.chances.shuffle(order)
+        return order
 
     def lock(self, path: str) -> Lock:
         super().lock(path)

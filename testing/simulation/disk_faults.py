@@ -20,6 +20,7 @@ from strandline.storage.memory_files import matches
 
 Kind = Literal["error", "misdirected", "stale", "stalled"]
 Moment = Literal["before", "half", "after"]
+MOMENTS: tuple[Moment, ...] = ("before", "half", "after")
 
 MUTATING = frozenset({"create", "mkdir", "write", "truncate", "fsync", "rename", "unlink", "rmdir"})
 """What changes the disk, or what is known of it. A process that dies at a read leaves nothing else than before it."""
