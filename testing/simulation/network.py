@@ -44,6 +44,8 @@ WINDOW_BYTES = 256 * 1024
 """What a receiver's kernel takes in before its process reads."""
 RTO_S = 0.2
 """A lost packet is sent again after this, then after twice as long, and so on."""
+SEND_BUFFER_BYTES = 64 * 1024
+"""What a sender's kernel takes, so that a process that closes need not wait for it to leave."""
 _READ_BYTES = 64 * 1024
 
 Predicate = Callable[["Message"], bool]
@@ -208,6 +210,8 @@ class Flow:
                 return
             queue.popleft()
             self._depart(segment, link)
+        if not queue and self.owner.is_closing():
+            self.owner.finish()
 
     def _maybe_hold(self, segment: Segment) -> bool:
         """Whether the segment was split before a message that is to be held, or is held as a whole."""
@@ -327,6 +331,8 @@ class SimTransport(asyncio.Transport):
         """What leaves here."""
         self.protocol: Any = None
         self._closing = False
+        self._was_told = False
+        """The process knows, or is about to be told, that this is over; its kernel may still be sending."""
         self._inbox: deque[memoryview] = deque()
         self._eof = False
         self._read_is_due = False
@@ -405,13 +411,13 @@ class SimTransport(asyncio.Transport):
             return
         self._closing = True
         self.flow.send(Segment(b"", [], ends=True))
-        self._maybe_finish()
+        self.finish()
 
     def abort(self) -> None:
         if not self.is_gone and not self.loop.is_dead:
             self._closing = True
             self._leave(reset=True)
-            self.loop.io(self._tell_lost, None)
+            self._tell_lost(None)
 
     # -- the kernel's side --------------------------------------------------------------------------------------------
 
@@ -421,23 +427,29 @@ class SimTransport(asyncio.Transport):
             self.wants_room = False
             if not self.is_gone:
                 self.loop.io(self._resume_writing)
-        self._maybe_finish()
+        self.finish()
 
     def _resume_writing(self) -> None:
         if not self.is_gone and not self.wants_room:
             self.protocol.resume_writing()
 
-    def _maybe_finish(self) -> None:
-        """A transport that is closing is done when everything left for the wire."""
-        if self._closing and not self.is_gone and not self.flow.queue:
-            self.is_gone = True
-            self.network.forget(self)
-            self.loop.io(self._tell_lost, None)
+    def finish(self) -> None:
+        """As far as it can be: a process that closes is done when its kernel has taken everything, the kernel when everything left for the wire."""
+        if self._closing and not self.is_gone:
+            if not self.flow.queue:
+                self.is_gone = True
+                self.network.forget(self)
+            if self.is_gone or self.flow.waiting_bytes <= SEND_BUFFER_BYTES:
+                self._tell_lost(None)
 
     def receive(self, segment: Segment) -> None:
         if self.is_gone:
             # Nobody is there any more: the kernel says so, if it can.
             self.network.reset(self, self.peer)
+            return
+        if self._was_told:
+            if segment.data:  # for nobody: the kernel resets the connection, and drops what it has not sent
+                self._leave(reset=True)
             return
         if segment.data:
             self._inbox.append(memoryview(segment.data))
@@ -502,7 +514,7 @@ class SimTransport(asyncio.Transport):
         if not self.is_gone:
             self._closing = True
             self._leave(reset=False)
-            self.loop.io(self._tell_lost, error)
+            self._tell_lost(error)
 
     def _leave(self, *, reset: bool) -> None:
         self.is_gone = True
@@ -513,6 +525,11 @@ class SimTransport(asyncio.Transport):
             self.network.reset(self, self.peer)
 
     def _tell_lost(self, error: Exception | None) -> None:
+        if not self._was_told:
+            self._was_told = True
+            self.loop.io(self._lost, error)
+
+    def _lost(self, error: Exception | None) -> None:
         if self.protocol is not None:  # else it was reset before its process knew of it: the attempt fails
             self.protocol.connection_lost(error)
 
