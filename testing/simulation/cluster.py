@@ -79,6 +79,8 @@ class SimCluster:
             self.machines[node_id] = world.add_machine(node_id, f"controller-{node_id}")
         for node_id in self.broker_ids:
             self.machines[node_id] = world.add_machine(node_id, f"broker-{node_id}")
+        for node_id, machine in self.machines.items():
+            machine.on_death = lambda node_id=node_id: self.crash(node_id)
         self.voters = ",".join(f"{n}@{self.machines[n].address}:{CONTROLLER_PORT}" for n in self.controller_ids)
         self.brokers: dict[int, BrokerServer] = {}
         """Of the processes that run now, started or starting."""

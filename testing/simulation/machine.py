@@ -20,6 +20,7 @@ from strandline.testing.simulation.loop import NodeLoop
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from strandline.testing.simulation.disk import SimFiles
     from strandline.testing.simulation.world import World
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Machine:
         self.id = node_id
         self.name = name
         self.address = f"10.0.{node_id >> 8}.{node_id & 255}"
-        self.files: Any = world.make_disk(self)
+        self.files: SimFiles = world.make_disk(self)
         """Its disk. A process works on a `mount` of it, which dies with the process."""
         self.loop: NodeLoop | None = None
         """Of the process that runs here."""
@@ -50,6 +51,8 @@ class Machine:
         """What its wall clock is wrong by."""
         self.slowness = 1.0
         """Factor of what its disk takes."""
+        self.on_death: Callable[[], object] = self.crash
+        """Its disk ends its process in the middle of an operation."""
         self.graveyard: list[NodeLoop] = []
         """Processes that died: kept, so that no finalizer of theirs runs before the world ends."""
         world.network.add(self)

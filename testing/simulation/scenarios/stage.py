@@ -267,7 +267,7 @@ class Stage:
         """Its disk is replaced by an empty one; no process runs there."""
         machine = self.cluster.machines[node]
         self.world.trace.emit("fault.begin", node, fault="wiped disk")
-        machine.files = self.world.make_disk(machine)
+        machine.files.wipe()
 
     def start(self, node: int) -> None:
         self.cluster.start(node)
@@ -413,7 +413,7 @@ class Stage:
     ) -> None:
         """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. A record's
         value is its epoch and offset, so what two forged logs have in common is the same. `empty_epoch` begins at the end."""
-        files = self.world.mount_disk(self.cluster.machines[broker])
+        files = self.cluster.machines[broker].files
         log = Log.open(
             files,
             f"/data/{self.topic}-0",
