@@ -1,0 +1,116 @@
+"""Did every consumer read the log in order and without holes, and do followers show the leader's log?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import pairwise
+
+from strandline.testing.history.operations import FAIL, Poll
+from strandline.testing.history.verdict import Findings, short
+from strandline.testing.history.view import Stretches, View, is_run, those_between
+
+
+def check_reads(view: View, findings: Findings) -> None:
+    steps = _Steps(view, findings)
+    steps.walk()
+    if view.followers_only:
+        _check_followers(view, Stretches(steps.of_leaders), findings)
+    _check_gaps(view, steps.all, findings)
+
+
+class _Steps:
+    """Every poll in turn; what matters is where a consumer did not go on with the next offset."""
+
+    def __init__(self, view: View, findings: Findings) -> None:
+        self.view = view
+        self.findings = findings
+        self.all: list[tuple[int, int]] = []
+        """(before, after) of every step forward over something."""
+        self.of_leaders: list[tuple[int, int]] = []
+
+    def walk(self) -> None:
+        last: dict[Hashable, int | None] = {}
+        for poll in self.view.polls:
+            offsets, previous = poll.offsets, last.get(poll.process)
+            if poll.sought:
+                previous = None if poll.position is None else poll.position - 1
+                last[poll.process] = previous
+            if not offsets:
+                continue
+            if previous is not None and offsets[0] != previous + 1:
+                self._step(poll, previous, offsets[0], "")
+            if not is_run(offsets):
+                for before, after in pairwise(offsets):
+                    if after != before + 1:
+                        self._step(poll, before, after, "int-")
+            last[poll.process] = offsets[-1]
+
+    def _step(self, poll: Poll, before: int, after: int, prefix: str) -> None:
+        view = self.view
+        if view.excuses.touched(before) or view.excuses.touched(after):
+            return
+        if after <= before:
+            text = f"{poll.process} read offset {after} after {before}"
+            self.findings.add(f"{prefix}nonmonotonic-poll", view.partition, text, after, poll.ended_at)
+            return
+        self.all.append((before, after))
+        if not poll.follower:
+            self.of_leaders.append((before, after))
+        skipped, first = those_between(view.leader_offsets, max(before + 1, view.log_start), after)
+        if skipped:
+            text = f"{poll.process} went from offset {before} to {after}, over {skipped} records, the first at {first}"
+            self.findings.add(f"{prefix}poll-skip", view.partition, text, first, poll.ended_at)
+
+
+def _check_followers(view: View, stepped: Stretches, findings: Findings) -> None:
+    """Without a final read: a reader of the leader that went over an offset has shown that nothing is there."""
+    if view.final_at is not None:
+        return  # then check_lost_writes has compared the two
+    for offset in sorted(view.followers_only):
+        if stepped.over(offset - 1, offset + 1) and not view.excuses.hidden(offset):
+            text = f"a follower showed {short(view.read_at[offset])} at {offset}, where the leader's readers found nothing"
+            findings.add("follower-read-subset", view.partition, text, offset)
+
+
+def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) -> None:
+    """Offsets between the first and the last read that nobody read, and that nothing explains.
+
+    An acknowledged record that nobody read explains its offset (it is told as lost). Where a consumer went over the hole,
+    there is no other explanation. Where consumers began and ended on its sides, unknown sends may lie in it.
+    """
+    offsets = view.read_offsets
+    if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
+        return
+    stepped = Stretches(steps)
+    unread = sorted(s.offset for s in view.promised if s.offset not in view.read_at and not view.excuses.hidden(s.offset))
+    vague: list[tuple[int, int, int]] = []
+    for before, after in pairwise(offsets):
+        missing = after - before - 1
+        if missing:
+            missing -= view.excuses.hidden_between(before + 1, after) + those_between(unread, before + 1, after)[0]
+        if missing > 0:
+            if stepped.over(before, after):
+                _gap(view, findings, before, after, missing)
+            else:
+                vague.append((before, after, missing))
+    if sum(missing for _, _, missing in vague) > _may_lie_unread(view):
+        for before, after, missing in vague:
+            _gap(view, findings, before, after, missing)
+
+
+def _gap(view: View, findings: Findings, before: int, after: int, missing: int) -> None:
+    text = f"{missing} offsets between {before} and {after} that nobody read or wrote"
+    findings.add("gap", view.partition, text, before + 1)
+
+
+def _may_lie_unread(view: View) -> float:
+    """How many records may lie in the log that no client knows the place of."""
+    known = {send.value for send in view.promised if send.offset >= 0}
+    number = view.unplaced
+    for value, send in view.send_of.items():
+        if send.outcome == FAIL:
+            continue
+        if not view.is_idempotent(send):
+            return float("inf")  # any number of copies
+        number += value not in view.place_of and value not in known
+    return number

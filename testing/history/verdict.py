@@ -1,0 +1,233 @@
+"""What a check found: anomalies by name, a few of each in full, and what was measured. Readable, and as JSON."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+MEANINGS = {
+    "inconsistent-offsets": "one offset holds two values",
+    "duplicate": "one value is at more offsets than it was sent",
+    "lost-write": "an acknowledged record, or one that was read before, is not there",
+    "aborted-read": "a value was read whose send failed for certain (G1a)",
+    "unwritten-read": "a value was read that nobody sent there",
+    "int-poll-skip": "within one poll a consumer went over records that others read",
+    "int-nonmonotonic-poll": "within one poll a consumer went back",
+    "poll-skip": "from one poll to the next a consumer went over records that others read",
+    "nonmonotonic-poll": "from one poll to the next a consumer went back",
+    "gap": "offsets that no record explains",
+    "nonmonotonic-send": "the later of two sends of one producer was acknowledged at the lower offset",
+    "producer-order": "records of one idempotent producer are not in the order in which they were sent",
+    "realtime-order": "a send that began after another was acknowledged got the lower offset",
+    "nonmonotonic-latest": "the end of the log was answered as lower than was known before the question",
+    "stale-leader-ack": "a leader acknowledged what was sent after a client knew its successor",
+    "follower-read-subset": "a follower showed a record that the leader's log does not have",
+    "unseen": "acknowledged records were not read by anybody after everything was healed",
+    "realtime-lag": "a poll did not reach what had been acknowledged long before it began",
+    "replica-mismatch": "the logs of two replicas differ",
+}
+"""Every anomaly there is, most serious ones not first: in the order in which they are looked for."""
+
+KEPT_OF_EACH = 1000
+"""Anomalies of one name that are kept in full; all are counted."""
+SHOWN_OF_EACH = 5
+SERIES_POINTS = 100
+
+
+class Anomaly(NamedTuple):
+    name: str
+    partition: Hashable
+    text: str
+    offset: int | None = None
+    at: float | None = None
+    """On the history's clock, as near as is known."""
+
+    def __str__(self) -> str:
+        return f"{self.name} in {label(self.partition)}: {self._told()}"
+
+    def _told(self) -> str:
+        return self.text if self.at is None else f"{self.text} (at {self.at:.3f} s)"
+
+
+class Findings:
+    """Anomalies on their way into a verdict."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.kept: list[Anomaly] = []
+
+    def add(self, name: str, partition: Hashable, text: str, offset: int | None = None, at: float | None = None) -> None:
+        assert name in MEANINGS
+        self.counts[name] += 1
+        if self.counts[name] <= KEPT_OF_EACH:
+            self.kept.append(Anomaly(name, partition, text, offset, at))
+
+
+class Lag(NamedTuple):
+    """The poll that was furthest behind: a time for which a record had been acknowledged and was still not reached."""
+
+    seconds: float
+    process: Hashable
+    partition: Hashable
+    offset: int
+    """The first record that it did not reach."""
+    at: float
+    """When the poll began."""
+
+    def __str__(self) -> str:
+        where = f"offset {self.offset} of {label(self.partition)}"
+        return f"{self.process} reached {where} not {self.seconds:.3f} s after it was there (poll at {self.at:.3f} s)"
+
+
+@dataclass(slots=True)
+class Unseen:
+    """How many acknowledged records nobody had read yet, over time."""
+
+    most: int = 0
+    most_at: float = 0.0
+    last: int = 0
+    """At the end of the history."""
+    last_zero_at: float | None = None
+    """Since when it has been 0 up to the end; None: it is not, or there is nothing."""
+    series: list[tuple[float, int]] = field(default_factory=list)
+    """(time, number), thinned out, to draw."""
+
+
+def unseen_over_time(acked_at: array[float], seen_at: array[float]) -> Unseen:
+    """From the times at which records were acknowledged, and those at which they were (acknowledged and) first read."""
+    acked, seen = sorted(acked_at), sorted(seen_at)
+    found, number, reads = Unseen(), 0, len(seen)
+    step, i = max(1, len(acked) // SERIES_POINTS), 0
+    for n, at in enumerate(acked):
+        while i < reads and seen[i] <= at:
+            i += 1
+        number = max(0, n + 1 - i)
+        if number > found.most:
+            found.most, found.most_at = number, at
+        if n % step == 0:
+            found.series.append((at, number))
+    found.last = len(acked) - reads
+    if found.last == 0:
+        found.last_zero_at = seen[-1] if seen else None
+    if acked:
+        found.series.append((max(acked[-1], seen[-1]) if seen else acked[-1], found.last))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check found. `good` says that there is nothing to explain."""
+
+    acknowledged: int
+    unknown: int
+    failed: int
+    read: int
+    """Distinct (partition, offset) pairs that were read."""
+    anomalies: tuple[Anomaly, ...]
+    """At most KEPT_OF_EACH of each name."""
+    total: Counter[str]
+    polls: int = 0
+    duplicates_allowed: int = 0
+    """Values at several offsets whose producers were not idempotent."""
+    unpromised_lost: int = 0
+    """Acknowledged with acks=0 or 1, or within a declared loss, and never read: permitted, and good to know."""
+    lag: Lag | None = None
+    """The worst of all polls whose beginning is known, but for final ones. None: there is no such poll."""
+    unseen: Unseen = field(default_factory=Unseen)
+
+    @property
+    def good(self) -> bool:
+        return not self.total
+
+    def counts(self) -> Counter[str]:
+        return Counter(self.total)
+
+    def __str__(self) -> str:
+        head = f"{self.acknowledged} acknowledged, {self.unknown} unknown, {self.failed} failed, {self.read} read"
+        lines = [f"{head}: " + (", ".join(f"{n} {name}" for name, n in self._ordered()) or "no anomaly")]
+        for name, number in self._ordered():
+            lines += [f"  {name}: {MEANINGS[name]}", *self._some(name, number)]
+        return "\n".join([*lines, *(f"  {line}" for line in self._measured())])
+
+    def _ordered(self) -> list[tuple[str, int]]:
+        return [(name, self.total[name]) for name in MEANINGS if self.total[name]]
+
+    def _some(self, name: str, number: int) -> list[str]:
+        kept = [a for a in self.anomalies if a.name == name]
+        shown = [f"    {label(a.partition)}: {a._told()}" for a in kept[:SHOWN_OF_EACH]]
+        return [*shown, f"    ... and {number - len(shown)} more"] if number > len(shown) else shown
+
+    def _measured(self) -> list[str]:
+        lines = []
+        if self.duplicates_allowed:
+            lines.append(f"permitted: {self.duplicates_allowed} duplicates of producers that are not idempotent")
+        if self.unpromised_lost:
+            lines.append(
+                f"permitted: {self.unpromised_lost} acknowledged records are not there (acks=0 or 1, or declared as lost)"
+            )
+        if self.lag is not None and self.lag.seconds > 0:
+            lines.append(f"worst lag: {self.lag}")
+        if not self.good and self.unseen.last:
+            lines.append(f"unseen: {self.unseen.last} acknowledged records at the end, at most {self.unseen.most}")
+        return lines
+
+    def as_dict(self, examples: int = 20) -> dict[str, Any]:
+        """For JSON; the keys are stable."""
+        lag, unseen = self.lag, self.unseen
+        return {
+            "verdict": "ok" if self.good else "bad",
+            "acknowledged": self.acknowledged,
+            "unknown": self.unknown,
+            "failed": self.failed,
+            "read": self.read,
+            "polls": self.polls,
+            "anomalies": {name: self.total[name] for name in MEANINGS if self.total[name]},
+            "examples": [{**a._asdict(), "partition": label(a.partition)} for a in self._examples(examples)],
+            "duplicates_allowed": self.duplicates_allowed,
+            "unpromised_lost": self.unpromised_lost,
+            "unseen": {
+                "most": unseen.most,
+                "most_at": unseen.most_at,
+                "last": unseen.last,
+                "last_zero_at": unseen.last_zero_at,
+                "series": [list(point) for point in unseen.series],
+            },
+            "realtime_lag": lag
+            and {
+                "seconds": lag.seconds,
+                "process": str(lag.process),
+                "partition": label(lag.partition),
+                "offset": lag.offset,
+                "at": lag.at,
+            },
+        }
+
+    def _examples(self, number: int) -> list[Anomaly]:
+        """Some of each name before many of one."""
+        seen: Counter[str] = Counter()
+        ranked = []
+        for anomaly in self.anomalies:
+            ranked.append((seen[anomaly.name], anomaly))
+            seen[anomaly.name] += 1
+        ranked.sort(key=lambda pair: pair[0])
+        return [anomaly for _, anomaly in ranked[:number]]
+
+
+def label(partition: Hashable) -> str:
+    """`orders-0`, as logs and folders call it; an id in hexadecimal."""
+    match partition:
+        case (topic, int(index)):
+            return f"{topic.hex() if isinstance(topic, bytes) else topic}-{index}"
+        case bytes():
+            return partition.hex()
+        case int():
+            return f"partition {partition}"
+    return str(partition)
+
+
+def short(value: Hashable) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,143 @@
+"""Is every record where it should be, once, and with the one value: what was acknowledged, what was read, and nothing else?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from strandline.testing.history.operations import FAIL, Send, Value
+from strandline.testing.history.verdict import Findings, short
+from strandline.testing.history.view import NOTHING, View
+
+
+def check_inconsistent_offsets(view: View, findings: Findings) -> None:
+    find = partial(findings.add, "inconsistent-offsets", view.partition)
+    read_at = view.read_at
+    acked: dict[int, Send] = {}
+    for send in view.promised:
+        offset = send.offset
+        if offset < 0:
+            continue
+        other = acked.setdefault(offset, send)
+        if other.value != send.value:
+            text = f"offset {offset} was acknowledged for {short(other.value)} and for {short(send.value)}"
+            find(text, offset, send.ended_at)
+        elif read_at.get(offset, send.value) != send.value:
+            text = f"offset {offset} was acknowledged for {short(send.value)}, and {short(read_at[offset])} was read there"
+            find(text, offset, send.ended_at)
+    for fork in view.forks:
+        find(f"at offset {fork.offset} were read {short(fork.before)} and {short(fork.value)}", fork.offset, fork.at)
+
+
+def check_duplicates(view: View, findings: Findings) -> int:
+    """Returns how many values were at several offsets as they may be."""
+    allowed = 0
+    for value, offsets in _at_several_offsets(view).items():
+        sends = view.repeated.get(value) or [send for send in (view.send_of.get(value),) if send]
+        if not sends:
+            continue  # nobody sent it, which is told once
+        if len(offsets) > len(sends) and all(map(view.is_idempotent, sends)):
+            first, *others = sorted(offsets)
+            text = f"{short(value)}, sent {_times(len(sends))}, is at offsets {first} and {', '.join(map(str, others))}"
+            findings.add("duplicate", view.partition, text, others[0])
+        else:
+            allowed += len(sends) < len(offsets)
+    return allowed
+
+
+def _at_several_offsets(view: View) -> dict[Value, set[int]]:
+    place_of = view.place_of
+    found: dict[Value, set[int]] = {}
+    for send in view.promised:
+        offset = send.offset
+        if offset >= 0 and place_of.get(send.value, offset) != offset:
+            found.setdefault(send.value, {place_of[send.value]}).add(offset)
+    if not view.all_places_differ:
+        for offset, value in view.read_at.items():
+            if place_of[value] != offset:
+                found.setdefault(value, {place_of[value]}).add(offset)
+    return found
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def check_lost_writes(view: View, findings: Findings) -> int:
+    """Returns how many acknowledged records are missing as they may be."""
+    if view.final_at is None:
+        for send in _unread_below_what_was_read(view):
+            text = f"{short(send.value)}, acknowledged at {send.offset}, was never read, and offset {view.highest_read} was"
+            findings.add("lost-write", view.partition, text, send.offset, send.ended_at)
+    else:
+        for send in _missing_in_the_final_read(view):
+            text = f"{short(send.value)}, acknowledged at {send.offset}, is not in the final read"
+            findings.add("lost-write", view.partition, text, send.offset, send.ended_at)
+        _check_what_was_read_once(view, findings)
+    if view.final_at is None or not view.unpromised:
+        return 0
+    return sum(send.value not in view.final_values for send in view.unpromised)
+
+
+def _unread_below_what_was_read(view: View) -> Iterable[Send]:
+    lowest, highest, place_of, excused = view.lowest_expected, view.highest_read, view.place_of, view.excused_reads
+    for send in view.promised:
+        if lowest <= send.offset <= highest and send.value not in place_of and send.value not in excused:
+            yield send
+
+
+def _missing_in_the_final_read(view: View) -> Iterable[Send]:
+    final_at = view.final_at
+    assert final_at is not None
+    for send in view.promised:
+        offset = send.offset
+        if offset >= 0 and final_at.get(offset, NOTHING) == send.value:
+            continue
+        may_be_deleted = max(offset, 0) < view.log_start  # one without an offset may lie anywhere
+        if not may_be_deleted and send.value not in view.final_values:
+            yield send
+
+
+def _check_what_was_read_once(view: View, findings: Findings) -> None:
+    """A record that somebody read was committed, whatever its producer was told."""
+    assert view.final_at is not None
+    gone = view.read_at.keys() - view.final_at.keys()
+    if not gone:
+        return
+    told = {send.value for send in view.promised}
+    for offset in sorted(gone):
+        value = view.read_at[offset]
+        if view.excuses.hidden(offset) or value in told or value in view.final_values:
+            continue
+        if offset in view.followers_only:
+            text = f"{short(value)}, which a follower showed at {offset}, is not in the final read"
+            findings.add("follower-read-subset", view.partition, text, offset)
+        else:
+            text = f"{short(value)}, read at {offset}, is gone from the final read"
+            findings.add("lost-write", view.partition, text, offset)
+
+
+def check_reads_of_nothing(view: View, findings: Findings) -> None:
+    read = view.place_of if not view.excused_reads else {**view.excused_reads, **view.place_of}
+    # Differences of sets are made in C, and in a good history they are empty. Sorted, since sets have no order of their own.
+    for value in sorted(read.keys() - view.send_of.keys(), key=read.__getitem__):
+        _judge_foreign(view, findings, value, read[value])
+    failed = {send.value for send in view.sends if send.outcome == FAIL}
+    for value in sorted(failed & read.keys(), key=read.__getitem__):
+        if view.send_of[value].outcome == FAIL:
+            _aborted(view, findings, value, read[value])
+
+
+def _judge_foreign(view: View, findings: Findings, value: Value, offset: int) -> None:
+    """Not sent to this partition. Where the producer chooses the partition, only an acknowledgement tells which."""
+    send = view.find_send(value)
+    if send is not None and send.partition is None:
+        if send.outcome == FAIL:
+            _aborted(view, findings, value, offset)
+        return
+    where = "nobody sent it" if send is None else "it was sent to another partition"
+    findings.add("unwritten-read", view.partition, f"{short(value)} was read at {offset}, and {where}", offset)
+
+
+def _aborted(view: View, findings: Findings, value: Value, offset: int) -> None:
+    findings.add("aborted-read", view.partition, f"{short(value)} was read at {offset}, and its send had failed", offset)
