@@ -434,7 +434,8 @@ class SimTransport(asyncio.Transport):
             self.protocol.resume_writing()
 
     def finish(self) -> None:
-        """As far as it can be: a process that closes is done when its kernel has taken everything, the kernel when everything left for the wire."""
+        """As far as it can be: a process that closes is done when its kernel has taken everything, and the kernel when
+        everything has left for the wire."""
         if self._closing and not self.is_gone:
             if not self.flow.queue:
                 self.is_gone = True

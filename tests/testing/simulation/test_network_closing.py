@@ -35,7 +35,7 @@ async def _connected(world: World) -> tuple[Any, _Peer, _Peer]:
 
 
 def test_closing_over_a_cut_link_does_not_wait_for_the_link() -> None:
-    """What was written is the kernel's to deliver. A process that waited for it would hold its pending requests for half a minute."""
+    """What was written is the kernel's to deliver. A process that waited for it would hold pending requests for half a minute."""
 
     async def story() -> None:
         transport, peer, served = await _connected(world)
