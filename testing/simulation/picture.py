@@ -176,7 +176,8 @@ def _on_resumed(picture: Picture, event: Event) -> None:
 
 def _on_fault(picture: Picture, event: Event) -> None:
     name = str(event.fields.get("fault", "fault"))
-    picture.faults.append(Fault(name, event.time, nodes_of(event), event))
+    if name not in MOMENTARY:
+        picture.faults.append(Fault(name, event.time, nodes_of(event), event))
 
 
 def _on_fault_end(picture: Picture, event: Event) -> None:
@@ -197,29 +198,16 @@ def ended_by(event: Event, faults: Iterable[Fault]) -> Fault | None:
     return next(reversed(exact or alike), None)
 
 
-NODE_FIELDS = (
-    "nodes",
-    "node",
-    "machines",
-    "machine",
-    "a",
-    "b",
-    "source",
-    "target",
-    "sources",
-    "targets",
-    "from",
-    "to",
-    "sides",
-    "link",
-)
-"""Fields of a fault that say whom it is done to."""
+NODE_FIELDS = ("victim", "victims", "nodes", "node", "a", "b", "source", "target", "side", "others")
+"""Fields of a fault that say whom it is done to; the last: from whom they are cut off."""
+MOMENTARY = frozenset({"elect", "reset"})
+"""Faults that are over as soon as they have begun."""
 
 
 def nodes_of(event: Event) -> tuple[int, ...]:
     """The nodes that a fault is done to."""
     found = [event.node] if event.node != WORLD else []
-    for name in NODE_FIELDS:
+    for name in NODE_FIELDS[:-1]:
         found += _integers(event.fields.get(name))
     return tuple(sorted(set(found)))
 
@@ -287,7 +275,17 @@ def _on_diverging(picture: Picture, event: Event) -> None:
     picture.diverging[event.partition] = event
 
 
+def phase_of(event: Event) -> str:
+    return str(event.fields.get("phase", event.fields.get("name", "")))
+
+
+def _on_phase(picture: Picture, event: Event) -> None:
+    if phase_of(event) in ("heal", "full heal"):
+        picture.faults.clear()
+
+
 _HANDLERS: dict[str, Callable[[Picture, Event], None]] = {
+    "phase": _on_phase,
     "node.started": _on_started,
     "node.crashed": _on_gone,
     "node.stopped": _on_gone,

@@ -6,13 +6,12 @@ before its event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, fault_name, fault_text, fields_text, is_clause
 from strandline.testing.simulation.picture import (
     DEAD,
-    NODE_FIELDS,
     PAUSED,
     UNKNOWN,
     Picture,
@@ -20,16 +19,22 @@ from strandline.testing.simulation.picture import (
     ids,
     name_of,
     names_of,
-    nodes_of,
     offsets,
+    phase_of,
 )
-from strandline.testing.simulation.trace import WORLD, Event
+from strandline.testing.simulation.trace import Event
 
 MAXIMUM = 240
 """Characters of a sentence; what was logged may be long."""
 
 
-PHASES = {"heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself."}
+PHASES = {
+    "warm-up": "The cluster comes up, and the load begins.",
+    "faults": "Faults begin.",
+    "heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself.",
+    "full heal": "What was left broken is mended, too.",
+    "final check": "Everything is read once more.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +75,11 @@ class Sentences:
         return f"{name_of(event.node)} runs again{slept}"
 
     def _fault_begin(self, event: Event) -> str:
-        return fault_text(event) if _is_cut_off(event) else f"fault begins: {fault_text(event)}"
+        return fault_text(event) if is_clause(event) else f"fault begins: {fault_text(event)}"
 
     def _fault_end(self, event: Event) -> str:
         fault = ended_by(event, self.picture.faults)
-        begun = fault.event if fault else event
-        if _is_cut_off(begun):
-            return f"{name_of(begun.node)} is no longer cut off"
-        return f"fault ends: {fault_text(begun)}"
+        return f"over: {fault_text(fault.event if fault else event)}"
 
     # -- the controllers
 
@@ -202,7 +204,7 @@ class Sentences:
     def _fenced(self, event: Event) -> str:
         said = dict(event.fields)
         error = said.pop("error", "the epochs differ")
-        return f"{name_of(event.node)} refuses a fetch{self._of(event)}: {error}{_fields(said, ' (', ')')}"
+        return f"{name_of(event.node)} refuses a fetch{self._of(event)}: {error}{fields_text(said, ' (', ')')}"
 
     def _parked(self, event: Event) -> str:
         return f"{name_of(event.node)} lets a produce{self._to(event)} wait for HW {event.fields['last'] + 1}"
@@ -215,7 +217,7 @@ class Sentences:
     def _produce_failed(self, event: Event) -> str:
         said = dict(event.fields)
         error = said.pop("error", "no reason given")
-        return f"{name_of(event.node)} refuses a produce{self._to(event)}: {error}{_fields(said, ' (', ')')}"
+        return f"{name_of(event.node)} refuses a produce{self._to(event)}: {error}{fields_text(said, ' (', ')')}"
 
     def _client_sent(self, event: Event) -> str:
         return f"{name_of(event.node)} sends {_value(event)}{self._to(event)}"
@@ -239,7 +241,7 @@ class Sentences:
         return f"{'it holds' if event.fields.get('holds') else 'IT DOES NOT HOLD'}: {event.fields['text']}"
 
     def _phase(self, event: Event) -> str:
-        name = str(event.fields["name"])
+        name = phase_of(event)
         return PHASES.get(name, f"phase: {name}")
 
     def _failed(self, event: Event) -> str:
@@ -250,8 +252,8 @@ class Sentences:
         where = f" of {event.partition}" if event.partition and self.several else ""
         if "level" in said:
             level = said.pop("level")
-            return f"{name_of(event.node)} logs {level}: {event.kind[4:]}{where}{_fields(said, ': ')}"
-        return f"{name_of(event.node)}: {event.kind}{where}{_fields(said, ': ')}"
+            return f"{name_of(event.node)} logs {level}: {event.kind[4:]}{where}{fields_text(said, ': ')}"
+        return f"{name_of(event.node)}: {event.kind}{where}{fields_text(said, ': ')}"
 
     # -- a partition, where it has to be named
 
@@ -273,46 +275,6 @@ def _value(event: Event) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _fields(fields: dict[str, Any], before: str, after: str = "") -> str:
-    told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
-    return f"{before}{told}{after}" if told else ""
-
-
-def short(value: object) -> str:
-    """A value of a field, for people."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {short(each)}" for name, each in value.items())
-    if isinstance(value, list):
-        return "{" + ",".join(map(str, value)) + "}"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def fault_text(event: Event) -> str:
-    """A fault in a few words: its name, whom it is done to, and what else is said of it."""
-    fields = {name: value for name, value in event.fields.items() if value is not None}
-    nodes = nodes_of(event)
-    if _is_cut_off(event):
-        return _cut_text(event.node, fields)
-    rest = {name: value for name, value in fields.items() if name not in ("fault", *NODE_FIELDS)}
-    whom = f", {names_of(nodes)}" if nodes else ""
-    return f"{str(fields.get('fault', 'fault')).replace('_', ' ')}{whom}{_fields(rest, ' (', ')')}"
-
-
-def _is_cut_off(event: Event) -> bool:
-    """One node from others, rather than links between any."""
-    return event.fields.get("fault") == "cut" and event.node != WORLD
-
-
-def _cut_text(node: int, fields: Mapping[str, Any]) -> str:
-    others = fields.get("others")
-    how = ""
-    if fields.get("inbound") is False:
-        how = ", one way: it hears the others, and is not heard"
-    elif fields.get("outbound") is False:
-        how = ", one way: it is heard, and hears nobody"
-    return f"{name_of(node)} is cut off from {names_of(others) if others else 'everybody'}{how}"
-
-
 def state_text(picture: Picture, node: int) -> str:
     """`dead since 3.000 s`, or nothing where all is well."""
     known = picture.nodes.get(node)
@@ -321,10 +283,10 @@ def state_text(picture: Picture, node: int) -> str:
         word = {DEAD: "dead", PAUSED: "standing still"}.get(known.state, known.state)
         lossy = ", without what it had not flushed" if known.lossy else ""
         parts.append(f"{word} since {known.since:.3f} s{lossy}")
-    for fault in picture.faults_of(node):
+    for fault in [fault for fault in picture.faults_of(node) if fault.name not in BY_NODE_EVENTS]:
         others = [other for other in fault.nodes if other != node]
         whom = f" ({names_of(others)})" if others else ""
-        parts.append(f"{fault.name.replace('_', ' ')}{whom} since {fault.since:.3f} s")
+        parts.append(f"{fault_name(fault.event)}{whom} since {fault.since:.3f} s")
     return "; ".join(parts)
 
 

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, fault_name, short
 from strandline.testing.simulation.picture import UNKNOWN, Picture, Replica, name_of, names_of, offsets
-from strandline.testing.simulation.sentences import Sentences, short, state_text
+from strandline.testing.simulation.sentences import Sentences, state_text
 from strandline.testing.simulation.trace import Event, Trace, partition_order
 
 WIDTH = 100
@@ -135,6 +136,8 @@ def _matters(event: Event, partition: str) -> bool:
         return False
     if partition and event.partition not in (partition, ""):
         return False
+    if event.kind.startswith("fault."):
+        return event.fields.get("fault") not in BY_NODE_EVENTS
     if event.kind.startswith("log.") and "level" in event.fields:
         return event.fields["level"] in ("warning", "error", "critical")
     return True
@@ -324,6 +327,8 @@ _NOTABLE = (
 
 def _is_told(event: Event, picture: Picture) -> bool:
     said = event.fields
+    if event.kind.startswith("fault."):
+        return said.get("fault") not in BY_NODE_EVENTS
     if event.kind == "metadata.broker":
         return bool(said.get("fenced")) != picture.fenced.get(int(said.get("broker", event.node)), True)
     if event.kind == "metadata.partition":
@@ -474,7 +479,8 @@ def _role(picture: Picture, partition: str, replica: Replica) -> str:
     parts = []
     if node is not None and node.state != "up":
         parts.append({"paused": "stands still"}.get(node.state, node.state))
-    parts += [fault.name.replace("_", " ") for fault in picture.faults_of(replica.node)[:1]]
+    others = [fault for fault in picture.faults_of(replica.node) if fault.name not in BY_NODE_EVENTS]
+    parts += [fault_name(fault.event) for fault in others[:1]]
     if replica.leads is not None:
         parts.append(f"leads epoch {replica.leads}")
     known = picture.partitions.get(partition)

@@ -20,6 +20,7 @@ import hashlib
 import json
 import re
 import sys
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
@@ -257,7 +258,7 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
         partition = "" if index is None else f"{line.pop('topic', '')}-{index}"
         fields = {key: each for key, each in line.items() if key not in ("level", "kind", "node")}
         if error is not None:
-            fields["exception"] = error
+            fields["exception"], fields["raised_in"] = error, _frames(error)
         level = "error" if method == "exception" else method
         trace.emit(f"log.{name}", running_node(), partition, level=level, **fields)
         raise structlog.DropEvent
@@ -265,14 +266,20 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
     return processor
 
 
-def _error(method: str, line: Mapping[str, Any]) -> object:
+def _error(method: str, line: Mapping[str, Any]) -> BaseException | None:
     """What was raised, where the line is about that."""
     told = line.get("exc_info", method == "exception")
+    if isinstance(told, tuple):
+        told = told[1]
     if isinstance(told, BaseException):
         return told
-    if isinstance(told, tuple):
-        return told[1]
     return sys.exc_info()[1] if told else None
+
+
+def _frames(error: BaseException, most: int = 6) -> str:
+    """Where it came from, the innermost last, without the paths of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-most:]
+    return " > ".join(f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def running_node() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -260,8 +261,7 @@ def test_what_differs_between_two_processes_is_left_out_of_a_line() -> None:
     assert logged(pid=1).sha256() == logged(pid=2).sha256() == logged(timestamp="now").sha256()
 
 
-def test_the_traceback_of_a_line_is_told_as_the_error_alone() -> None:
-    """Its paths and line numbers are of this machine and this version."""
+def test_an_error_that_was_logged_is_told_with_where_it_came_from_and_without_paths_of_this_machine() -> None:
     trace = Trace(Clock())
     with captured_logs(trace):
         try:
@@ -269,7 +269,10 @@ def test_the_traceback_of_a_line_is_told_as_the_error_alone() -> None:
         except ValueError as error:
             structlog.get_logger().exception("turn.callback_failed")
             structlog.get_logger().error("turn.callback_failed", exc_info=error)
-    assert [event.fields for event in trace.events()] == [{"level": "error", "exception": "ValueError: no such epoch"}] * 2
+    for event in trace.events():
+        assert event.fields["exception"] == "ValueError: no such epoch"
+        assert re.fullmatch(r"simulation/test_trace.py:\d+ test_an_error_that_was_logged\w+", event.fields["raised_in"])
+    assert len(trace.events()) == 2
 
 
 def test_structlog_is_afterwards_as_it_was() -> None:

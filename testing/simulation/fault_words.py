@@ -1,0 +1,125 @@
+"""What each fault of the nemesis does to whom, in a few words. A kind that is not known here is told by its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from strandline.testing.simulation.picture import NODE_FIELDS, listed, name_of, names_of, nodes_of
+from strandline.testing.simulation.trace import WORLD, Event
+
+BY_NODE_EVENTS = frozenset({"crash", "power", "controller_kill", "stop", "pause"})
+"""Faults that a node's own event tells as well (`node.crashed`), and better."""
+
+
+def fault_text(event: Event) -> str:
+    """As a clause: "broker 1 is cut off from everybody"."""
+    said = {name: value for name, value in event.fields.items() if value is not None}
+    nodes = nodes_of(event)
+    if isinstance(said.get("text"), str):
+        return str(said["text"])
+    teller = _TELLERS.get(str(said.get("fault")))
+    if teller is not None and nodes:
+        return teller(event.node if event.node != WORLD else nodes[0], nodes, said)
+    rest = {name: value for name, value in said.items() if name not in ("fault", "number", *NODE_FIELDS)}
+    whom = f", {names_of(nodes)}" if nodes else ""
+    return f"{fault_name(event)}{whom}{fields_text(rest, ' (', ')')}"
+
+
+def fault_name(event: Event) -> str:
+    return str(event.fields.get("fault", "fault")).replace("_", " ")
+
+
+def fields_text(fields: Mapping[str, Any], before: str, after: str = "") -> str:
+    """Fields of an event, between these; nothing when there are none."""
+    told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
+    return f"{before}{told}{after}" if told else ""
+
+
+def short(value: object) -> str:
+    """A value of a field, for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {short(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return "{" + ",".join(map(short, value)) + "}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+Said = Mapping[str, Any]
+
+
+def _cut(node: int, nodes: Sequence[int], said: Said) -> str:
+    others = said.get("others") or [other for other in nodes if other != node]
+    how = ""
+    if said.get("inbound") is False:
+        how = ", one way: it hears the others, and is not heard"
+    elif said.get("outbound") is False:
+        how = ", one way: it is heard, and hears nobody"
+    return f"{name_of(node)} is cut off from {names_of(others) if others else 'everybody'}{how}"
+
+
+def _cut_pair(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{names_of(nodes)} are cut off from each other"
+
+
+def _cut_one_way(node: int, nodes: Sequence[int], said: Said) -> str:
+    if "source" not in said:
+        return f"nothing that is sent to {name_of(node)} arrives"
+    return f"nothing from {name_of(said['source'])} arrives at {name_of(said['target'])}"
+
+
+def _half_open(node: int, nodes: Sequence[int], said: Said) -> str:
+    what = f"what {name_of(node)} sends" if said.get("direction") == "out" else f"what is sent to {name_of(node)}"
+    return f"{what} is lost, and nobody is told"
+
+
+def _partition(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the network is split: {names_of(said['side'])} on one side"
+
+
+def _swizzle(node: int, nodes: Sequence[int], said: Said) -> str:
+    back = listed(map(str, said["back"]))
+    return f"one by one {names_of(nodes)} are cut off, and come back in the order {back}"
+
+
+def _clog(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"all messages of {names_of(nodes)} arrive {said['delay_s']:g} s late"
+
+
+def _delay(node: int, nodes: Sequence[int], said: Said) -> str:
+    late = f" up to {said['jitter_s']:g} s" if "jitter_s" in said else ""
+    return f"messages of {names_of(nodes)} arrive{late} late"
+
+
+def _loss(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{said['loss']:.0%} of the messages of {names_of(nodes)} are lost, and sent again"
+
+
+def _reset(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"connections of {name_of(node)} break{fields_text({k: v for k, v in said.items() if k == 'connections'}, ' (', ')')}"
+
+
+def _fragment(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{name_of(node)} reads a few bytes at a time"
+
+
+def is_clause(event: Event) -> bool:
+    """Whether `fault_text` is a whole sentence."""
+    return event.fields.get("fault") in _TELLERS or isinstance(event.fields.get("text"), str)
+
+
+_TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
+    "cut": _cut,
+    "cut_node": _cut,
+    "cut_pair": _cut_pair,
+    "cut_one_way": _cut_one_way,
+    "one-way": _cut_one_way,
+    "half_open": _half_open,
+    "partition": _partition,
+    "swizzle": _swizzle,
+    "clog": _clog,
+    "delay": _delay,
+    "loss": _loss,
+    "reset": _reset,
+    "fragment": _fragment,
+}
