@@ -33,6 +33,7 @@ from strandline.protocol.messages.data import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ProducePartition,
@@ -40,6 +41,7 @@ from strandline.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.protocol.rpc.connection import Connection
@@ -101,8 +103,8 @@ class Stage:
         """All that exist; a story that deletes one takes it out."""
         self.sent = 0
         """Records sent by `send`, which makes each value unique."""
-        self.acked: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
-        """(topic, partition) -> offset and value of each record whose acks=all was told to the client."""
+        self.acked: dict[tuple[str, int], dict[int, bytes]] = {}
+        """(topic, partition) -> offset -> value of each record whose acks=all was told to the client."""
         self.min_insync = 0
         self.may_lose = False
         """A power cut hit a topic that takes one copy for enough. As written, the story knows which copy that was; a random fault
@@ -204,18 +206,37 @@ class Stage:
         )
 
     async def produce(
-        self, broker: int, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 20_000
+        self,
+        broker: int,
+        *values: bytes,
+        acks: int = -1,
+        index: int = 0,
+        timeout_ms: int = 20_000,
+        producer: tuple[int, int] = (-1, -1),
+        sequence: int = -1,
     ) -> ProducePartitionResponse:
-        """One batch to one broker, without a retry; its answer, whatever it says."""
-        batch = encode_batch([(None, value, [], self.world.machine.wall_clock_ms()) for value in values])
+        """One batch to one broker, without a retry; its answer, whatever it says. `producer`: id and epoch."""
+        producer_id, producer_epoch = producer
+        batch = encode_batch(
+            [(None, value, [], self.world.machine.wall_clock_ms()) for value in values],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+        )
         topic_id = self.cluster.topic_id(self.topic)
         request = ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic_id, index)], [])
         response: ProduceResponse = await self.ask(broker, apis.PRODUCE, request, [[batch]], timeout_ms + 10_000)
         answer = response.partitions[0]
         if acks == -1 and not answer.error_code:
-            told = self.acked.setdefault((self.topic, index), [])
-            told += [(answer.base_offset + n, value) for n, value in enumerate(values)]
+            told = self.acked.setdefault((self.topic, index), {})
+            told.update({answer.base_offset + n: value for n, value in enumerate(values)})
         return answer
+
+    async def init_producer(self, broker: int = 1) -> tuple[int, int]:
+        """A new producer id and its epoch."""
+        answer = await self.ask(broker, apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        self.must(not answer.error_code, "there is a producer id")
+        return answer.producer_id, answer.producer_epoch
 
     async def append(self, count: int, *, acks: int = -1, index: int = 0, broker: int | None = None) -> int:
         """`count` records, a batch each, to the leader (or to this broker); returns the last offset. Must be accepted."""
@@ -371,9 +392,13 @@ class Stage:
         """What the broker's replica holds, from this offset (or its log's start) on."""
         log = self.replica(broker, index).log
         start = max(start, log.log_start_offset)
-        if log.log_end_offset <= start:
-            return b""
-        return b"".join(bytes(b) for b in log.read(start, 1 << 30, log.log_end_offset).buffers)
+        found: list[bytes] = []
+        while start < log.log_end_offset:  # A read ends with its segment.
+            batches = b"".join(bytes(b) for b in log.read(start, 1 << 30, log.log_end_offset).buffers)
+            *_, (_, last) = iter_headers(batches)
+            start = last.last_offset + 1
+            found.append(batches)
+        return b"".join(found)
 
     def values(self, broker: int, index: int = 0) -> dict[int, bytes]:
         """offset -> value of all that the broker's replica holds."""
@@ -461,10 +486,10 @@ class Stage:
         """Every acknowledged record is on this replica, at its offset."""
         held = self.values(broker, index)
         start = self.replica(broker, index).log.log_start_offset
-        acked = self.acked.get((self.topic, index), [])
+        acked = self.acked.get((self.topic, index), {})
         if self.perturbed and self.may_lose:
             return
-        missing = [offset for offset, value in acked if offset >= start and held.get(offset) != value]
+        missing = [offset for offset, value in acked.items() if offset >= start and held.get(offset) != value]
         self.must(not missing, f"broker {broker} has every acknowledged record{f' but those at {missing}' if missing else ''}")
 
     async def retried(self, attempt: Callable[[], Awaitable[Any]], within_s: float = 30.0) -> Any:
