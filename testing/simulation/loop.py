@@ -5,27 +5,33 @@ the loop of the process that it runs in: with its own clock, its own tasks, and 
 `Scheduler`, in one thread.
 
 What asyncio promises is kept: `call_soon` is first in, first out; timers do not fire early. What it leaves open is drawn
-from the seed: when a process gets its turn, and what of the network has arrived by then. A turn runs all callbacks that
-were ready when it began, as asyncio's does.
+from the seed: when a process gets its turn, which of several timers of one moment is first, and what of the network has
+arrived by then. A turn runs all callbacks that were ready when it began, as asyncio's does.
 
 A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: from one callback to
 the next nothing of it runs any more, no `finally` and no destructor; what it leaves is kept until the world ends, so
-that no finalizer runs at a moment that the garbage collector chose.
+that no finalizer runs at a moment that the garbage collector chose. It may die inside one of its own calls (a disk that
+is made to crash the machine raises `ProcessDied`): what is left of that callback runs to its end, and nothing comes of
+it, since the loop, the network and the disk of a dead process do nothing.
 
 Tasks and futures hash by their number, not by their address: a set of them (`asyncio.wait` makes such) has the same
 order in every run.
+
+What a loop can do and this one does not (threads of its own, signals, pipes, TLS, datagrams) raises `NotImplementedError`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from strandline.testing.simulation.scheduler import Entry, Scheduler
+from strandline.testing.simulation.scheduler import QUIET, Entry, Scheduler
 
 if TYPE_CHECKING:
     from random import Random
@@ -36,6 +42,10 @@ T = TypeVar("T")
 
 EXECUTOR_S_MAX = 0.005
 """How late after its call the work of `run_in_executor` is done, at most, while the machine is not slow."""
+TURN_S_MAX = 0.000_1
+"""How late after it became due a turn begins, at most."""
+_CLOCK_S = 1e-9
+"""A timer fires so long after its time, so that no rounding makes it fire before."""
 
 
 class ProcessDied(BaseException):
@@ -48,9 +58,6 @@ class SimFuture(asyncio.Future[Any]):
     def __hash__(self) -> int:
         return self._number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class SimTask(asyncio.Task[Any]):
     __slots__ = ("_number",)
@@ -58,22 +65,21 @@ class SimTask(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self._number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class Handle:
     """A callback that is ready, or waits for its time."""
 
-    __slots__ = ("_entry", "_when", "args", "callback", "context")
+    __slots__ = ("_context", "_entry", "_when", "args", "callback")
 
     def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None, when: float = 0.0
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float = 0.0
     ) -> None:
         self.callback: Callable[..., object] | None = callback
+        """None once cancelled."""
         self.args = args
-        self.context = context
+        self._context = context
         self._entry: Entry | None = None
+        """Of a timer: what the scheduler has of it."""
         self._when = when
 
     def cancel(self) -> None:
@@ -81,6 +87,7 @@ class Handle:
         self.args = ()
         if self._entry is not None:
             self._entry.cancel()
+            self._entry = None
 
     def cancelled(self) -> bool:
         return self.callback is None
@@ -88,6 +95,21 @@ class Handle:
     def when(self) -> float:
         """Of a timer: the loop's time at which it fires."""
         return self._when
+
+    def get_context(self) -> contextvars.Context:
+        return self._context
+
+    def __repr__(self) -> str:
+        return f"<Handle {'cancelled' if self.callback is None else name_of(self.callback)}>"
+
+
+def name_of(callback: Callable[..., object] | None) -> str:
+    """What a callback is called, the same in every process: of a step of a task, the task and its coroutine."""
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return f"{task.get_name()}: {getattr(task.get_coro(), '__qualname__', '?')}"
+    function = getattr(callback, "func", callback)  # a partial's
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 class NodeLoop(asyncio.AbstractEventLoop):
@@ -101,25 +123,33 @@ class NodeLoop(asyncio.AbstractEventLoop):
         """Stopped by a signal: it owns its timers and its sockets, and does nothing."""
         self.unhandled: list[dict[str, Any]] = []
         """What reached the loop's exception handler: a bug of ours, each of them."""
+        self.watch: Callable[[NodeLoop, list[Handle]], object] | None = None
+        """Told of the callbacks of each turn before it runs them (`canary.py`)."""
         self._scheduler = scheduler
-        self._random = random
+        self._draw = random.random
+        self._trace_step = machine.world.trace.step
         self._ready: deque[Handle] = deque()
         self._turn_is_due = False
         self._busy_until = 0.0
         """Global time until which the process computes or waits for its disk."""
+        self._stopped: list[Callable[[], None]] = []
+        """What threads of the process were about to do when it was paused, in order."""
         self._closed = False
-        self._tasks: list[SimTask] = []
-        self._tasks_limit = 64
+        self._context = contextvars.Context()
+        """In which the kernel's callbacks run: nothing that others set can be seen in it."""
+        self._tasks: dict[int, SimTask] = {}
+        """Those that are not done, by number. Of a dead process: what keeps its coroutines from being finalized."""
         self._numbers = 0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
-        self._turn_s = 0.000_05
-        """A turn begins this long after it became due, on average."""
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], int] = WeakKeyDictionary()
+        """Asynchronous generators that were begun, with the order of their beginning."""
+        self._generators_begun = 0
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         machine = self.machine
-        return machine.clock_offset_s + self._scheduler.now * machine.clock_rate
+        return machine.clock_offset_s + self._scheduler.now * machine._clock_rate
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
@@ -127,6 +157,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
             self._ready.append(handle)
             if not self._turn_is_due:
                 self._schedule_turn()
+        elif self._closed:
+            raise RuntimeError("Event loop is closed")
         return handle
 
     call_soon_threadsafe = call_soon
@@ -141,28 +173,43 @@ class NodeLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context, when)
         if not self.is_dead:
-            machine = self.machine
-            at = (when - machine.clock_offset_s) / machine.clock_rate
-            handle._entry = self._scheduler.at(at + 1e-9, self._on_timer, handle)
+            self._arm(handle)
+        elif self._closed:
+            raise RuntimeError("Event loop is closed")
         return handle
 
-    def _on_timer(self, handle: Handle) -> None:
-        if handle.callback is not None and not self.is_dead:
+    def _arm(self, handle: Handle) -> None:
+        machine = self.machine
+        at = (handle._when - machine.clock_offset_s) / machine._clock_rate
+        handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
+
+    def _on_timer(self, handle: Handle) -> object:
+        handle._entry = None
+        if not self.is_dead:
             self._ready.append(handle)
             if not self._turn_is_due:
                 self._schedule_turn()
+        return QUIET
+
+    def on_clock_rate(self) -> None:
+        """The clock goes faster or slower from now on: what waits for one of its times waits shorter or longer."""
+        for entry in self._scheduler.waiting(self._on_timer):
+            handle: Handle = entry.args[0]
+            entry.cancel()
+            self._arm(handle)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def io(self, callback: Callable[..., object], *args: Any) -> None:
         """Something arrived from outside: the kernel tells the process in its next turn."""
         if not self.is_dead:
-            self._ready.append(Handle(callback, args, None))
+            self._ready.append(Handle(callback, args, self._context))
             if not self._turn_is_due:
                 self._schedule_turn()
 
     def spend(self, seconds: float) -> None:
-        """The process is held up: by its disk, or by computing."""
+        """The process is held up from now on: by its disk, or by computing. Its next turn begins later, and what it sends
+        in this one leaves later, if it still lives then; what it has done to its disk in this turn is done already."""
         self._busy_until = max(self._busy_until, self._scheduler.now) + seconds
 
     @property
@@ -171,21 +218,29 @@ class NodeLoop(asyncio.AbstractEventLoop):
         now = self._scheduler.now
         return self._busy_until if self._busy_until > now else now
 
+    @property
+    def is_busy(self) -> bool:
+        return self._busy_until > self._scheduler.now
+
     def _schedule_turn(self) -> None:
         if not self.paused:
             self._turn_is_due = True
-            self._scheduler.at(self.busy_until + self._turn_s * 2 * self._random.random(), self._turn)
+            now, busy_until = self._scheduler.now, self._busy_until
+            start = now if now > busy_until else busy_until
+            self._scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
 
-    def _turn(self) -> None:
+    def _turn(self) -> object:
         self._turn_is_due = False
         if self.is_dead or self.paused:
-            return
-        if self._busy_until > self._scheduler.now:
+            return QUIET
+        scheduler, ready = self._scheduler, self._ready
+        if self._busy_until > scheduler.now:
             self._schedule_turn()
-            return
-        ready = self._ready
+            return QUIET
         count = len(ready)
-        self.machine.world.trace.step(self._scheduler.now, self.machine.id, count)
+        self._trace_step(scheduler.now, self.machine.id, count)
+        if self.watch is not None:
+            self.watch(self, list(ready))
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -195,14 +250,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
                 if callback is None:
                     continue
                 try:
-                    if handle.context is None:
-                        callback(*handle.args)
-                    else:
-                        handle.context.run(callback, *handle.args)
-                except ProcessDied:
-                    break
+                    handle._context.run(callback, *handle.args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
+                except ProcessDied:
+                    pass
                 except BaseException as e:
                     self._on_callback_failed(callback, e)
                 if self.is_dead:
@@ -211,28 +263,51 @@ class NodeLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
         if ready and not self._turn_is_due and not self.is_dead:
             self._schedule_turn()
+        return None
 
     def _on_callback_failed(self, callback: Callable[..., object], error: BaseException) -> None:
-        self.call_exception_handler({"message": f"exception in callback {callback!r}", "exception": error})
+        self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})
 
     def pause(self) -> None:
         self.paused = True
 
     def resume(self) -> None:
+        if self.is_dead:
+            return
         self.paused = False
+        stopped, self._stopped = self._stopped, []
+        for go_on in stopped:
+            go_on()
         if self._ready and not self._turn_is_due:
             self._schedule_turn()
 
+    def when_it_runs(self, action: Callable[[], None]) -> None:
+        """Now, or as soon as the process goes on; never, if it does not."""
+        if self.is_dead:
+            return
+        if self.paused:
+            self._stopped.append(action)
+        else:
+            action()
+
     def die(self) -> None:
-        """Nothing of this process runs any more."""
+        """Nothing of this process runs any more. What it has at hand stays where it is: nothing is told of its end."""
         self.is_dead = True
+
+    def forget(self) -> None:
+        """The world ends: what the process left may go."""
+        for task in self._tasks.values():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._tasks.clear()
         self._ready.clear()
+        self._stopped.clear()
 
     # -- tasks and futures --------------------------------------------------------------------------------------------
 
     def _next_number(self) -> int:
+        """Different for the tasks and futures of all machines, as far as that can be: sets of them should not collide."""
         self._numbers += 1
-        return self._numbers
+        return self._numbers << 12 | self.machine.id
 
     def create_future(self) -> asyncio.Future[Any]:
         future = SimFuture(loop=self)
@@ -245,67 +320,92 @@ class NodeLoop(asyncio.AbstractEventLoop):
         *,
         name: str | None = None,
         context: contextvars.Context | None = None,
+        **options: Any,
     ) -> asyncio.Task[T]:
+        """`options`: what the running Python's `Task` knows beyond that (`eager_start`)."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
         number = self._next_number()
         task = SimTask.__new__(SimTask)
-        task._number = number
-        task.__init__(coro, loop=self, name=name or f"task-{number}", context=context)  # type: ignore[misc]
-        self._tasks.append(task)
-        if len(self._tasks) > self._tasks_limit:
-            self._tasks = [task for task in self._tasks if not task.done()]
-            self._tasks_limit = max(64, 2 * len(self._tasks))
+        task._number = number  # Before anything else: asyncio puts the task into a set as it is made.
+        if name is None:
+            name = f"task-{number >> 12}"
+        task.__init__(coro, loop=self, name=name, context=context, **options)  # type: ignore[misc]
+        if not task.done():
+            self._tasks[number] = task
+            task.add_done_callback(self._on_task_done, context=self._context)
         return task
+
+    def _on_task_done(self, task: Any) -> None:
+        """From now on only who waits for it keeps it: an exception that nobody looks at is told as soon as nobody can."""
+        self._tasks.pop(task._number, None)
 
     @property
     def unfinished(self) -> list[asyncio.Task[Any]]:
         """The tasks that run or wait, oldest first."""
-        return [task for task in self._tasks if not task.done()]
+        return [task for task in self._tasks.values() if not task.done()]
+
+    # -- threads ------------------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """The work is done at a later moment, in one piece; the loop's turns go on meanwhile."""
+        """The work is done at a later moment, in one piece; the loop's turns go on meanwhile. Work whose future is cancelled
+        before that may have been begun, or not."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
         future = self.create_future()
-        delay_s = EXECUTOR_S_MAX * self._random.random() * self.machine.slowness
-        self._scheduler.after(delay_s, self._execute, future, func, args)
+        if not self.is_dead:
+            delay_s = EXECUTOR_S_MAX * self._draw() * self.machine.slowness
+            self._scheduler.after(delay_s, self.when_it_runs, lambda: self._execute(future, func, args))
         return future
 
     def _execute(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if self.is_dead:
-            return
-        if self.paused:
-            self._scheduler.after(0.1, self._execute, future, func, args)
+        if future.cancelled() and self._draw() < 0.5:
             return
         result, error = None, None
-        busy_until = self._busy_until
+        busy_until, self._busy_until = self._busy_until, 0.0
         before = events._get_running_loop()
         events._set_running_loop(None)  # a thread has none
-        self.machine.executing = True
+        machine = self.machine
+        machine.executing = True
+        machine.world.executing = machine
         try:
-            result = func(*args)
+            result = contextvars.Context().run(func, *args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
         except ProcessDied:
             return
         except BaseException as e:
             error = e
         finally:
-            self.machine.executing = False
+            machine.executing = False
+            machine.world.executing = None
             events._set_running_loop(before)
-        took_s, self._busy_until = max(0.0, self._busy_until - max(busy_until, self._scheduler.now)), busy_until
-        self._scheduler.after(took_s, self._executed, future, result, error)
+            now = self._scheduler.now
+            took_s, self._busy_until = max(0.0, self._busy_until - now), busy_until
+        self._scheduler.after(took_s, self.when_it_runs, lambda: self.io(_settle, future, result, error))
 
-    def _executed(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self.io(_settle, future, result, error)
+    def set_default_executor(self, executor: Any) -> None:
+        """There are no threads: everybody's work is done in the same way."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...
 
     # -- network ------------------------------------------------------------------------------------------------------
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
-        return self.machine.world.network.listen(self, protocol_factory, host, port, start_serving=options["start_serving"])
+        _refuse(options, {"start_serving", "backlog", "reuse_address", "reuse_port", "family", "flags"})
+        serves = options.get("start_serving", True)
+        return self.machine.world.network.listen(self, protocol_factory, host, port, start_serving=serves)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        _refuse(options, {"family", "proto", "flags", "happy_eyeballs_delay", "interleave", "all_errors"})
         return await self.machine.world.network.connect(self, protocol_factory, host, port)
 
     # -- what asyncio asks of a loop ----------------------------------------------------------------------------------
 
     def get_debug(self) -> bool:
         return False
+
+    def set_debug(self, enabled: bool) -> None: ...
 
     def is_running(self) -> bool:
         return not self._closed
@@ -318,30 +418,108 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.die()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not self.is_dead:
-            self.unhandled.append(context)
-            self.machine.world.on_unhandled(self, context)
+        """As asyncio's, with one difference: what nobody handles ends the run, unless the world expects it."""
+        if self.is_dead:
+            return
+        self.unhandled.append(context)
+        if self._handler is None:
+            self.default_exception_handler(context)
+            return
+        try:
+            self._handler(self, context)
+        except (SystemExit, KeyboardInterrupt, ProcessDied):
+            raise
+        except BaseException as e:
+            error = {"message": "Unhandled error in exception handler", "exception": e, "context": context}
+            self.default_exception_handler(error)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.machine.world.on_unhandled(self, context)
 
     def set_exception_handler(self, handler: Any) -> None:
+        if handler is not None and not callable(handler):
+            raise TypeError(f"A callable object or None is expected, got {handler!r}")
         self._handler = handler
 
     def get_exception_handler(self) -> Any:
         return self._handler
 
-    async def shutdown_asyncgens(self) -> None:
-        return None
-
     def get_task_factory(self) -> None:
         return None
 
+    def set_task_factory(self, factory: Any) -> None:
+        """Tasks of another make would hash by their address."""
+        if factory is not None:
+            raise NotImplementedError("a simulated loop makes its tasks itself")
+
     def _timer_handle_cancelled(self, handle: Any) -> None:
         """Called by asyncio's own timer handles, which this loop does not make."""
+
+    # -- asynchronous generators --------------------------------------------------------------------------------------
+
+    def on_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """One of this process is begun."""
+        self._generators_begun += 1
+        self._generators[generator] = self._generators_begun
+
+    def on_generator_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Nobody has it any more, and it has not come to its end."""
+        if not self.is_dead:
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close those that were begun and not finished."""
+        generators = sorted(self._generators, key=self._generators.__getitem__)
+        self._generators.clear()
+        results = await asyncio.gather(*[generator.aclose() for generator in generators], return_exceptions=True)
+        for generator, result in zip(generators, results, strict=True):
+            if isinstance(result, Exception):
+                message = "an error occurred during closing of an asynchronous generator"
+                self.call_exception_handler({"message": message, "exception": result, "asyncgen": generator})
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
+    if isinstance(error, StopIteration):  # which no future takes
+        raised, error = error, RuntimeError("StopIteration interacts badly with generators and cannot be raised into a Future")
+        error.__cause__ = raised
     if error is not None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def _refuse(options: dict[str, Any], known: set[str]) -> None:
+    """An option that the simulated network would pass over in silence is an error of whoever sets it."""
+    unknown = sorted(name for name, value in options.items() if name not in known and value is not None)
+    if unknown:
+        raise NotImplementedError(f"a simulated loop does not know {', '.join(unknown)}")
+
+
+class Generators:
+    """Whose asynchronous generators are whose: Python asks one hook per thread, and all processes share the thread."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, NodeLoop] = {}
+        """By the generator's identity: no weak reference to it is left when Python tells that nobody has it any more."""
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._on_begin, finalizer=self._on_left)
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._before)
+        self._owners.clear()
+
+    def _on_begin(self, generator: AsyncGenerator[Any, Any]) -> None:
+        loop = events._get_running_loop()
+        if isinstance(loop, NodeLoop):
+            self._owners[id(generator)] = loop
+            loop.on_generator(generator)
+
+    def _on_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        loop = self._owners.pop(id(generator), None)
+        if loop is not None:
+            loop.on_generator_left(generator)

@@ -44,9 +44,11 @@ class Machine:
         self.has_power = True
         self.executing = False
         """A thread of the process is at work just now."""
-        self.clock_rate = 1.0
-        """Seconds of its monotonic clock in one second of the world."""
+        self._clock_rate = 1.0
+        self._drift_s = 0.0
+        """What its clocks would show at the world's beginning if they had always gone as they go now."""
         self.clock_offset_s = 1000.0 + node_id
+        """Of its monotonic clock, likewise. To be set before it runs."""
         self.wall_jump_ms = 0
         """What its wall clock is wrong by."""
         self.slowness = 1.0
@@ -59,8 +61,24 @@ class Machine:
 
     # -- clocks -------------------------------------------------------------------------------------------------------
 
+    @property
+    def clock_rate(self) -> float:
+        """Seconds of its clocks in one second of the world. They may go wrong at any time, but do not jump by it."""
+        return self._clock_rate
+
+    @clock_rate.setter
+    def clock_rate(self, rate: float) -> None:
+        if not rate > 0:
+            raise ValueError(f"a clock does not go at a rate of {rate}")
+        skipped_s = self.world.now * (self._clock_rate - rate)
+        self._clock_rate = rate
+        self._drift_s += skipped_s
+        self.clock_offset_s += skipped_s
+        if self.loop is not None:
+            self.loop.on_clock_rate()
+
     def wall_clock_ms(self) -> int:
-        return EPOCH_MS + int(self.world.now * 1000 * self.clock_rate) + self.wall_jump_ms
+        return EPOCH_MS + int((self.world.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
 
     def stopwatch(self) -> float:
         return self.world.now

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from math import isnan
 from random import Random
 from typing import Any
+
+QUIET = object()
+"""What a callback returns that changed nothing which anybody could look for: nobody is asked to look (`after_step`)."""
 
 
 class Entry:
@@ -42,21 +46,23 @@ class Scheduler:
         self.steps = 0
         """Entries called so far."""
         self.after_step: list[Callable[[], object]] = []
-        """Called after every entry: invariants, conditions that somebody waits for."""
+        """Called after every entry that was not `QUIET`: invariants, conditions that somebody waits for."""
         self.failure: BaseException | None = None
         """Set by whoever finds that the run must end; `run` raises it after the entry under way, whoever caught it first."""
-        self._random = random
+        self._draw = random.random
         self._heap: list[tuple[float, float, int, Entry]] = []
         self._pushed = 0
         self._limit = 64
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Entry:
         """Call it at this time; a time that has passed means now."""
-        if when < self.now:
+        if not when > self.now:
+            if isnan(when):
+                raise ValueError("a time that is no number")
             when = self.now
         entry = Entry(when, callback, args)
         self._pushed += 1
-        heappush(self._heap, (when, self._random.random(), self._pushed, entry))
+        heappush(self._heap, (when, self._draw(), self._pushed, entry))
         if len(self._heap) > self._limit:
             self._sweep()
         return entry
@@ -70,26 +76,43 @@ class Scheduler:
             self.failure = error
 
     def run(self, is_over: Callable[[], bool], *, limit_s: float = 3600.0, steps_max: int = 50_000_000) -> None:
-        """Until it is over. `OutOfTime` when nothing is left to happen, or the bounds (of virtual time and steps) are met."""
+        """Until it is over. `OutOfTime` when nothing is left to happen, or the bounds (of virtual time and steps) are met;
+        whoever raises them may run on."""
         heap, deadline, last_step = self._heap, self.now + limit_s, self.steps + steps_max
+        if self.failure is not None:
+            raise self.failure
         while not is_over():
             if not heap:
                 raise OutOfTime(f"nothing is left to happen at {self.now:.3f} s")
-            when, _, _, entry = heappop(heap)
+            item = heappop(heap)
+            when, _, _, entry = item
             callback = entry.callback
             if callback is None:
                 continue
             if when > deadline or self.steps >= last_step:
+                heappush(heap, item)
                 raise OutOfTime(f"not over after {self.now:.3f} s and {self.steps} steps")
             self.now = when
             self.steps += 1
+            args = entry.args
             entry.callback = None
-            callback(*entry.args)
-            for after in self.after_step:
-                after()
+            entry.args = ()
+            if callback(*args) is not QUIET:
+                for after in self.after_step:
+                    after()
             if self.failure is not None:
                 raise self.failure
             heap = self._heap
+
+    def waiting(self, callback: Callable[..., object]) -> list[Entry]:
+        """What is to be called and was not cancelled, of one callback, in the order in which it was made."""
+        found = [item for item in self._heap if item[3].callback == callback]
+        return [entry for _, _, _, entry in sorted(found, key=lambda item: item[2])]
+
+    def clear(self) -> None:
+        """Nothing will happen any more."""
+        self._heap.clear()
+        self.after_step.clear()
 
     def _sweep(self) -> None:
         """Cancelled entries (most timers are) are dropped when they have become many."""

@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, TypeVar
 
-from strandline.storage.memory_files import MemoryFiles
-from strandline.testing.simulation.loop import NodeLoop, SimTask
+from strandline.testing.simulation.disk import Mount, SimFiles
+from strandline.testing.simulation.loop import Generators, NodeLoop, SimTask
 from strandline.testing.simulation.machine import Machine
 from strandline.testing.simulation.network import Network
 from strandline.testing.simulation.scheduler import OutOfTime, Scheduler
@@ -47,6 +47,8 @@ class World:
         self.machine.boot()
         self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
         """Whether an exception that reached a loop's handler is to be expected."""
+        self.executing: Machine | None = None
+        """Whose thread (`run_in_executor`) is at work just now."""
         self._conditions: list[_Condition] = []
 
     @property
@@ -64,11 +66,14 @@ class World:
         machine = self.machines[node_id] = Machine(self, node_id, name)
         return machine
 
-    def make_disk(self, machine: Machine) -> Any:
-        return MemoryFiles(self.stream(f"disk/{machine.name}"))
+    def make_disk(self, machine: Machine) -> SimFiles:
+        return SimFiles(self.stream(f"disk/{machine.name}"))
 
-    def mount_disk(self, machine: Machine) -> Any:
-        return machine.files
+    def mount_disk(self, machine: Machine) -> Mount:
+        """The view of the process that runs there. Waiting for the disk holds the process up; some faults end it."""
+        loop = machine.loop
+        assert loop is not None
+        return machine.files.mount(on_latency=loop.spend, on_death=machine.on_death)
 
     def unmount_disk(self, machine: Machine, *, lossy: bool) -> None:
         machine.files.crash(lossy=lossy)
@@ -94,7 +99,7 @@ class World:
         before = events._get_running_loop()
         events._set_running_loop(None)
         try:
-            with captured_logs(self.trace):
+            with captured_logs(self.trace), Generators():
                 yield
         finally:
             events._set_running_loop(before)
@@ -113,23 +118,24 @@ class World:
 
     def close(self) -> None:
         """The world ends. What dead processes left is thrown away now; nothing that their finalizers do counts."""
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            self._forget()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+
+    def _forget(self) -> None:
         for machine in self.machines.values():
             if machine.loop is not None:
                 machine.loop.die()
                 machine.graveyard.append(machine.loop)
                 machine.loop = None
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            for machine in self.machines.values():
-                for loop in machine.graveyard:
-                    for task in loop.unfinished:
-                        task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    loop._tasks.clear()
-                machine.graveyard.clear()
-            self.network._transports.clear()
-            gc.collect()
-        finally:
-            sys.unraisablehook = hook
+            for loop in machine.graveyard:
+                loop.forget()
+            machine.graveyard.clear()
+        self.scheduler.clear()
+        self.network._transports.clear()
 
     def on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> None:
         """An exception reached an event loop's handler: nobody expected it, so it is a bug."""
