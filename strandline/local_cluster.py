@@ -133,7 +133,7 @@ class LocalCluster:
             raise UsageError("a cluster has at least one broker and one controller")
         self.folder = Path(folder).absolute()
         self.cluster_id = ""
-        self._settings = _settings_by_role(settings or {})
+        self._settings = settings_by_role(settings or {})
         self._on_event = on_event or (lambda event: None)
         self.extra_state: dict[str, Any] = {}
         """What the owner wants to be found in `cluster.json` beside the nodes."""
@@ -423,7 +423,8 @@ def free_port_range(count: int) -> int:
     raise ClusterError(f"found no {count} free ports in a row")
 
 
-def _settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Configuration keys with their values, for each role those that it knows; UsageError for what neither knows."""
     by_role: dict[str, dict[str, Any]] = {"broker": {}, "controller": {}}
     known = {role: {key.name: key for key in keys_of(role)} for role in by_role}
     for name, value in settings.items():

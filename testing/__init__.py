@@ -1,1 +1,85 @@
+"""Tests of what keeps records: a cluster with faults in a test of yours, and judges of what came of it.
 
+The public face. Names are imported on first use: a pytest plugin (`plugin.py`) stands in this package, and must cost
+nothing where nobody uses it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strandline.testing.history import History, Verdict, check
+    from strandline.testing.kit.cluster import Cluster
+    from strandline.testing.kit.conditions import (
+        Condition,
+        caught_up,
+        controller,
+        epoch,
+        fenced,
+        hw,
+        isr,
+        leader,
+        leaderless,
+        log_end,
+    )
+    from strandline.testing.kit.nodes import KitError
+    from strandline.testing.kit.threaded import ThreadedCluster
+    from strandline.testing.kit.view import NodeView, PartitionView
+    from strandline.testing.kit.waiting import NotInTime
+    from strandline.testing.replicas import compare_replicas
+
+__all__ = [
+    "Cluster",
+    "Condition",
+    "History",
+    "KitError",
+    "NodeView",
+    "NotInTime",
+    "PartitionView",
+    "ThreadedCluster",
+    "Verdict",
+    "caught_up",
+    "check",
+    "compare_replicas",
+    "controller",
+    "epoch",
+    "fenced",
+    "hw",
+    "isr",
+    "leader",
+    "leaderless",
+    "log_end",
+]
+
+_CONDITIONS = "strandline.testing.kit.conditions"
+_HOMES = {
+    "Cluster": "strandline.testing.kit.cluster",
+    "Condition": _CONDITIONS,
+    "History": "strandline.testing.history",
+    "KitError": "strandline.testing.kit.nodes",
+    "NodeView": "strandline.testing.kit.view",
+    "NotInTime": "strandline.testing.kit.waiting",
+    "PartitionView": "strandline.testing.kit.view",
+    "ThreadedCluster": "strandline.testing.kit.threaded",
+    "Verdict": "strandline.testing.history",
+    "caught_up": _CONDITIONS,
+    "check": "strandline.testing.history",
+    "compare_replicas": "strandline.testing.replicas",
+    "controller": _CONDITIONS,
+    "epoch": _CONDITIONS,
+    "fenced": _CONDITIONS,
+    "hw": _CONDITIONS,
+    "isr": _CONDITIONS,
+    "leader": _CONDITIONS,
+    "leaderless": _CONDITIONS,
+    "log_end": _CONDITIONS,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,479 @@
+"""Nodes in the test's own process and event loop: the production servers, each in a `ProcessLoop` on a `Disk` of its own.
+
+A node's *process* is one incarnation: a server, its loop, its door to the network, its open files. Killing it drops the
+loop, breaks the connections and closes the files, as the kernel would; nothing of it runs any more, not even a `finally`.
+The disk and the port stay the node's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from strandline.broker.config import BrokerConfig
+from strandline.broker.partition import Role
+from strandline.broker.server import BrokerServer
+from strandline.controller.config import ControllerConfig
+from strandline.controller.controller import ActiveState
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.controller.server import ControllerServer
+from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.errors import BrokerError, StrandlineError, UsageError
+from strandline.storage.disk import Files
+from strandline.testing.kit.disks import Disk, ProcessFiles
+from strandline.testing.kit.lines import Line, Lines, Speaker, begin_routing, end_routing
+from strandline.testing.kit.network import Door, Network
+from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError, Nodes, Place
+from strandline.testing.kit.ports import HOST, ReservedPort
+from strandline.testing.kit.process_loop import ProcessLoop
+from strandline.testing.kit.view import NodeView, PartitionView
+
+T = TypeVar("T")
+
+READY_WITHIN_S = 10.0
+STOP_WITHIN_S = 10.0
+CLOSE_WITHIN_S = 2.0
+THREADS = 4
+POLL_S = 0.001
+
+FAST_SETTINGS: Mapping[str, Any] = {
+    "broker.session.timeout.ms": 1000,
+    "broker.heartbeat.interval.ms": 100,
+    "broker.connection.loss.grace.ms": 20,
+    "controlled.shutdown.timeout.ms": 3000,
+    "replica.fetch.wait.max.ms": 200,
+    "replica.lag.time.max.ms": 1000,
+    "controller.quorum.fetch.timeout.ms": 500,
+    "controller.quorum.election.timeout.ms": 300,
+    "controller.quorum.election.backoff.max.ms": 50,
+}
+"""Tests wait for these times to pass, and nobody is far away. A loop that a test holds up for longer is no danger: all
+nodes stand still together with it, and know it."""
+
+
+@dataclass(slots=True)
+class Process:
+    """One incarnation of a node."""
+
+    loop: ProcessLoop
+    door: Door
+    files: ProcessFiles
+    main: asyncio.Task[None] | None = None
+    server: BrokerServer | ControllerServer | None = None
+    """Once it is made; it may be starting still."""
+    has_started: bool = False
+    ended: list[asyncio.Future[None]] = field(default_factory=list)
+    """Of the real loop: who waits for its end."""
+
+    def end(self) -> None:
+        """Nothing of it runs, and nothing of it is reached, from here on."""
+        if self.loop.is_dead:
+            return
+        self.loop.kill()
+        self.door.close()
+        self.files.sever()
+        for future in self.ended:
+            if not future.done():
+                future.set_result(None)
+
+
+class HostedNode:
+    def __init__(self, nodes: HostedNodes, node: int, files: Files, settings: Mapping[str, Any]) -> None:
+        self.id = node
+        self.is_broker = node < FIRST_CONTROLLER
+        self.name = f"{'broker' if self.is_broker else 'controller'}-{node}"
+        self.disk = Disk(files)
+        self.port = ReservedPort()
+        self.state = "stopped"
+        self.note = ""
+        self.process: Process | None = None
+        """The newest one; it may be dead."""
+        self.speaker = Speaker(self.name, nodes.log)
+        self._nodes = nodes
+        self._settings = settings
+
+    @property
+    def server(self) -> Any:
+        """Of a process that is alive and has started."""
+        process = self.process
+        return process.server if process is not None and process.has_started and not process.loop.is_dead else None
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and not self.process.loop.is_dead
+
+    @property
+    def is_awake(self) -> bool:
+        return self.server is not None and self.state != "paused"
+
+    def config(self) -> dict[str, Any]:
+        listener = "PLAINTEXT" if self.is_broker else "CONTROLLER"
+        return {
+            "node.id": self.id,
+            "cluster.id": self._nodes.cluster_id,
+            "listeners": f"{listener}://{HOST}:{self.port.port}",
+            "log.dirs": f"{self._nodes.folder}/{self.name}",
+            "controller.quorum.voters": self._nodes.voters,
+            **self._settings,
+        }
+
+    # -- life
+
+    def start(self) -> None:
+        if self.is_up:
+            raise UsageError(f"{self.name} is running already")
+        nodes = self._nodes
+        door = Door(nodes.network, self.id, nodes.real)
+        loop = door.loop = ProcessLoop(nodes.real, nodes.threads, self.speaker, door)  # type: ignore[abstract]
+        process = self.process = Process(loop, door, ProcessFiles(self.disk, loop))
+        nodes.remains.append(loop)
+        self.state, self.note = "starting", ""
+        process.main = loop.create_task(self._live(process), name=self.name)
+
+    async def _live(self, process: Process) -> None:
+        """The process, from its start to an end that it comes to by itself."""
+        try:
+            server = process.server = self._make(process.files)
+            await server.start()
+            process.has_started = True
+            if self.state == "starting":
+                self.state = "running"
+            assert server.failure is not None
+            reason: Exception = await asyncio.shield(server.failure)
+            await server.stop()
+        except asyncio.CancelledError:
+            return  # It is being stopped.
+        except Exception as e:
+            reason = e
+        self.state = "failed"
+        self.note = str(reason) if isinstance(reason, StrandlineError) else f"{type(reason).__name__}: {reason}"
+        process.loop.call_soon(process.end)
+
+    def _make(self, files: ProcessFiles) -> BrokerServer | ControllerServer:
+        doors = Doors(real_doors().wall_clock_ms, Random(self._nodes.random.getrandbits(64)))
+        if self.is_broker:
+            return BrokerServer(BrokerConfig.from_mapping(self.config()), doors, files)
+        return ControllerServer(ControllerConfig.from_mapping(self.config()), doors, files)
+
+    async def stop(self) -> None:
+        process = self._running()
+        if self.state == "paused":
+            self.resume()
+        try:
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await self.call(lambda: self._stop(process))
+        except TimeoutError:
+            raise KitError(f"{self.name} did not stop within {STOP_WITHIN_S:g} s; kill it instead") from None
+        finally:
+            if not process.loop.is_dead:
+                process.end()
+                self.state = "stopped"
+
+    async def _stop(self, process: Process) -> None:
+        assert process.main is not None
+        if process.has_started and process.server is not None:
+            await process.server.stop()
+        process.main.cancel()
+        await asyncio.wait([process.main])
+
+    def kill(self) -> None:
+        self._running().end()
+        self.state = "killed"
+
+    def pause(self) -> None:
+        process = self._running()
+        if self.state == "paused":
+            raise UsageError(f"{self.name} stands still already")
+        self.state = "paused"
+        process.loop.pause()
+        process.door.update()
+
+    def resume(self) -> None:
+        process = self._running()
+        if self.state != "paused":
+            raise UsageError(f"{self.name} does not stand still")
+        self.state = "running" if process.has_started else "starting"
+        process.loop.resume()
+        process.door.update()
+
+    def _running(self) -> Process:
+        if self.process is None or self.process.loop.is_dead:
+            raise UsageError(f"{self.name} is not running ({self.state}{f': {self.note}' if self.note else ''})")
+        return self.process
+
+    # -- from the test's loop
+
+    async def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Have the process do something, and wait for it in the test's own loop. KitError when the process dies of it."""
+        process, real = self._running(), self._nodes.real
+        done: asyncio.Future[T] = real.create_future()
+        ended: asyncio.Future[None] = real.create_future()
+        process.ended.append(ended)
+
+        async def run() -> T:
+            return await work()
+
+        def on_done(task: asyncio.Task[T]) -> None:
+            if done.done():
+                return
+            if task.cancelled():
+                done.cancel()
+            elif (error := task.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(task.result())
+
+        task = process.loop.create_task(run())
+        task.add_done_callback(on_done)
+        try:
+            waited: list[asyncio.Future[Any]] = [done, ended]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                raise KitError(f"{self.name} ended meanwhile ({self.state}{f': {self.note}' if self.note else ''})")
+            return done.result()
+        finally:
+            process.ended.remove(ended)
+            done.cancel()
+            ended.cancel()
+            task.cancel()
+
+
+class HostedNodes(Nodes):
+    kind = "in this process"
+    poll_s = POLL_S
+
+    def __init__(
+        self,
+        *,
+        brokers: int,
+        controllers: int,
+        files: Callable[[], Files],
+        folder: str,
+        random: Random,
+        settings: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """`settings` by role."""
+        self.real = asyncio.get_running_loop()
+        self.random = random
+        self.folder = folder
+        self.cluster_id = "test-cluster"
+        self.log = Lines()
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="strandline")
+        self.remains: list[ProcessLoop] = []
+        """Of every process that there was."""
+        self._network = Network(Random(random.getrandbits(64)))
+        ids = [*range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers), *range(1, brokers + 1)]
+        roles = {node: "broker" if node < FIRST_CONTROLLER else "controller" for node in ids}
+        self.nodes = {node: HostedNode(self, node, files(), settings[roles[node]]) for node in ids}
+        self.voters = ",".join(f"{n.id}@{HOST}:{n.port.port}" for n in self.nodes.values() if not n.is_broker)
+        begin_routing()
+
+    @property
+    def broker_ids(self) -> Sequence[int]:
+        return [node for node in self.nodes if node < FIRST_CONTROLLER]
+
+    @property
+    def controller_ids(self) -> Sequence[int]:
+        return [node for node in self.nodes if node >= FIRST_CONTROLLER]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{self.nodes[node].port.port}" for node in self.broker_ids)
+
+    @property
+    def network(self) -> Network:
+        return self._network
+
+    def disk(self, node: int) -> Disk:
+        return self.nodes[self.check_id(node)].disk
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start_all(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        deadline = self.real.time() + READY_WITHIN_S
+        while not all(self._is_ready(node) for node in self.nodes.values()):
+            failed = [f"{node.name}: {node.note}" for node in self.nodes.values() if node.state == "failed"]
+            if failed:
+                raise KitError(f"the cluster did not start: {'; '.join(failed)}")
+            if self.real.time() > deadline:
+                states = ", ".join(f"{node.name} {node.state}" for node in self.nodes.values())
+                raise KitError(f"the cluster was not ready within {READY_WITHIN_S:g} s: {states}")
+            await asyncio.sleep(POLL_S)
+
+    async def close(self) -> None:
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.end()
+            node.port.release()
+        await self._network.until_quiet(CLOSE_WITHIN_S)
+        await asyncio.sleep(0)  # The sockets of listeners and transports are closed in the turn after they were told.
+        for loop in self.remains:
+            loop.bury()
+        self.remains.clear()
+        self.threads.shutdown()
+        end_routing()
+
+    async def start(self, node: int) -> None:
+        self.nodes[self.check_id(node)].start()
+
+    async def stop(self, node: int) -> None:
+        await self.nodes[self.check_id(node)].stop()
+
+    async def kill(self, node: int) -> None:
+        self.nodes[self.check_id(node)].kill()
+        await asyncio.sleep(0)
+
+    async def pause(self, node: int) -> None:
+        self.nodes[self.check_id(node)].pause()
+
+    async def resume(self, node: int) -> None:
+        self.nodes[self.check_id(node)].resume()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def node(self, node: int) -> NodeView:
+        found = self.nodes[self.check_id(node)]
+        return NodeView(found.id, found.name, found.state, ", ".join(filter(None, (found.note, found.disk.trouble))))
+
+    async def look(self, places: Collection[Place] = ()) -> HostedNodes:
+        return self
+
+    def last_view(self) -> HostedNodes:
+        return self
+
+    async def is_ready(self, node: int) -> bool:
+        return self._is_ready(self.nodes[node])
+
+    def _is_ready(self, node: HostedNode) -> bool:
+        """Of brokers, those that are up see each other, too: metadata that a client gets is whole."""
+        server = node.server
+        if server is None or not server.ready.is_set():
+            return False
+        if not node.is_broker:
+            return self.controller() is not None
+        brokers = server.metadata.image.brokers
+        return all(n.id in brokers and not brokers[n.id].fenced for n in self._brokers() if n.is_awake)
+
+    def lines(self, count: int) -> Sequence[Line]:
+        return self.log.last(count)
+
+    def _brokers(self) -> Iterator[HostedNode]:
+        return (node for node in self.nodes.values() if node.is_broker)
+
+    def _active(self) -> HostedNode | None:
+        """The active controller; of several that think they are, the one of the highest epoch."""
+        active = [n for n in self.nodes.values() if not n.is_broker and n.is_awake and n.server.controller.active is not None]
+        return max(active, key=lambda n: int(n.server.controller.active.epoch), default=None)
+
+    def image(self) -> MetadataImage:
+        """The newest that a node has of what the quorum committed."""
+        images = [MetadataImage.EMPTY]
+        for node in self.nodes.values():
+            if node.server is not None:
+                images.append(node.server.metadata.image if node.is_broker else node.server.controller.committed)
+        return max(images, key=lambda image: image.offset)
+
+    # -- as a View
+
+    def controller(self) -> int | None:
+        active = self._active()
+        return None if active is None else active.id
+
+    def fenced(self) -> frozenset[int]:
+        return frozenset(broker.broker_id for broker in self.image().brokers.values() if broker.fenced)
+
+    def partition(self, topic: str, partition: int) -> PartitionView | None:
+        found = self.image().topic(topic)
+        registration = None if found is None else found.partitions.get(partition)
+        return None if found is None or registration is None else self._view(topic, found.topic_id, partition, registration)
+
+    def partitions(self) -> Sequence[PartitionView]:
+        image = self.image()
+        topics = [image.topics_by_id[image.topics_by_name[name]] for name in sorted(image.topics_by_name)]
+        return [self._view(t.name, t.topic_id, index, t.partitions[index]) for t in topics for index in sorted(t.partitions)]
+
+    def _view(self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration) -> PartitionView:
+        ends, high_watermark = {}, None
+        for replica in registration.replicas:
+            node = self.nodes[replica]
+            partition = node.server.replicas.partitions.get((topic_id, index)) if node.is_awake else None
+            if partition is None:
+                continue
+            ends[replica] = partition.log.log_end_offset
+            if replica == registration.leader and partition.role is Role.LEADER:
+                high_watermark = partition.log.high_watermark
+        isr, replicas = frozenset(registration.isr), registration.replicas
+        is_caught_up = isr == set(replicas) == set(ends) and set(ends.values()) == {high_watermark}
+        leader = registration.leader if registration.leader >= 0 else None
+        return PartitionView(topic, index, leader, registration.leader_epoch, replicas, isr, high_watermark, is_caught_up, ends)
+
+    # -- oracles ------------------------------------------------------------------------------------------------------
+
+    async def logs(self, topic: str, partition: int) -> Mapping[int, bytes]:
+        found = self.image().topic(topic)
+        logs = {}
+        for node in self._brokers():
+            replica = node.server.replicas.partitions.get((found.topic_id, partition)) if found and node.is_awake else None
+            if replica is not None:
+                log = replica.log
+                read = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers if log.size_bytes else ()
+                logs[node.id] = b"".join(bytes(buffer) for buffer in read)
+        return logs
+
+    # -- elections ----------------------------------------------------------------------------------------------------
+
+    async def elect(self, topic: str, partition: int, leader: int | None) -> None:
+        active = self._active()
+        if active is None:
+            raise UsageError("an election needs an active controller, and there is none")
+        try:
+            await active.call(lambda: _elect(active.server, topic, partition, leader))
+        except BrokerError as e:
+            raise KitError(f"{topic}-{partition} did not get another leader: {e}") from e
+
+
+async def _elect(server: ControllerServer, topic: str, index: int, leader: int | None) -> None:
+    """In the active controller: a change of leader as a decision like any other."""
+    controller = server.controller
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def decide(_: ActiveState) -> Decision[None]:
+        image = controller.image
+        found = image.topic(topic)
+        registration = None if found is None else found.partitions.get(index)
+        if found is None or registration is None:
+            raise UsageError(f"there is no partition {topic}-{index}")
+        chosen = _next_leader(registration, image) if leader is None else leader
+        if chosen not in registration.isr or not image.brokers[chosen].is_active:
+            isr = ", ".join(map(str, registration.isr))
+            raise UsageError(f"broker {chosen} cannot lead {topic}-{index}: it has to be unfenced and in the ISR ({isr})")
+        return Decision(None, [PartitionChangeRecord(found.topic_id, index, leader=chosen)])
+
+    def on_reply(reply: BrokerError | None) -> None:
+        if done.done():
+            return
+        if reply is None:
+            done.set_result(None)
+        else:
+            done.set_exception(reply)
+
+    controller.submit(decide, on_reply)
+    await done
+
+
+def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> int:
+    """The next of the ISR that may lead; the same again when there is no other."""
+    order = [*registration.replicas, *registration.replicas]
+    start = order.index(registration.leader) + 1 if registration.leader in order else 0
+    for replica in order[start:]:
+        if replica in registration.isr and image.brokers[replica].is_active:
+            return replica
+    raise UsageError("nobody of its ISR can lead")

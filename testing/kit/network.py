@@ -1,0 +1,288 @@
+"""The network between the nodes of one process: who may hear whom, and what is lost or late on the way.
+
+Nodes talk over real sockets of the loopback interface. Both ends of a connection between nodes, and the brokers' ends of
+the clients' connections, are `Wire`s (`wires.py`) that ask here. Three kinds of faults:
+
+- **A link is cut** (`cut`): nothing arrives in either direction and nothing is refused, as when a cable is pulled. What was
+  sent meanwhile lies in the sockets, and arrives when the link is healed, as TCP would send it again.
+- **A message is lost** (`Rule` of kind DROP): a stream cannot lose a message and live, so the connection breaks instead,
+  before a request is read, or after it was carried out and before its response is sent. Or, `silently`, whoever asked
+  waits for the answer for as long as it likes.
+- **A message is late** (DELAY), and with it all that comes behind it on its connection.
+
+A node is known by its id, a client by `CLIENT`. Which node is at the other end of an accepted connection is known by its
+port: every node tells from which one it dials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from strandline.protocol.apis import APIS
+from strandline.protocol.errors import UsageError
+from strandline.testing.kit.wires import DroppingWire, Wire
+
+if TYPE_CHECKING:
+    from strandline.testing.kit.process_loop import ProcessLoop
+
+CLIENT = 0
+"""Everybody who is no node of the cluster."""
+REQUEST, RESPONSE = "request", "response"
+DROP, DELAY = "drop", "delay"
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """What happens to the messages that it is about, until it is `stop`ped. Also a context manager."""
+
+    kind: str
+    api_key: int | None
+    """None: every API."""
+    where: str
+    at: int | None
+    """The node that is asked; None: any."""
+    by: int | None
+    """Who asks: a node, or CLIENT; None: anybody."""
+    p: float
+    times: int | None
+    """So often at most; None: no limit."""
+    silently: bool
+    delay_s: float
+    random: Random
+    on_stop: Callable[[Rule], None]
+    hits: int = field(default=0, init=False)
+    """How many messages it has met."""
+
+    def takes(self, where: str, api_key: int, at: int, by: int) -> bool:
+        if (
+            where != self.where
+            or (self.api_key is not None and api_key != self.api_key)
+            or (self.at is not None and at != self.at)
+            or (self.by is not None and by != self.by)
+            or (self.times is not None and self.hits >= self.times)
+            or (self.p < 1 and self.random.random() >= self.p)
+        ):
+            return False
+        self.hits += 1
+        return True
+
+    def stop(self) -> None:
+        self.on_stop(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __str__(self) -> str:
+        api = "every" if self.api_key is None else APIS[self.api_key].name
+        what = f"{self.delay_s * 1000:g} ms" if self.kind == DELAY else f"p={self.p:g}"
+        place = f" at {self.at}" if self.at is not None else ""
+        asker = "" if self.by is None else " of clients" if self.by == CLIENT else f" of {self.by}"
+        return f"{self.kind} {api} {self.where}{asker}{place}, {what}, {self.hits} so far"
+
+
+class Network:
+    def __init__(self, random: Random) -> None:
+        self.rules: list[Rule] = []
+        self._random = random
+        self._cuts: dict[frozenset[int], None] = {}
+        self._wires: dict[Wire, None] = {}
+        self._node_at: dict[int, int] = {}
+        """Where the nodes listen: port -> node."""
+        self._dialled_from: dict[int, int] = {}
+        """From where they dialled: port -> node."""
+        self._quiet: asyncio.Future[None] | None = None
+        """Done when the last connection is gone, if somebody waits for that."""
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        """Who dials over a cut link: the two, and what to call when it is healed."""
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for pair in pairs:
+            self._cuts[frozenset(pair)] = None
+        self._update()
+
+    def mend(self) -> None:
+        """All links, and no rule any more."""
+        self._cuts.clear()
+        self.rules.clear()
+        self._update()
+
+    def add_rule(
+        self,
+        kind: str,
+        api: str | None,
+        *,
+        where: str,
+        at: int | None,
+        by: int | None,
+        p: float = 1.0,
+        times: int | None = None,
+        silently: bool = False,
+        delay_ms: float = 0,
+    ) -> Rule:
+        if where not in (REQUEST, RESPONSE):
+            raise UsageError(f'where is "request" or "response", not {where!r}')
+        if not 0 <= p <= 1:
+            raise UsageError(f"p is a probability, between 0 and 1, not {p!r}")
+        rule = Rule(kind, api_key(api), where, at, by, p, times, silently, delay_ms / 1000, self._random, self._remove)
+        self.rules.append(rule)
+        return rule
+
+    def _remove(self, rule: Rule) -> None:
+        if rule in self.rules:
+            self.rules.remove(rule)
+
+    def is_cut(self, one: int, other: int) -> bool:
+        return bool(self._cuts) and frozenset((one, other)) in self._cuts
+
+    @property
+    def cuts(self) -> list[str]:
+        return [" - ".join("clients" if n == CLIENT else str(n) for n in sorted(pair)) for pair in self._cuts]
+
+    def _update(self) -> None:
+        """Links changed: look at every connection anew."""
+        for wire in list(self._wires):
+            wire.update()
+        waiting, self._waiting = self._waiting, []
+        for one, other, go in waiting:
+            if self.is_cut(one, other):
+                self._waiting.append((one, other, go))
+            else:
+                go()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def add(self, wire: Wire) -> None:
+        self._wires[wire] = None
+        if wire.is_dialled:
+            self._dialled_from[wire.local_port] = wire.node
+            for other in [w for w in self._wires if w.remote_port == wire.local_port]:
+                other.update()  # It was accepted before it was known by whom it was dialled.
+
+    def remove(self, wire: Wire) -> None:
+        self._wires.pop(wire, None)
+        if wire.is_dialled:
+            self._dialled_from.pop(wire.local_port, None)
+        if not self._wires and self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    async def until_quiet(self, within_s: float) -> None:
+        """Until every connection is closed for good. Only when nobody makes new ones any more."""
+        if self._wires:
+            self._quiet = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._quiet], timeout=within_s)
+
+    def wires_of(self, loop: ProcessLoop) -> list[Wire]:
+        return [wire for wire in self._wires if wire.loop is loop]
+
+    def dialler(self, port: int) -> int:
+        """Who dialled from this port."""
+        return self._dialled_from.get(port, CLIENT)
+
+    def listener(self, port: int) -> int:
+        """Who listens at this port."""
+        return self._node_at.get(port, CLIENT)
+
+    def note_listener(self, port: int, node: int) -> None:
+        self._node_at[port] = node
+
+    def when_open(self, one: int, other: int, go: Callable[[], None]) -> None:
+        if self.is_cut(one, other):
+            self._waiting.append((one, other, go))
+        else:
+            go()
+
+
+class Door:
+    """The network as one process of a node has it: `ProcessLoop` opens it for `create_connection` and `create_server`."""
+
+    def __init__(self, network: Network, node: int, real: asyncio.AbstractEventLoop) -> None:
+        self.node = node
+        self._network = network
+        self._real = real
+        self._listeners: list[Listener] = []
+        self.loop: ProcessLoop
+        """Set by the owner, at once: the two need each other."""
+
+    async def dial(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
+        network, loop = self._network, self.loop
+        other = network.listener(port)
+        is_open = loop.create_future()
+        network.when_open(self.node, other, lambda: loop.post(_finish, is_open))
+        await is_open
+        wire = Wire(network, loop, self.node, make, other)
+        try:
+            await loop.outside(self._real.create_connection(lambda: wire, host, port))
+            return wire.transport, wire.greet()
+        except BaseException:
+            wire.abort()
+            raise
+
+    async def listen(self, make: Callable[[], Any], host: str, port: int, *, backlog: int = 100, **_options: Any) -> Listener:
+        network, loop = self._network, self.loop
+
+        def accept() -> Wire:
+            return DroppingWire(network, loop, self.node, make)
+
+        server = await loop.outside(
+            self._real.create_server(accept, host, port, backlog=backlog, reuse_address=True, start_serving=False)
+        )
+        listener = Listener(server, loop)
+        if loop.is_dead:
+            listener.close()
+        self._listeners.append(listener)
+        network.note_listener(server.sockets[0].getsockname()[1], self.node)
+        return listener
+
+    def close(self) -> None:
+        """As the kernel does for a process that is gone."""
+        for listener in self._listeners:
+            listener.close()
+        for wire in self._network.wires_of(self.loop):
+            wire.abort()
+
+    def update(self) -> None:
+        """The process stands still, or goes on."""
+        for wire in self._network.wires_of(self.loop):
+            wire.update()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Listener:
+    """What production code uses of an `asyncio.Server`."""
+
+    def __init__(self, server: asyncio.Server, loop: ProcessLoop) -> None:
+        self._server = server
+        self._loop = loop
+
+    @property
+    def sockets(self) -> Any:
+        return self._server.sockets
+
+    async def start_serving(self) -> None:
+        await self._loop.outside(self._server.start_serving())
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def api_key(name: str | None) -> int | None:
+    if name is None:
+        return None
+    for api in APIS.values():
+        if api.name == name:
+            return api.key
+    raise UsageError(f"there is no API {name!r}; there are {', '.join(api.name for api in APIS.values())}")

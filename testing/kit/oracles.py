@@ -1,0 +1,106 @@
+"""Judging what a cluster did: nothing that was acknowledged is gone, and the replicas hold the same bytes.
+
+These look at the cluster only as a client does, and at the bytes of its logs; what it says about itself counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from strandline.client import Admin, Consumer, ConsumerRecord, RecordMetadata, TopicPartition
+from strandline.protocol.errors import UsageError
+from strandline.testing.history import History, Verdict, check
+from strandline.testing.kit.nodes import KitError
+from strandline.testing.kit.recording import FINAL
+
+POLL_MS = 200
+
+Acked = tuple[RecordMetadata, bytes]
+"""What a producer was told, and the value that it had sent."""
+
+
+async def read_all(bootstrap: str, topic: str, within_s: float) -> list[ConsumerRecord]:
+    """Everything from the beginning to what is the end now, by a new consumer; by partition and offset."""
+    places = await _places(bootstrap, topic, within_s)
+    found: dict[TopicPartition, list[ConsumerRecord]] = {place: [] for place in places}
+    now = asyncio.get_running_loop().time
+    deadline = now() + within_s
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        await consumer.assign(places)
+        first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        left = {place for place in places if ends[place] > first[place]}
+        while left:
+            if now() >= deadline:
+                behind = ", ".join(f"{place} up to {ends[place]}" for place in sorted(left))
+                raise KitError(f"not everything could be read within {within_s:g} s: {behind}")
+            for place, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+                found[place] += [record for record in records if record.offset < ends[place]]
+                if records[-1].offset + 1 >= ends[place]:
+                    left.discard(place)
+    return [record for place in places for record in found[place]]
+
+
+async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPartition]:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        (description,) = await admin.describe_topics([topic], timeout_ms=within_s * 1000)
+    return [TopicPartition(topic, partition.partition) for partition in description.partitions]
+
+
+async def final_verdict(bootstrap: str, history: History, within_s: float, *, idempotent: bool) -> Verdict:
+    """Read every topic of the history once more, and judge all of it."""
+    history.polls[:] = [poll for poll in history.polls if not poll.final]
+    for topic in topics_of(history):
+        by_partition: dict[int, list[tuple[int, bytes]]] = {}
+        for record in await read_all(bootstrap, topic, within_s):
+            by_partition.setdefault(record.partition, []).append((record.offset, record.value))
+        for partition in range(len(await _places(bootstrap, topic, within_s))):
+            history.poll(FINAL, (topic, partition), by_partition.get(partition, []), final=True)
+    return check(history, idempotent=idempotent)
+
+
+def topics_of(history: History) -> list[str]:
+    places = {send.partition for send in history.sends} | {poll.partition for poll in history.polls}
+    for place in places - {None}:
+        if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str)):
+            raise UsageError(f"in a history that a cluster judges a partition is (topic, index), not {place!r}")
+    return sorted({place[0] for place in places if isinstance(place, tuple)})
+
+
+async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> list[str]:
+    """Of what was acknowledged, what is not where it was said to be."""
+    by_topic: dict[str, list[Acked]] = {}
+    for metadata, value in acked:
+        by_topic.setdefault(metadata.topic, []).append((metadata, value))
+    lost = []
+    for topic, promises in by_topic.items():
+        there = {(r.partition, r.offset): r.value for r in await read_all(bootstrap, topic, within_s)}
+        for metadata, value in promises:
+            found = there.get((metadata.partition, metadata.offset))
+            if found != value:
+                place = f"{topic}-{metadata.partition}, offset {metadata.offset}"
+                lost.append(f"{place}: {value!r} was acknowledged, {'nothing' if found is None else repr(found)} is there")
+    return lost
+
+
+def differences(topic: str, partition: int, logs: Mapping[int, bytes]) -> str:
+    """How the logs of a partition differ; empty when they are equal, byte for byte."""
+    if len(set(logs.values())) <= 1:
+        return ""
+    shown = "; ".join(
+        f"broker {b}: {len(log)} bytes, sha256 {hashlib.sha256(log).hexdigest()[:12]}" for b, log in sorted(logs.items())
+    )
+    return f"{topic}-{partition} differs: {shown}; the first different byte is {_first_difference(list(logs.values()))}"
+
+
+def _first_difference(logs: Sequence[bytes]) -> int:
+    """By halving: up to where are they equal?"""
+    equal, different = 0, min(map(len, logs)) + 1
+    while equal + 1 < different:
+        middle = (equal + different) // 2
+        if len({log[:middle] for log in logs}) == 1:
+            equal = middle
+        else:
+            different = middle
+    return equal

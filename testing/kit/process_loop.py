@@ -1,0 +1,267 @@
+"""An event loop for one node among several in a real one: what makes it killable, and able to stand still.
+
+All nodes of a cluster run in the test's own loop, in its thread. Each has a `ProcessLoop`, an event loop of its own to
+look at: production code that asks for the running loop gets it, so that all its tasks, timers, futures and connections
+belong to it. It has no turn of its own; it hands every callback to the real loop, wrapped, and decides when the callback
+comes back whether the node may run:
+
+    alive           it runs, in the order in which it was scheduled
+    stands still    it waits, with everything after it, until the node goes on (a pause, or a slow disk)
+    dead            it is dropped: from one callback to the next nothing of the node runs any more, no `finally` either
+
+What a dead node leaves is buried when the cluster closes: until then its coroutines are kept, so that no garbage
+collection finishes them in the midst of a test.
+
+The real loop may be asyncio's or uvloop: only the public methods of an event loop are asked of it. Whatever it has to
+wait for itself (a connection, a listener) it does in a task of its own, and the result is carried over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strandline.testing.kit.lines import Speaker, speaking_in_thread
+
+if TYPE_CHECKING:
+    from strandline.testing.kit.network import Door
+
+T = TypeVar("T")
+
+_FINALLY_AWAITS_MAX = 20
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer of the node, and the real loop's that fires it."""
+
+    __slots__ = ("real",)
+
+    real: asyncio.TimerHandle
+
+    def cancel(self) -> None:
+        if not self.cancelled():
+            self.real.cancel()
+        super().cancel()
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The event loop of one process of one node. Another process of the same node gets another one."""
+
+    def __init__(self, real: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, speaker: Speaker, door: Door) -> None:
+        self.speaker = speaker
+        """Who says what is logged while a callback of this loop runs (`lines.py`)."""
+        self.is_dead = False
+        self.is_paused = False
+        self.problems: list[str] = []
+        """What reached the exception handler: a bug of ours, each."""
+        self._real = real
+        self._threads = threads
+        self._door = door
+        self._busy_until = 0.0
+        self._wakes: asyncio.TimerHandle | None = None
+        """Set while it is busy: when it goes on."""
+        self._backlog: deque[asyncio.Handle] = deque()
+        """What came while it stood still, in order. Nothing runs past it."""
+        self._is_draining = False
+        self._outside: set[asyncio.Task[Any]] = set()
+        """What the real loop does for this node."""
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    @property
+    def stands_still(self) -> bool:
+        return self.is_paused or self._wakes is not None
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        """From the real loop: now, or when the node goes on."""
+        if self.is_dead:
+            return
+        if self._backlog or self._is_draining or self.stands_still:
+            self._backlog.append(handle)
+            self._drain()
+        else:
+            self._enter(handle)
+
+    def _enter(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            with self.entered():
+                handle._run()
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Whatever asks for the running loop in here gets this one."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(before)
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Something happened outside (bytes came, a connection broke): tell the node at once, if it can hear."""
+        self._run(asyncio.Handle(callback, args, self))
+
+    def _drain(self) -> None:
+        if self._is_draining:
+            return
+        self._is_draining = True
+        try:
+            while self._backlog and not self.stands_still and not self.is_dead:
+                self._enter(self._backlog.popleft())
+        finally:
+            self._is_draining = False
+
+    # -- standing still, and the end ----------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its sockets and its timers, and does nothing."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._real.call_soon(self._drain)
+
+    def stall(self, seconds: float) -> None:
+        """The node's disk takes so long; until then it does nothing else. Several calls in a row add up."""
+        now = self._real.time()
+        self._busy_until = max(now, self._busy_until) + seconds
+        if self._wakes is None and not self.is_dead:
+            self._wakes = self._real.call_at(self._busy_until, self._on_disk_done)
+
+    def _on_disk_done(self) -> None:
+        self._wakes = None
+        if self._busy_until > self._real.time():
+            self._wakes = self._real.call_at(self._busy_until, self._on_disk_done)
+        else:
+            self._drain()
+
+    def kill(self) -> None:
+        """From here on nothing of this process runs."""
+        self.is_dead = True
+        self._backlog.clear()
+        if self._wakes is not None:
+            self._wakes.cancel()
+            self._wakes = None
+        for task in list(self._outside):
+            task.cancel()
+
+    @property
+    def unfinished(self) -> list[asyncio.Task[Any]]:
+        """Tasks that are not done."""
+        return [task for task in asyncio.all_tasks(self) if not task.done()]
+
+    def bury(self) -> None:
+        """Let go of what a dead process left. Its `finally` blocks run now, and reach nothing: no file, no connection."""
+        for task in self.unfinished:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine: Any = task.get_coro()
+            with self.entered():
+                for _ in range(_FINALLY_AWAITS_MAX):
+                    try:
+                        coroutine.close()
+                        break
+                    except RuntimeError:  # It awaits something in a `finally`.
+                        continue
+                    except BaseException:
+                        break
+
+    # -- an event loop's methods --------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._real.time()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._real.call_soon(self._run, handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._real.call_soon_threadsafe(self._run, handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_at(self._real.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        timer = _Timer(when, callback, args, self, context)
+        timer.real = self._real.call_at(when, self._run, timer)
+        if self.is_dead:
+            timer.cancel()
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio tells the loop of a cancelled timer; the real one knows already."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """On the cluster's threads; the result waits while the node stands still."""
+        return asyncio.wrap_future(self._threads.submit(speaking_in_thread, self.speaker, func, args), loop=self)
+
+    async def create_connection(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        return await self._door.dial(make, host, port)
+
+    async def create_server(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        return await self._door.listen(make, host, port, **options)
+
+    def call_outside_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
+        """Not the node's doing, so it happens whether the node stands still or not."""
+        self._real.call_at(when, callback, *args)
+
+    async def outside(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Have the real loop do this, and wait for it here."""
+        done: asyncio.Future[T] = self.create_future()
+        task = asyncio.Task(coroutine, loop=self._real)
+        self._outside.add(task)
+
+        def on_done(task: asyncio.Task[T]) -> None:
+            self._outside.discard(task)
+            self.post(_carry_over, task, done)
+
+        task.add_done_callback(on_done)
+        try:
+            return await done
+        finally:
+            task.cancel()
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def get_debug(self) -> bool:
+        return self._real.get_debug()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            self.problems.append(f"{self.speaker.node}: {context.get('message')}: {context.get('exception')!r}")
+            self._real.call_exception_handler(context)
+
+    def __repr__(self) -> str:
+        state = "dead" if self.is_dead else "standing still" if self.stands_still else "alive"
+        return f"<ProcessLoop of {self.speaker.node}, {state}>"
+
+
+def _carry_over(task: asyncio.Task[T], done: asyncio.Future[T]) -> None:
+    if done.done():
+        return
+    if task.cancelled():
+        done.cancel()
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())

@@ -1,0 +1,132 @@
+"""A producer and a consumer with a memory: what they do and see is written into a history, which can be judged.
+
+They are the clients as they are, with the same options, and one more: the history. A record is known by the bytes of its
+value, so values have to be unique in a history; give them a number. What a send ended with is written down when its batch is
+done, whether anybody awaits the receipt or not. An error leaves it open whether the record was written (`info`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from strandline.client import Consumer, ConsumerRecord, Producer, Receipt, Receipts, TopicPartition
+from strandline.client.batch import Batch, Headers
+from strandline.client.records import decode_records
+from strandline.client.subscription import EARLIEST, PartitionState
+from strandline.protocol.records.batch import BatchHeader, Buffer
+from strandline.testing.history import History, Send
+
+FINAL = "final read"
+
+
+class RecordingProducer(Producer):
+    """A `Producer` whose sends, and what became of them, are in `history`."""
+
+    def __init__(self, history: History, name: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.history = history
+        self.name = name
+
+    async def start(self) -> None:
+        await super().start()
+        # The short way past `_send_any` stays closed: every record is written down there.
+        self._bare_open = {}
+
+    def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
+        return self._send_each(topic, values, key, partition)
+
+    def _send_any(
+        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> Receipt:
+        at = self.history.now()
+        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms)
+        known = None if partition is None else (topic, partition)
+        options = self.options
+        send = self.history.invoke(
+            self.name, known, self._bytes_of(value), acks=options.required_acks, idempotent=options.idempotent, at=at
+        )
+        self._settle_when_done(send, receipt)
+        return receipt
+
+    def _bytes_of(self, value: Any) -> Any:
+        if self._value_serializer is not None and value is not None:
+            return self._value_serializer(value)
+        return value if value is None or type(value) is bytes else bytes(value)
+
+    def _settle_when_done(self, send: Send, receipt: Receipt) -> None:
+        """A receipt may be pointed at another batch before it is done."""
+        if receipt.done:
+            self._settle(send, receipt)
+        else:
+            receipt.batch.waiters.append(partial(self._settle_when_done, send, receipt))
+
+    def _settle(self, send: Send, receipt: Receipt) -> None:
+        try:
+            metadata = receipt.result()
+        except Exception:
+            if send.partition is None and isinstance(receipt.batch, Batch):
+                send.partition = (receipt.batch.queue.topic, receipt.batch.queue.partition)
+            send.info()
+        else:
+            send.ok(metadata.offset, partition=(metadata.topic, metadata.partition))
+
+
+class RecordingConsumer(Consumer):
+    """A `Consumer` that writes into `history` what it handed out."""
+
+    def __init__(self, history: History, name: str, *topics: str, **options: Any) -> None:
+        super().__init__(*topics, **options)
+        self.history = history
+        self.name = name
+        self._raw: dict[tuple[TopicPartition, int], Any] = {}
+        """The bytes of values that were deserialized and not handed out yet."""
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        polled = await super().getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
+        for place, records in polled.items():
+            self._note(place, records)
+        return polled
+
+    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+        record = await super().getone(*partitions, timeout_ms=timeout_ms)
+        self._note(TopicPartition(record.topic, record.partition), [record])
+        return record
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        async for record in super().__aiter__():
+            self._note(TopicPartition(record.topic, record.partition), [record])
+            yield record
+
+    def _note(self, place: TopicPartition, records: list[ConsumerRecord]) -> None:
+        seen = [(record.offset, self._raw.pop((place, record.offset), record.value)) for record in records]
+        self.history.poll(self.name, tuple(place), seen, leader_epoch=records[-1].leader_epoch)
+
+    def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+        if self.options.value_deserializer is not None:
+            for record in decode_records(place, buf, pos, header, from_offset=offset, check_crc=False):
+                self._raw[place, record.offset] = record.value
+        return super()._decode(place, buf, pos, header, offset)
+
+    def _begin(self, state: PartitionState) -> None:
+        if state.reset != EARLIEST:
+            self.history.seek(self.name, tuple(state.place))
+        super()._begin(state)
+
+    def _move(self, state: PartitionState, offset: int) -> None:
+        self.history.seek(self.name, tuple(state.place), offset)
+        super()._move(state, offset)
+
+
+def namer() -> Callable[[str], str]:
+    """Gives "producer-1", "producer-2", "consumer-1"."""
+    counts: dict[str, int] = {}
+
+    def name(kind: str) -> str:
+        counts[kind] = counts.get(kind, 0) + 1
+        return f"{kind}-{counts[kind]}"
+
+    return name

@@ -1,0 +1,196 @@
+"""pytest plugin: a cluster as a fixture, and what it looked like when a test fails. Registered by the package (`pytest11`).
+
+    cluster            in the test's own event loop, for this test alone     @pytest.mark.strandline(brokers=5) changes it
+    make_cluster       `await make_cluster(brokers=1)`: as many as the test wants
+    session_cluster    one for all tests that ask for it; each test finds it whole
+    threaded_cluster   for tests that are no coroutines
+    strandline_options what all of these are made with; override it in a conftest.py
+
+A cluster lives in an event loop, and its loop has to turn while the test does. pytest-asyncio gives each test a loop of
+some scope; `cluster` and `make_cluster` take the one of the test that asks, whichever its scope and whether the mode is strict
+or auto. Without pytest-asyncio, `threaded_cluster` and `async with Cluster()` are left.
+
+Nothing of the kit is imported before a test asks for one of the fixtures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from strandline.testing.kit.cluster import Cluster
+    from strandline.testing.kit.threaded import ThreadedCluster
+
+MARK = "strandline"
+SESSION = "session_cluster"
+MARKER_HELP = (
+    'strandline(brokers=3, controllers=1, files="memory"|"disk", processes=False, seed=None, **settings): '
+    "what the cluster of this test is made with; settings are configuration keys with _ for ."
+)
+_LOOPS = "strandline.testing.loops"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER_HELP)
+    if config.pluginmanager.hasplugin("asyncio"):
+        config.pluginmanager.import_plugin(_LOOPS)
+
+
+# -- fixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def strandline_options() -> Mapping[str, Any]:
+    """What clusters are made with, where a marker says nothing else. Override it in your conftest.py."""
+    return {}
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[Cluster]:
+    """A whole cluster in this test's event loop: three brokers and a controller, unless a marker says otherwise."""
+    from strandline.testing.kit.cluster import Cluster
+
+    loop = _loop_of_test(request, "cluster")
+    cluster = Cluster(**_options(request, strandline_options))
+    loop.run_until_complete(cluster.start())
+    yield cluster
+    loop.run_until_complete(cluster.close())
+
+
+@pytest.fixture
+def make_cluster(
+    request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]
+) -> Iterator[Callable[..., Awaitable[Cluster]]]:
+    """`await make_cluster(brokers=1)`: another cluster, started, which ends with the test."""
+    from strandline.testing.kit.factory import ClusterFactory
+
+    loop = _loop_of_test(request, "make_cluster")
+    factory = ClusterFactory(_options(request, strandline_options))
+    yield factory
+    loop.run_until_complete(factory.close())
+
+
+@pytest.fixture(scope="session")
+def session_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[Cluster]:
+    """One cluster for all tests of the session that ask for it, in the session's event loop; topics stay."""
+    from strandline.testing.kit.cluster import Cluster
+
+    loop: AbstractEventLoop = _get_loop(request, "strandline_session_loop", SESSION)
+    cluster = Cluster(**strandline_options)
+    loop.run_until_complete(cluster.start())
+    request.config.stash[_SESSION_CLUSTER] = cluster, loop
+    yield cluster
+    del request.config.stash[_SESSION_CLUSTER]
+    loop.run_until_complete(cluster.close())
+
+
+@pytest.fixture
+def threaded_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[ThreadedCluster]:
+    """A cluster on a thread of its own, for tests without asyncio: the same calls, which wait."""
+    from strandline.testing.kit.cluster import Cluster
+
+    with Cluster.running_in_thread(**_options(request, strandline_options)) as cluster:
+        yield cluster
+
+
+_SESSION_CLUSTER = pytest.StashKey["tuple[Cluster, AbstractEventLoop]"]()
+
+
+def _options(request: pytest.FixtureRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The session's, and over them what markers say, the nearest one last."""
+    options = dict(defaults)
+    for marker in reversed(list(request.node.iter_markers(MARK))):
+        if marker.args:
+            pytest.fail(f"@pytest.mark.strandline takes keywords only: {MARKER_HELP}", pytrace=False)
+        options.update(marker.kwargs)
+    on_disk = options.get("files") == "disk" or options.get("processes")
+    if on_disk and "folder" not in options:
+        options["folder"] = request.getfixturevalue("tmp_path") / "cluster"
+    return options
+
+
+# -- event loops ------------------------------------------------------------------------------------------------------
+
+
+def _loop_of_test(request: pytest.FixtureRequest, fixture: str) -> AbstractEventLoop:
+    """The one that turns while the test runs."""
+    if not _is_coroutine(request.node):
+        pytest.fail(
+            f"the fixture {fixture} lives in the test's event loop, and {request.node.name} is no coroutine: make it "
+            "`async def`, or use the fixture threaded_cluster",
+            pytrace=False,
+        )
+    loop: AbstractEventLoop = _get_loop(request, f"strandline_{_loop_scope(request.node)}_loop", fixture)
+    return loop
+
+
+def _get_loop(request: pytest.FixtureRequest, name: str, fixture: str) -> Any:
+    if not request.config.pluginmanager.hasplugin(_LOOPS):
+        pytest.fail(
+            f"the fixture {fixture} needs pytest-asyncio (pip install 'strandline[testing]'); "
+            "without it there are the fixture threaded_cluster and `async with Cluster()`",
+            pytrace=False,
+        )
+    return request.getfixturevalue(name)
+
+
+def _is_coroutine(item: Any) -> bool:
+    test = getattr(item, "obj", None)
+    test = getattr(getattr(test, "hypothesis", None), "inner_test", test)
+    return inspect.iscoroutinefunction(test)
+
+
+def _loop_scope(item: pytest.Item) -> str:
+    """As pytest-asyncio finds it."""
+    marker = item.get_closest_marker("asyncio")
+    named = None if marker is None else marker.kwargs.get("loop_scope") or marker.kwargs.get("scope")
+    return str(named or item.config.getini("asyncio_default_test_loop_scope") or "function")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that shares a cluster finds it whole, and in a loop that turns."""
+    if SESSION not in getattr(item, "fixturenames", ()):
+        return
+    if not _is_coroutine(item) or _loop_scope(item) != "session":
+        pytest.fail(
+            'session_cluster lives in the session\'s event loop: mark the test with @pytest.mark.asyncio(loop_scope="session")',
+            pytrace=False,
+        )
+    known = item.config.stash.get(_SESSION_CLUSTER, None)
+    if known is not None:
+        shared, loop = known
+        loop.run_until_complete(shared.make_whole())
+
+
+# -- reports ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    report: pytest.TestReport = yield
+    if report.failed and "strandline.testing.kit.cluster" in sys.modules:
+        for number, text in enumerate(_reports(item), 1):
+            report.sections.append((f"cluster {number}" if number > 1 else "cluster", text))
+    return report
+
+
+def _reports(item: pytest.Item) -> Iterator[str]:
+    from strandline.testing.kit.cluster import Cluster
+    from strandline.testing.kit.factory import ClusterFactory
+    from strandline.testing.kit.threaded import ThreadedCluster
+
+    for value in dict(getattr(item, "funcargs", {})).values():
+        clusters = value.clusters if isinstance(value, ClusterFactory) else [value]
+        for found in clusters:
+            if isinstance(found, (Cluster, ThreadedCluster)):
+                try:
+                    yield found.report()
+                except Exception as e:
+                    yield f"no report: {e}"
