@@ -1,1 +1,36 @@
-"""What must hold after every event of a simulated run, by the numbers of its invariants: I1, I2, ..."""
+"""What must hold after every event of a simulated run, by the numbers of its invariants: I1, I2, ...
+
+    probes.py  ->  observer.Invariants  ->  the ghosts (ghosts.py, paths.py), then the checks of a family
+
+| invariant | file | when it is checked |
+|---|---|---|
+| I1 election safety | leaders.py, logs.py | a role begins; a leader appends; the quorum elects |
+| I2 membership | membership.py | each committed metadata batch |
+| I3 ELR | membership.py | each committed metadata batch |
+| I4 log matching | logs.py, watermark.py, rest.py | append; recovery; HW moves; bytes at rest |
+| I5 offset order | logs.py | after a step that touched the log; append; recovery |
+| I6 truncation | logs.py | each truncation |
+| I7 completeness | watermark.py | HW of a leader moves; election; after a step that disturbed the partition |
+| I8 visibility | reads.py | each fetch response to a consumer |
+| I9 repeatable read | reads.py | each fetch response to a consumer, OFFSET_OUT_OF_RANGE too |
+| I10 high watermark | watermark.py, reads.py | each move; recovery; each answer to a client |
+| I11 epoch cache | logs.py | after a step that touched the log; append |
+| I12 maximal ISR | watermark.py | after a step that changed the ISR, here or there |
+| I13 ISR expansion | membership.py | the commit of an expansion |
+| I14 epochs | membership.py | each committed metadata batch; after a role change; heartbeats |
+| I15 ack truth | watermark.py | an acks=all success leaves the leader |
+| I16 idempotence | producers.py | records become committed; producer states at rest |
+| I17 purgatory | purgatory.py | each answer; sweeps; idle at rest |
+| I18 quorum durability | quorum.py | a vote or a voter's fetch leaves; flush; quorum HW |
+| I19 metadata | quorum.py, membership.py | quorum HW; whatever anybody applies; snapshots; at rest |
+| I20 honesty | honesty.py | damage; truncation below the HW; failed disk; losses at rest |
+| I22 topic identity | logs.py, observer.py | append; recovery; a partition is served |
+| I23 resources | resources.py | sweeps; each orderly stop |
+| I24 liveness | rest.py | `unsettled()` and `at_rest()`, called by the run |
+
+I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
+rest" is `Invariants.at_rest`, when faults and clients have ended.
+
+`Ghosts.permit_loss` says that more has failed than the cluster promises to survive: then I4 (its second half), I6, I7, I9,
+I10, I13 and I15 are silent for the partition, the loss is written down, and I20 has to find it among what was told.
+"""

@@ -1,0 +1,87 @@
+"""What the disk really has, read behind the back of the code: no fault strikes here, and no time passes.
+
+Knows the disks of `storage/memory_files.py` and what is built on them. Of a real disk the cache is read as anybody would,
+and what is durable is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
+from strandline.testing.simulation.invariants.paths import Batch
+
+if TYPE_CHECKING:
+    from strandline.storage.segment import Segment
+
+
+def batch_of(header: BatchHeader, crc: int | None = None) -> Batch:
+    base = header.base_offset
+    return Batch(
+        base,
+        base + header.last_offset_delta + 1,
+        header.crc if crc is None else crc,
+        header.size,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.is_control,
+    )
+
+
+def segment_bytes(segment: Segment) -> bytes:
+    file: Any = segment.file
+    inode = getattr(file, "_inode", None)
+    return bytes(file.pread(file.size, 0)) if inode is None else bytes(inode.cache[: file.size])
+
+
+def valid_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch, up to the first that is not whole or fails its checksum."""
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        try:
+            header = read_header(data, position)
+        except BrokerError:
+            return
+        if not check_crc(data, position, header.size):
+            return
+        yield position, header
+        position += header.size
+
+
+def is_durable(file: Any) -> bool:
+    """Whether all that was written to an open file would survive a power cut, its name too."""
+    inode = getattr(file, "_inode", None)
+    if inode is None:
+        return True
+    return not inode.dirty and _durable_node(file._files, file.path) is inode
+
+
+def durable_content(files: Any, path: str) -> bytes | None:
+    """What a power cut leaves of a file; None when it leaves nothing, or nobody knows."""
+    node = _durable_node(files, path)
+    return None if node is None or not hasattr(node, "durable_size") else bytes(node.durable)
+
+
+def knows_durability(files: Any) -> bool:
+    return hasattr(files, "root")
+
+
+def _durable_node(files: Any, path: str) -> Any:
+    node = files.root
+    for name in path.split("/"):
+        if name in ("", "."):
+            continue
+        names = getattr(node, "durable", None)
+        if not isinstance(names, dict) or name not in names:
+            return None
+        node = names[name]
+    return node
+
+
+def is_damaged(files: Any, path: str) -> bool:
+    """Whether the disk was made to change or lose bytes below this path."""
+    disk = getattr(files, "disk", files)
+    return any(damage.path.lstrip("/").startswith(path.lstrip("/")) for damage in getattr(disk, "damage", ()))

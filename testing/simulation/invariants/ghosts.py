@@ -1,0 +1,382 @@
+"""Ghosts: what is true of the cluster, as an all-seeing observer writes it down. No broker and no controller reads it.
+
+    PartitionGhost    every batch ever written (a tree), what is committed (a path in it), who led when, what the metadata says
+      ReplicaGhost    one broker's log: its path, and the production objects behind it while they live
+    MetadataGhost     the committed metadata log, its images, brokers and topics, and what voters have promised
+    Process           a running broker or controller; the next one on the same machine is another
+
+`Committed` is not what any broker says. A leader's high watermark is taken over only after everybody in the ISR was found to
+hold what it covers (`watermark.py`); that is the *true* high watermark, `committed.end`.
+
+`loss_permitted` is set from outside when more faults have struck than the cluster promises to survive. From then on only
+what such a partition reports of its loss is judged (I20), and what needs no redundancy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID, NO_LEADER
+from strandline.testing.simulation.invariants.paths import Path, Tree
+from strandline.testing.simulation.invariants.violation import Violation
+
+if TYPE_CHECKING:
+    from strandline.broker.partition import Partition
+    from strandline.storage.log import Log
+
+Key = tuple[bytes, int]
+METADATA: Key = (METADATA_TOPIC_ID, 0)
+
+
+class Process:
+    """A broker or a controller, from its start to its end."""
+
+    __slots__ = ("files", "has_ended", "loop", "node", "number", "open_files", "server")
+
+    def __init__(self, node: int, number: int, server: Any, files: Any, loop: Any) -> None:
+        self.node = node
+        self.number = number
+        """Counts the processes of the node, from 1."""
+        self.server = server
+        self.files = files
+        self.loop = loop
+        self.has_ended = False
+        self.open_files: dict[int, object] = {}
+        """By `id`; held here as long as they are open."""
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.has_ended and not getattr(self.loop, "is_dead", False)
+
+    @property
+    def incarnation_id(self) -> bytes:
+        return bytes(self.server.incarnation_id)
+
+    def __repr__(self) -> str:
+        return f"<process {self.number} of node {self.node}{'' if self.is_alive else ', gone'}>"
+
+
+class Registration(NamedTuple):
+    """A partition as the committed metadata has it."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    is_recovering: bool = False
+    """An unclean election, as it was recorded."""
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class BrokerGhost:
+    """A broker as the committed metadata has it."""
+
+    epoch: int
+    incarnation_id: bytes
+    fenced: bool
+    is_leaving: bool
+
+
+class ReplicaGhost:
+    """What one broker (or controller) really has of a partition."""
+
+    __slots__ = (
+        "damage",
+        "flushed",
+        "flushed_by_epoch",
+        "has_forgotten",
+        "is_unclean",
+        "live",
+        "log",
+        "node",
+        "partition",
+        "path",
+        "process",
+        "told",
+    )
+
+    def __init__(self, partition: PartitionGhost, node: int) -> None:
+        self.partition = partition
+        self.node = node
+        self.path = Path()
+        self.process: Process | None = None
+        """Whose log it is."""
+        self.log: Log | None = None
+        """While it is open."""
+        self.live: Partition | None = None
+        """While the broker serves it."""
+        self.told = (-1, -1)
+        """The leader epoch and partition epoch that `live` had when it was looked at last."""
+        self.is_unclean = False
+        """It came back with less than it had, and has not been proven complete since."""
+        self.damage: int | None = None
+        """The first offset that the disk has lost or changed, as far as it was seen."""
+        self.has_forgotten = False
+        """Producers that were silent for long."""
+        self.flushed = 0
+        """Of a metadata log: all below is on the disk."""
+        self.flushed_by_epoch: dict[int, int] = {}
+        """Of a metadata log: up to where its records of each epoch were on the disk, ever."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.live is not None and self.process is not None and self.process.is_alive
+
+    @property
+    def leads_in(self) -> int | None:
+        """The epoch in which the broker takes itself for the leader."""
+        leadership = self.live.leadership if self.is_live and self.live is not None else None
+        return None if leadership is None else leadership.epoch
+
+    def __repr__(self) -> str:
+        return f"<{self.partition.name} on {self.node}: {self.path}>"
+
+
+class Loss(NamedTuple):
+    """Committed records that no leader has any more."""
+
+    start: int
+    end: int
+    leader: int
+    leader_epoch: int
+
+
+class PartitionGhost:
+    __slots__ = (
+        "accepted",
+        "acked_end",
+        "actors",
+        "applied",
+        "committed",
+        "deleted_below",
+        "history",
+        "is_deleted",
+        "key",
+        "leaders",
+        "loss_permitted",
+        "losses",
+        "name",
+        "producers",
+        "proven",
+        "read",
+        "read_end",
+        "registration",
+        "replicas",
+        "reported",
+        "told_end",
+        "topic",
+        "tree",
+    )
+
+    def __init__(self, key: Key, topic: str) -> None:
+        self.key = key
+        self.topic = topic
+        self.name = f"{topic}-{key[1]}"
+        self.tree = Tree()
+        self.committed = Path()
+        """`committed.end` is the true high watermark; never decreases but by a permitted loss."""
+        self.told_end = 0
+        """The highest true high watermark ever. Above `committed.end` only after a loss."""
+        self.registration: Registration | None = None
+        self.history: dict[int, Registration] = {}
+        """By partition epoch."""
+        self.leaders: dict[int, int] = {}
+        """Leader epoch -> who leads in it, by the committed metadata."""
+        self.actors: dict[int, Process] = {}
+        """Leader epoch -> who has acted as leader in it."""
+        self.proven: dict[int, int] = {}
+        """Member of the ISR -> the broker epoch under which it was last known to be complete."""
+        self.accepted: dict[int, dict[int, int]] = {}
+        """Partition epoch that an AlterPartition would make -> the broker epochs of the members that it names."""
+        self.replicas: dict[int, ReplicaGhost] = {}
+        self.deleted_below = 0
+        """The highest log start that any replica has had."""
+        self.acked_end = 0
+        """Below are all records of which an acks=all was answered."""
+        self.read: dict[int, tuple[int, int]] = {}
+        """Base offset -> (epoch, crc) of each batch that a consumer was given."""
+        self.read_end = 0
+        self.applied: dict[int, int] = {}
+        """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
+        self.producers: dict[int, Any] = {}
+        """Producer id -> its place in the committed log (`producers.py`)."""
+        self.is_deleted = False
+        self.loss_permitted = ""
+        """Why, when it is."""
+        self.losses: list[Loss] = []
+        self.reported: list[str] = []
+        """What the cluster has said (a metric, and a line) about a possible loss here."""
+
+    @property
+    def true_high_watermark(self) -> int:
+        return self.committed.end
+
+    def replica(self, node: int) -> ReplicaGhost:
+        found = self.replicas.get(node)
+        if found is None:
+            found = self.replicas[node] = ReplicaGhost(self, node)
+        return found
+
+    def violation(self, invariant: str, text: str, node: int | None = None) -> Violation:
+        return Violation(invariant, f"{self.name}: {text}", partition=self.name, node=node)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} committed {self.committed}>"
+
+
+class Entry(NamedTuple):
+    """A committed batch of the metadata log."""
+
+    base: int
+    last: int
+    epoch: int
+    crc: int
+    values: tuple[bytes, ...]
+    """None of a control batch."""
+
+
+@dataclass(slots=True)
+class MetadataGhost:
+    log: PartitionGhost = field(default_factory=lambda: PartitionGhost(METADATA, METADATA_TOPIC))
+    """The tree of the metadata log, and each voter's path."""
+    entries: list[Entry] = field(default_factory=list)
+    """All that is committed, in order, from offset 0."""
+    by_base: dict[int, Entry] = field(default_factory=dict)
+    payloads: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """(epoch, base offset) -> the batch, until it is committed."""
+    images: dict[int, MetadataImage] = field(default_factory=dict)
+    """Last offset of a committed batch -> the image up to it."""
+    image: MetadataImage = MetadataImage.EMPTY
+    changes: list[tuple[int, tuple[Key, ...], tuple[int, ...]]] = field(default_factory=list)
+    """(last offset, changed partitions, changed brokers) of each batch that changed any."""
+    brokers: dict[int, BrokerGhost] = field(default_factory=dict)
+    topics: dict[bytes, str] = field(default_factory=dict)
+    leaders: dict[int, Process] = field(default_factory=dict)
+    """Quorum epoch -> who has led in it."""
+    votes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(voter, epoch) -> whom it gave its vote."""
+    voters: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The true high watermark."""
+        return self.log.committed.end
+
+    def image_at(self, offset: int) -> MetadataImage | None:
+        return MetadataImage.EMPTY if offset < 0 else self.images.get(offset)
+
+
+class Ghosts:
+    def __init__(self) -> None:
+        self.partitions: dict[Key, PartitionGhost] = {}
+        self.metadata = MetadataGhost()
+        self.processes: dict[int, Process] = {}
+        """The newest of each node."""
+        self.dirty: dict[ReplicaGhost, None] = {}
+        """Replicas whose log or role moved in this step."""
+        self.disturbed: dict[PartitionGhost, None] = {}
+        """Partitions of which the metadata, a role, the ISR, or a log's end (backwards) changed in this step."""
+        self._by_files: dict[int, Process] = {}
+        self._loss_permitted = ""
+        self._min_isr: dict[tuple[int, str, int], int] = {}
+        self._configs: list[object] = []
+        """Keeps alive what `_min_isr` is keyed by."""
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def begin(self, node: int, server: Any, files: Any, loop: Any = None) -> Process:
+        before = self.processes.get(node)
+        if before is not None:
+            before.has_ended = True
+        process = Process(node, 1 if before is None else before.number + 1, server, files, loop)
+        self.processes[node] = self._by_files[id(files)] = process
+        return process
+
+    def process_of_files(self, files: object) -> Process | None:
+        process = self._by_files.get(id(files))
+        return process if process is not None and process.files is files else None
+
+    def end(self, server: object) -> None:
+        """The server's process is over (only needed where it does not take its event loop with it)."""
+        for process in self.processes.values():
+            if process.server is server:
+                process.has_ended = True
+
+    def live_brokers(self) -> Iterator[Process]:
+        for process in self.processes.values():
+            if process.is_alive and hasattr(process.server, "lifecycle"):
+                yield process
+
+    def live_controllers(self) -> Iterator[Process]:
+        for process in self.processes.values():
+            if process.is_alive and not hasattr(process.server, "lifecycle"):
+                yield process
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def partition(self, key: Key, topic: str) -> PartitionGhost:
+        if key == METADATA:
+            return self.metadata.log
+        found = self.partitions.get(key)
+        if found is None:
+            found = self.partitions[key] = PartitionGhost(key, topic)
+            found.loss_permitted = self._loss_permitted
+        return found
+
+    def named(self, name: str) -> PartitionGhost:
+        """The newest partition of this name, such as `orders-0`."""
+        return [p for p in self.partitions.values() if p.name == name][-1]
+
+    def permit_loss(self, reason: str, partition: str | None = None) -> None:
+        """More has failed than the cluster promises to survive: in one partition, or everywhere."""
+        if partition is None:
+            self._loss_permitted = reason
+            self.metadata.log.loss_permitted = reason
+        for ghost in self.partitions.values():
+            if partition in (None, ghost.name):
+                ghost.loss_permitted = reason
+
+    def is_registered(self, replica: ReplicaGhost) -> bool:
+        """Whether the process that has this replica runs, and is the one that the metadata speaks of."""
+        process, broker = replica.process, self.metadata.brokers.get(replica.node)
+        return (
+            process is not None
+            and broker is not None
+            and process.is_alive
+            and process.incarnation_id == broker.incarnation_id
+            and replica.log is not None
+        )
+
+    def is_judged(self, replica: ReplicaGhost) -> bool:
+        """Whether it has to have what it is said to have: it runs, is registered, and its disk has lost nothing."""
+        return not replica.is_unclean and replica.damage is None and self.is_registered(replica)
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def min_isr(self, partition: PartitionGhost, replica: ReplicaGhost) -> int:
+        """The effective `min.insync.replicas`, as of the metadata that this broker has applied."""
+        live, registration = replica.live, partition.registration
+        replicas = partition.replicas if registration is None else registration.replicas
+        manager = getattr(replica.process and replica.process.server, "replicas", None)
+        image = None if manager is None else self.metadata.image_at(manager.image.offset)
+        if image is None or manager is None:
+            return min(live.min_insync_replicas if live is not None else 1, len(replicas))
+        return min(self._configured_min_isr(image, partition.topic, manager), len(replicas))
+
+    def _configured_min_isr(self, image: MetadataImage, topic: str, manager: Any) -> int:
+        key = (id(image.configs), topic, manager.broker_id)
+        value = self._min_isr.get(key)
+        if value is None:
+            config = image.topic_config(topic, broker_id=manager.broker_id, static=manager._config.topic_defaults)
+            value = self._min_isr[key] = int(config["min.insync.replicas"])
+            self._configs.append(image.configs)
+        return value
+
+
+__all__ = ["METADATA", "NO_LEADER", "BrokerGhost", "Entry", "Ghosts", "Key", "MetadataGhost", "PartitionGhost", "Process"]

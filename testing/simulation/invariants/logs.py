@@ -1,0 +1,277 @@
+"""I4, I5, I6, I11, I22: what a log holds.
+
+- **I4 log matching** is checked as a batch is appended, or found by a recovery: it must be the batch that the leader of its
+  epoch wrote there, behind the same record. Then equal (offset, epoch) means equal logs up to there, for good (`paths.py`).
+  The second half, equal logs below both high watermarks, is checked as a high watermark moves (`watermark.py`).
+- **I6 truncation**: what a replica drops must not be committed, unless it repairs itself and others have it.
+- **I22 topic identity**: a batch that is not of this topic's tree is looked for in the others, to say whose it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from strandline.protocol.records.batch import CRC_POS, BatchHeader
+from strandline.storage.disk import Buffer
+from strandline.testing.simulation.invariants.bytes_on_disk import batch_of, is_damaged, segment_bytes, valid_batches
+from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
+from strandline.testing.simulation.invariants.paths import NOTHING, Batch, Path
+
+if TYPE_CHECKING:
+    from strandline.storage.log import Log
+
+
+# -- appends ----------------------------------------------------------------------------------------------------------
+
+
+def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> bool:
+    """The log took these batches. `renewed`: the broker wrote its time, and new checksums, into them. True: they are new,
+    so this was the leader."""
+    path, tree = replica.path, replica.partition.tree
+    position, is_new = 0, False
+    for header in headers:
+        base, epoch = header.base_offset, header.leader_epoch
+        known = tree.find(epoch, base)
+        crc = header.crc if not renewed else int.from_bytes(records[position + CRC_POS : position + CRC_POS + 4], "big")
+        if base != path.end:
+            text = f"broker {replica.node} appends a batch at {base} to a log that ends at {path.end}"
+            raise replica.partition.violation("I5", text, replica.node)
+        if known is None:
+            _enter(ghosts, replica, path, epoch, batch_of(header, crc))
+            is_new = True
+        else:
+            _compare(ghosts, replica, path, epoch, known, batch_of(header, crc))
+        path.extend(epoch, base + header.last_offset_delta + 1)
+        position += header.size
+    ghosts.dirty[replica] = None
+    return is_new
+
+
+def may_have_appended(replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> None:
+    """The process died, or its disk failed, in the middle of an append: of these batches some may be found later."""
+    parent, end, position = replica.path.last_epoch, replica.path.end, 0
+    for header in headers:
+        crc = header.crc if not renewed else int.from_bytes(records[position + CRC_POS : position + CRC_POS + 4], "big")
+        tree, epoch = replica.partition.tree, header.leader_epoch
+        if header.base_offset == end and tree.find(epoch, end) is None:
+            tree.enter(epoch, batch_of(header, crc), parent)
+        parent, end, position = epoch, header.next_offset, position + header.size
+
+
+def _enter(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, batch: Batch) -> None:
+    """Nobody has this batch yet: only the leader of its epoch can have made it."""
+    partition, node = replica.partition, replica.node
+    if partition is not ghosts.metadata.log and partition.leaders.get(epoch, node) != node:
+        owner = _owner(ghosts, partition, epoch, batch)
+        if owner is not None:
+            text = f"broker {node} holds a batch of {owner.name} ({owner.key[0].hex()[:8]}) at offset {batch.base}"
+            raise partition.violation("I22", text, node)
+        leader = partition.leaders[epoch]
+        text = f"broker {node} wrote a batch at {batch.base} in epoch {epoch}, which broker {leader} leads"
+        raise partition.violation("I1", text, node)
+    if epoch < path.last_epoch:
+        text = f"broker {node} wrote record {batch.base} in epoch {epoch} behind one of epoch {path.last_epoch}"
+        raise partition.violation("I11", text, node)
+    problem = partition.tree.enter(epoch, batch, path.last_epoch)
+    if problem:
+        raise partition.violation("I4", f"broker {node} has a batch that nobody else has: {problem}", node)
+
+
+def _owner(ghosts: Ghosts, partition: PartitionGhost, epoch: int, batch: Batch) -> PartitionGhost | None:
+    for other in ghosts.partitions.values():
+        found = other.tree.find(epoch, batch.base) if other is not partition else None
+        if found is not None and found == batch:
+            return other
+    return None
+
+
+def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, known: Batch, batch: Batch) -> None:
+    partition, node = replica.partition, replica.node
+    if known[:4] != batch[:4]:
+        owner = _owner(ghosts, partition, epoch, batch)
+        if owner is not None:
+            raise partition.violation("I22", f"broker {node} took a batch of {owner.name} at offset {batch.base}", node)
+        text = (
+            f"broker {node} has at offset {batch.base} of epoch {epoch} other records (up to {batch.next}, checksum "
+            f"{batch.crc:08x}) than the leader wrote there (up to {known.next}, checksum {known.crc:08x})"
+        )
+        raise partition.violation("I4", text, node)
+    chain = partition.tree.chains[epoch]
+    expected = epoch if batch.base > chain.start else chain.parent
+    before = path.last_epoch
+    if before == NOTHING or path.end <= path.start or expected == NOTHING:
+        return  # there is nothing before it that could differ
+    if before != expected:
+        text = (
+            f"broker {node} has record {batch.base} of epoch {epoch} behind one of epoch {before}, where it was written "
+            f"behind one of epoch {expected}"
+        )
+        raise partition.violation("I4", text, node)
+
+
+# -- recovery ---------------------------------------------------------------------------------------------------------
+
+
+def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
+    """A process has opened the log, perhaps after a crash: what does the disk really have?"""
+    before, is_first = replica.path, replica.log is None and not replica.path.epochs and replica.path.end == 0
+    path, damage = _read(ghosts, replica, log, is_first)
+    if damage is not None and not is_first:
+        _assume_rest(path, before, log.log_end_offset)
+    if damage is None and path.end != log.log_end_offset:
+        text = f"the recovery of node {replica.node} says that the log ends at {log.log_end_offset}, on the disk it is {path.end}"
+        raise replica.partition.violation("I5", text, replica.node)
+    path.end = log.log_end_offset
+    path.start = log.log_start_offset
+    lost = not is_first and not path.holds_all_of(before)
+    replica.path, replica.damage = path, damage
+    replica.is_unclean = replica.is_unclean or lost or damage is not None
+    if is_first:
+        replica.partition.deleted_below = max(replica.partition.deleted_below, path.start)
+    ghosts.dirty[replica] = None
+    ghosts.disturbed[replica.partition] = None
+
+
+def _read(ghosts: Ghosts, replica: ReplicaGhost, log: Log, is_first: bool) -> tuple[Path, int | None]:
+    """The path of the batches that are there, and the offset at which the first is damaged."""
+    path = Path(log.segments[0].base_offset)
+    for segment in log.segments:
+        data, size = segment_bytes(segment), 0
+        if segment.base_offset != path.end:
+            return path, path.end
+        for position, header in valid_batches(data):
+            if header.base_offset != path.end or not _recognise(ghosts, replica, log, path, batch_of(header), header, is_first):
+                return path, path.end
+            path.extend(header.leader_epoch, header.next_offset)
+            size = position + header.size
+        if size < len(data):
+            return path, path.end
+    return path, None
+
+
+def _recognise(
+    ghosts: Ghosts, replica: ReplicaGhost, log: Log, path: Path, batch: Batch, header: BatchHeader, is_first: bool
+) -> bool:
+    """Whether a batch that was found is one that was written there; a disk that was damaged may have anything."""
+    partition, epoch = replica.partition, header.leader_epoch
+    known = partition.tree.find(epoch, batch.base)
+    if known is None and is_first:
+        partition.tree.enter(epoch, batch, path.last_epoch)
+        return True
+    if is_damaged(log.files, log.dir) and (known is None or known[:4] != batch[:4]):
+        return False
+    if known is None:
+        if partition.tree.find_bytes(batch.base, batch.crc) != NOTHING:
+            return False  # base offset and epoch are not covered by the checksum
+        text = f"the recovery of broker {replica.node} found a batch at {batch.base} of epoch {epoch} that nobody ever wrote"
+        raise partition.violation("I4", text, replica.node)
+    _compare(ghosts, replica, path, epoch, known, batch)
+    return True
+
+
+def _assume_rest(path: Path, before: Path, end: int) -> None:
+    """Behind a damage the log is taken to be what it was."""
+    for epoch, low, high in list(before.segments(path.end, min(end, before.end))):
+        if low == path.end and epoch >= path.last_epoch:
+            path.extend(epoch, high)
+
+
+# -- truncation -------------------------------------------------------------------------------------------------------
+
+
+def truncated(ghosts: Ghosts, replica: ReplicaGhost, log: Log, *, corrupt_at: int | None) -> None:
+    """The log was cut back. `corrupt_at`: the damage that it knew of before."""
+    path, partition = replica.path, replica.partition
+    start, end = log.log_start_offset, log.log_end_offset
+    old = path.copy()
+    is_restart = start == end and start > path.end
+    if is_restart:
+        path.restart(start)
+    else:
+        path.truncate(min(end, path.end))
+        path.start = min(start, path.end)
+    replica.flushed = min(replica.flushed, end)
+    ghosts.dirty[replica] = None
+    ghosts.disturbed[partition] = None
+    if not (is_restart and partition is ghosts.metadata.log):  # a snapshot stands for what it lets go
+        check_truncation(ghosts, replica, old, old.start if is_restart else end, corrupt_at)
+    if replica.damage is not None and replica.damage >= end:
+        replica.damage = None
+
+
+def check_truncation(ghosts: Ghosts, replica: ReplicaGhost, old: Path, end: int, corrupt_at: int | None) -> None:
+    """I6: the path was `old`, and ends at `end` now."""
+    partition, committed = replica.partition, replica.partition.committed
+    lost_to = min(old.agrees_until(committed), old.end)
+    lost_from = max(end, partition.deleted_below, old.start)
+    if lost_from >= lost_to or partition.loss_permitted or partition.is_deleted:
+        return
+    text = (
+        f"broker {replica.node} cut its log from {old.end} back to {end}, and with it the committed records "
+        f"{lost_from} to {lost_to - 1} (the true high watermark is {committed.end})"
+    )
+    if partition is ghosts.metadata.log:
+        raise partition.violation("I19", text.replace("broker", "controller", 1), replica.node)
+    is_repair = corrupt_at is not None or replica.is_unclean
+    if not is_repair or not _others_have(ghosts, replica, lost_to - 1):
+        raise partition.violation("I6", text, replica.node)
+
+
+def _others_have(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> bool:
+    partition = replica.partition
+    registration, epoch = partition.registration, partition.committed.epoch_at(offset)
+    isr = tuple(partition.replicas) if registration is None else registration.isr
+    others = (partition.replicas[node] for node in isr if node in partition.replicas and node != replica.node)
+    return any(other.path.holds(offset, epoch) for other in others)
+
+
+# -- the whole log ----------------------------------------------------------------------------------------------------
+
+
+def log_start_moved(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
+    replica.path.start = log.log_start_offset
+    replica.partition.deleted_below = max(replica.partition.deleted_below, log.log_start_offset)
+    ghosts.dirty[replica] = None
+
+
+def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
+    """I5 and I11, of a log that moved in this step."""
+    log = replica.log
+    if log is None or replica.process is None or not replica.process.is_alive or log.failure.error is not None:
+        return
+    start, hw, end, partition = log.log_start_offset, log.high_watermark, log.log_end_offset, replica.partition
+    if not 0 <= start <= hw <= end or not 0 <= log.recovery_point <= end:
+        text = f"on node {replica.node} log start {start} <= high watermark {hw} <= log end {end}"
+        raise partition.violation("I5", f"{text}, or recovery point {log.recovery_point} <= log end, is not true", replica.node)
+    if end != replica.path.end or start != replica.path.start:
+        text = f"node {replica.node} says that its log is [{start}, {end}), what it appended and deleted makes {replica.path}"
+        raise partition.violation("I5", text, replica.node)
+    if replica.damage is None and partition is not ghosts.metadata.log:
+        check_epochs(replica, log.epochs._epochs, log.epochs._starts)
+
+
+def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) -> None:
+    """I11: the cache says where each epoch of the path begins; one without records begins where the next one does."""
+    path, partition = replica.path, replica.partition
+    registration = partition.registration
+    if registration is not None and path.last_epoch > registration.leader_epoch:
+        text = f"broker {replica.node} has records of epoch {path.last_epoch}, the newest is {registration.leader_epoch}"
+        raise partition.violation("I11", text, replica.node)
+    if epochs == path.epochs and starts == path.starts and (not starts or starts[0] >= path.start):
+        return
+    said = list(zip(epochs, starts, strict=True))
+    expected = [(epoch, _begins(path, epoch)) for epoch in epochs]
+    missing = [epoch for epoch, _, _ in path.segments(path.start, path.end) if epoch not in epochs]
+    if said != expected or missing or any(a >= b for a, b in pairwise(epochs)):
+        held = list(path.segments(path.start, path.end))
+        text = f"the epoch cache of broker {replica.node} is {said}, and its records are {held} (epoch, from, to)"
+        raise partition.violation("I11", text, replica.node)
+
+
+def _begins(path: Path, epoch: int) -> int:
+    """The first offset of this epoch or a newer one; the log's end when there is none."""
+    index = bisect_left(path.epochs, epoch)
+    return max(path.starts[index], path.start) if index < len(path.starts) else path.end

@@ -1,0 +1,299 @@
+"""I2, I3, I13, I14: what the controllers commit about brokers and partitions.
+
+The records are replayed here once more, by rules of our own, at the moment at which a batch becomes committed; and what
+comes out is compared with the image that the production code makes of them.
+
+Where the definitions of KIP-966 are read with the eyes of a cluster that elects cleanly and keeps no ELR:
+
+- The last member of an ISR stays written down when it dies, fenced and without a leader: it is the only one that may be
+  elected. It may also come back under a new broker epoch; what its disk then lacks is found by I7.
+- ELR and last known ELR are always empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
+    RECOVERING,
+    AnyRecord,
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
+from strandline.testing.simulation.invariants.ghosts import BrokerGhost, Ghosts, Key, PartitionGhost, Registration
+from strandline.testing.simulation.invariants.violation import Violation
+
+Changed = tuple[dict[Key, None], dict[int, None]]
+"""Partitions and brokers, in the order of their first change."""
+
+
+def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Changed:
+    """One committed batch; then everything that it changed is looked at."""
+    partitions: dict[Key, None] = {}
+    brokers: dict[int, None] = {}
+    for index, record in enumerate(records):
+        if isinstance(record, PartitionChangeRecord | PartitionRecord):
+            partitions[record.topic_id, record.partition] = None
+            _change_partition(ghosts, record)
+        elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord | UnregisterBrokerRecord):
+            brokers[record.broker_id] = None
+            _change_broker(ghosts, record, base_offset + index)
+        elif isinstance(record, TopicRecord):
+            ghosts.metadata.topics[record.topic_id] = record.name
+        elif isinstance(record, RemoveTopicRecord):
+            _remove_topic(ghosts, record.topic_id, partitions)
+    for key in _affected(ghosts, partitions, brokers):
+        _check_members(ghosts, ghosts.partitions[key])
+    return partitions, brokers
+
+
+def _affected(ghosts: Ghosts, partitions: Iterable[Key], brokers: dict[int, None]) -> dict[Key, None]:
+    affected = dict.fromkeys(partitions)
+    if brokers:
+        for key, partition in ghosts.partitions.items():
+            if partition.registration is not None and any(node in brokers for node in partition.registration.isr):
+                affected[key] = None
+    return affected
+
+
+def _remove_topic(ghosts: Ghosts, topic_id: bytes, changed: dict[Key, None]) -> None:
+    ghosts.metadata.topics.pop(topic_id, None)
+    for key, partition in ghosts.partitions.items():
+        if key[0] == topic_id:
+            partition.is_deleted = True
+            changed.pop(key, None)
+
+
+# -- brokers ----------------------------------------------------------------------------------------------------------
+
+
+def _change_broker(
+    ghosts: Ghosts, record: RegisterBrokerRecord | BrokerRegistrationChangeRecord | UnregisterBrokerRecord, offset: int
+) -> None:
+    brokers, node = ghosts.metadata.brokers, record.broker_id
+    known = brokers.get(node)
+    if isinstance(record, RegisterBrokerRecord):
+        _check_broker_epoch(node, known, record, offset)
+        brokers[node] = BrokerGhost(record.broker_epoch, record.incarnation_id, record.fenced, record.in_controlled_shutdown)
+    elif isinstance(record, UnregisterBrokerRecord):
+        brokers.pop(node, None)
+    elif known is None or known.epoch != record.broker_epoch:
+        have = "is not registered" if known is None else f"has epoch {known.epoch}"
+        raise Violation(
+            "I14", f"a committed record changes broker {node} of epoch {record.broker_epoch}, which {have}", node=node
+        )
+    else:
+        known.fenced = known.fenced if record.fenced == 0 else record.fenced == 1
+        known.is_leaving = known.is_leaving or record.in_controlled_shutdown == 1
+
+
+def _check_broker_epoch(node: int, known: BrokerGhost | None, record: RegisterBrokerRecord, offset: int) -> None:
+    """I14: a new process gets a newer epoch, the offset of its record; the same one keeps its own."""
+    if known is not None and known.incarnation_id == record.incarnation_id:
+        right = record.broker_epoch == known.epoch
+    else:
+        right = record.broker_epoch == offset and (known is None or record.broker_epoch > known.epoch)
+    if not right:
+        before = "nothing" if known is None else f"epoch {known.epoch}"
+        text = f"broker {node} is registered with epoch {record.broker_epoch} at metadata offset {offset}, after {before}"
+        raise Violation("I14", text, node=node)
+
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+def _change_partition(ghosts: Ghosts, record: PartitionRecord | PartitionChangeRecord) -> None:
+    key = (record.topic_id, record.partition)
+    partition = ghosts.partition(key, ghosts.metadata.topics.get(record.topic_id, record.topic_id.hex()[:8]))
+    before = partition.registration
+    if isinstance(record, PartitionRecord):
+        after = _created(record)
+    elif before is None:
+        raise partition.violation("I14", "a committed record changes it, and nothing ever made it")
+    else:
+        after = merge(before, record)
+        _check_election(partition, before, after, named=record.leader)
+        _check_expansion(ghosts, partition, before, after)
+    _prove(ghosts, partition, before, after)
+    partition.registration = partition.history[after.partition_epoch] = after
+    if after.leader != NO_LEADER:
+        partition.leaders[after.leader_epoch] = after.leader
+    ghosts.disturbed[partition] = None
+
+
+def _created(record: PartitionRecord) -> Registration:
+    return Registration(
+        record.replicas,
+        record.isr,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.leader_recovery_state == RECOVERING,
+        record.elr,
+        record.last_known_elr,
+    )
+
+
+def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
+    """Each change raises the partition epoch by one; one that names a leader, be it the same or none, the leader epoch too."""
+    names_leader = record.leader != NO_LEADER_CHANGE
+    recovery = record.leader_recovery_state
+    return Registration(
+        before.replicas if record.replicas is None else record.replicas,
+        before.isr if record.isr is None else record.isr,
+        record.leader if names_leader else before.leader,
+        before.leader_epoch + names_leader,
+        before.partition_epoch + 1,
+        before.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING,
+        before.elr if record.elr is None else record.elr,
+        before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+    )
+
+
+def _prove(ghosts: Ghosts, partition: PartitionGhost, before: Registration | None, after: Registration) -> None:
+    """Under which broker epoch each member of the ISR was last known to be complete."""
+    brokers = ghosts.metadata.brokers
+    for node in after.isr:
+        joins = before is None or node not in before.isr
+        is_elected_alone = after.isr == (node,) and after.leader == node
+        if (joins or is_elected_alone) and node in brokers:
+            partition.proven[node] = brokers[node].epoch
+            replica = partition.replicas.get(node)
+            if replica is not None and before is not None:
+                replica.is_unclean = False
+    for node in [node for node in partition.proven if node not in after.isr]:
+        del partition.proven[node]
+
+
+def _check_election(partition: PartitionGhost, before: Registration, after: Registration, *, named: int) -> None:
+    """I3: leaders come from ISR and ELR, unless an unclean election is recorded."""
+    if named in (NO_LEADER, NO_LEADER_CHANGE) or named == before.leader or named in (*before.isr, *before.elr):
+        return
+    if after.is_recovering:
+        partition.reported.append(f"unclean election of broker {named}")
+        return
+    text = f"broker {named} is elected in epoch {after.leader_epoch} from outside of the ISR {list(before.isr)}"
+    raise partition.violation("I3", text, named)
+
+
+def _check_expansion(ghosts: Ghosts, partition: PartitionGhost, before: Registration, after: Registration) -> None:
+    """I13: who joins is alive, is the process that the leader has seen, and has all that is committed."""
+    named = partition.accepted.pop(after.partition_epoch, {})
+    for node in after.isr:
+        if node in before.isr:
+            continue
+        broker, replica = ghosts.metadata.brokers.get(node), partition.replicas.get(node)
+        joins = f"broker {node} joins the ISR {list(before.isr)} with partition epoch {after.partition_epoch}"
+        if broker is None or broker.fenced:
+            raise partition.violation("I13", f"{joins} and is fenced", node)
+        if node in named and named[node] != broker.epoch:
+            text = f"{joins} as the process of broker epoch {named[node]}, registered is {broker.epoch}"
+            raise partition.violation("I13", text, node)
+        if replica is None or partition.loss_permitted or not ghosts.is_registered(replica):
+            continue
+        if not replica.path.holds_all_of(partition.committed):
+            text = f"{joins} with {replica.path}, and the true high watermark is {partition.committed.end}"
+            raise partition.violation("I13", text, node)
+
+
+def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
+    """I2 and I3, at the end of a committed batch."""
+    registration, brokers = partition.registration, ghosts.metadata.brokers
+    if registration is None or partition.is_deleted:
+        return
+    isr, leader = registration.isr, registration.leader
+    if leader != NO_LEADER and leader not in isr:
+        raise partition.violation("I2", f"leader {leader} is not in the ISR {list(isr)}", leader)
+    if not isr or not set(isr) <= set(registration.replicas):
+        raise partition.violation("I2", f"the ISR {list(isr)} is not a part of the replicas {list(registration.replicas)}")
+    is_last = len(isr) == 1 and leader == NO_LEADER
+    for node in isr:
+        broker = brokers.get(node)
+        if (broker is None or broker.fenced) and not is_last:
+            raise partition.violation("I2", f"broker {node} is fenced and in the ISR {list(isr)} (leader {leader})", node)
+        if broker is not None and broker.epoch > partition.proven.get(node, broker.epoch) and len(isr) > 1:
+            text = (
+                f"broker {node} is in the ISR {list(isr)} with broker epoch {broker.epoch}, and was last known to be complete "
+                f"with {partition.proven[node]}"
+            )
+            raise partition.violation("I2", text, node)
+    _check_elr(partition, registration)
+
+
+def _check_elr(partition: PartitionGhost, registration: Registration) -> None:
+    if registration.elr or registration.last_known_elr:
+        text = f"the ELR is {list(registration.elr)}, last known {list(registration.last_known_elr)}: this cluster keeps none"
+        raise partition.violation("I3", text)
+
+
+# -- the image of the production code ---------------------------------------------------------------------------------
+
+
+def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -> None:
+    """What was replayed here and what the production code made of the same records must be the same (I14, I19)."""
+    for key in changed[0]:
+        partition, found = ghosts.partitions[key], image.partition(key)
+        ours = partition.registration
+        if partition.is_deleted or ours is None:
+            continue
+        theirs = found and (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch)
+        if theirs != ours[:5]:
+            text = f"the image at metadata offset {image.offset} has {theirs}, its records make {tuple(ours[:5])}"
+            raise partition.violation("I14", text)
+    for node in changed[1]:
+        broker, registered = ghosts.metadata.brokers.get(node), image.brokers.get(node)
+        theirs_b = registered and (registered.broker_epoch, registered.fenced, registered.in_controlled_shutdown)
+        ours_b = broker and (broker.epoch, broker.fenced, broker.is_leaving)
+        if theirs_b != ours_b:
+            text = f"the image at metadata offset {image.offset} has broker {node} as {theirs_b}, its records make {ours_b}"
+            raise Violation("I14", text, node=node)
+
+
+# -- brokers' side ----------------------------------------------------------------------------------------------------
+
+
+def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
+    """I14: a broker's leader epoch and partition epoch of a partition never go back, and are committed ones."""
+    for replica in partition.replicas.values():
+        live = replica.live
+        if live is None or not replica.is_live:
+            continue
+        now = (live.leader_epoch, live.partition_epoch)
+        if now == replica.told:
+            continue
+        before, replica.told = replica.told, now
+        if now[0] < before[0] or now[1] < before[1]:
+            text = f"broker {replica.node} went from leader and partition epoch {before} back to {now}"
+            raise partition.violation("I14", text, replica.node)
+        known = partition.history.get(now[1])
+        if partition.history and (known is None or known.leader_epoch != now[0]) and now != (-1, -1):
+            text = f"broker {replica.node} acts in leader and partition epoch {now}, which were never committed"
+            raise partition.violation("I19", text, replica.node)
+
+
+def on_accepted(ghosts: Ghosts, image: MetadataImage, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
+    """A controller has taken AlterPartition proposals: which processes do they mean?"""
+    for item, told in zip(request.partitions, answer.partitions, strict=True):
+        partition = ghosts.partitions.get((item.topic_id, item.partition))
+        found = image.partition((item.topic_id, item.partition))
+        if partition is not None and found is not None and not told.error_code:
+            named = {member.broker_id: member.broker_epoch for member in item.new_isr if member.broker_epoch >= 0}
+            partition.accepted[found.partition_epoch + 1] = named
+
+
+def check_heartbeat(image: MetadataImage, node: int, broker_epoch: int) -> None:
+    """I14: a sign of life of an earlier process of a broker does not count."""
+    registered = image.brokers.get(node)
+    if registered is not None and registered.broker_epoch != broker_epoch:
+        text = f"a heartbeat of broker {node} with epoch {broker_epoch} counted, registered is {registered.broker_epoch}"
+        raise Violation("I14", text, node=node)

@@ -1,0 +1,359 @@
+"""`Invariants`: takes what happens, keeps the ghosts, and lets every family of checks look.
+
+The probes (`probes.py`) call an `on_...` method for each state change. A method first brings the ghosts up to date, then
+calls the checks that can be judged at that very change, and raises `Violation`. What concerns a whole log or a whole
+partition is looked at in `after_step`, for what was touched since the last one; if nothing was, that is one look at two
+empty dicts. Every now and then (`SWEEP_STEPS`) it also looks at what nobody touches: timers, resources.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.records.batch import BatchHeader
+from strandline.storage.disk import Buffer
+from strandline.testing.simulation.invariants import (
+    honesty,
+    leaders,
+    logs,
+    membership,
+    producers,
+    purgatory,
+    quorum,
+    reads,
+    resources,
+    rest,
+    watermark,
+)
+from strandline.testing.simulation.invariants.ghosts import METADATA, Ghosts, Process, ReplicaGhost
+from strandline.testing.simulation.invariants.violation import Violation
+
+if TYPE_CHECKING:
+    from strandline.broker.partition import Partition
+    from strandline.controller.metadata.image import MetadataImage
+    from strandline.protocol.messages.common import SnapshotId
+    from strandline.storage.log import Log
+
+SWEEP_STEPS = 1024
+
+
+_OF_ANOTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+
+
+class Trace(Protocol):
+    """`testing/simulation/trace.py`."""
+
+    def emit(self, kind: str, node: int, partition: str = "", **fields: Any) -> None: ...
+
+
+class Invariants:
+    """The ghosts of one run, and the checks. `after_step` goes into the scheduler's list of that name."""
+
+    def __init__(self, trace: Trace, *, on_violation: Callable[[BaseException], object] | None = None) -> None:
+        """`on_violation` ends the run at once (`scheduler.fail`); without it `after_step` raises."""
+        self.trace = trace
+        self.ghosts = Ghosts()
+        self.steps = resources.Steps()
+        self.failure: BaseException | None = None
+        """The first violation, or whatever broke a check."""
+        self._on_violation = on_violation
+        self._until_sweep = SWEEP_STEPS
+        self._began_at = time.perf_counter()
+
+    # -- when -------------------------------------------------------------------------------------------------------
+
+    def note(self, error: BaseException) -> None:
+        """Production code must not catch, and thereby hide, what a check has to say: the run ends after this step."""
+        if self.failure is None:
+            self.failure = error
+            if self._on_violation is not None:
+                self._on_violation(error)
+
+    def after_step(self) -> None:
+        ghosts = self.ghosts
+        if ghosts.dirty or ghosts.disturbed:
+            self._look()
+        self._until_sweep -= 1
+        if not self._until_sweep:
+            self._until_sweep = SWEEP_STEPS
+            self._guarded(self._sweep)
+        now = time.perf_counter()
+        self.steps.took(now - self._began_at)
+        self._began_at = now
+        if self.failure is not None and self._on_violation is None:
+            raise self.failure
+
+    def _look(self) -> None:
+        ghosts = self.ghosts
+        try:
+            for replica in ghosts.dirty:
+                logs.check_log(ghosts, replica)
+            for partition in ghosts.disturbed:
+                if partition is not ghosts.metadata.log:
+                    watermark.check_members(ghosts, partition)
+                    watermark.check_maximal_isr(ghosts, partition)
+                    membership.check_epochs_of_replica(ghosts, partition)
+        except Exception as e:
+            self.note(e)
+        ghosts.dirty.clear()
+        ghosts.disturbed.clear()
+
+    def _sweep(self) -> None:
+        purgatory.check_deadlines(self.ghosts)
+        resources.check_bounds(self.ghosts)
+
+    def _guarded(self, check: Callable[[], object]) -> None:
+        try:
+            check()
+        except Exception as e:
+            self.note(e)
+
+    def unsettled(self) -> list[str]:
+        """What is not yet as it must become after all faults have ended (I24); empty when the cluster is at rest."""
+        return rest.unsettled(self.ghosts)
+
+    def at_rest(self) -> None:
+        """All faults have ended, all clients have stopped, and `unsettled` had its time: everything is judged."""
+        ghosts = self.ghosts
+        self._look()
+        if self.failure is not None:
+            raise self.failure
+        reasons = self.unsettled()
+        if reasons:
+            raise Violation("I24", f"the cluster does not come to rest: {rest.diagnosis(reasons)}")
+        for partition in (*ghosts.partitions.values(), ghosts.metadata.log):
+            for replica in partition.replicas.values():
+                if replica.process is not None and replica.process.is_alive and not partition.is_deleted:
+                    rest.check_bytes(replica)
+                    if partition is not ghosts.metadata.log:
+                        logs.check_log(ghosts, replica)
+                        producers.check_states(replica)
+            honesty.check(partition)
+        quorum.check_states(ghosts)
+        purgatory.check_idle(ghosts)
+        self._sweep()
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def on_process(self, node: int, server: Any, files: Any, loop: Any = None) -> Process:
+        return self.ghosts.begin(node, server, files, loop)
+
+    def on_process_ended(self, server: Any) -> None:
+        self.ghosts.end(server)
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def on_log_opened(self, log: Log) -> ReplicaGhost | None:
+        process = self.ghosts.process_of_files(log.files)
+        if process is None:
+            return None
+        partition = self.ghosts.partition((log.topic_id, log.partition), log.name)
+        replica = partition.replica(process.node)
+        if log.topic_id != partition.key[0]:
+            raise partition.violation("I22", f"broker {process.node} opens a log of topic id {log.topic_id.hex()}", process.node)
+        logs.opened(self.ghosts, replica, log)
+        replica.log, replica.process, replica.live, replica.has_forgotten = log, process, None, False
+        if partition is self.ghosts.metadata.log:
+            replica.flushed = 0
+        if partition is not self.ghosts.metadata.log:
+            self.trace.emit("log.recovered", process.node, partition.name, end=log.log_end_offset)
+            watermark.check_recovered(replica, log.high_watermark)
+        return replica
+
+    def on_log_gone(self, replica: ReplicaGhost) -> None:
+        """Closed, deleted, or renamed out of the way."""
+        replica.log = replica.live = None
+
+    def on_appended(self, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], renewed: bool) -> None:
+        partition = replica.partition
+        is_new = logs.append(self.ghosts, replica, records, headers, renewed=renewed)
+        if partition.key == METADATA:
+            if is_new:
+                self._keep_payloads(records, headers)
+            return
+        first, last = headers[0], headers[-1]
+        role = "leader" if is_new else "follower"
+        self.trace.emit(
+            "log.appended",
+            replica.node,
+            partition.name,
+            base=first.base_offset,
+            last=last.base_offset + last.last_offset_delta,
+            epoch=last.leader_epoch,
+            role=role,
+        )
+
+    def _keep_payloads(self, records: Buffer, headers: Sequence[BatchHeader]) -> None:
+        position = 0
+        for header in headers:
+            payload = bytes(records[position : position + header.size])
+            self.ghosts.metadata.payloads[header.leader_epoch, header.base_offset] = payload
+            position += header.size
+
+    def on_append_failed(self, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], renewed: bool) -> None:
+        logs.may_have_appended(replica, records, headers, renewed=renewed)
+        if replica.partition.key == METADATA:
+            self._keep_payloads(records, headers)
+
+    def on_truncated(self, replica: ReplicaGhost, log: Log, corrupt_at: int | None) -> None:
+        was = replica.path.end
+        logs.truncated(self.ghosts, replica, log, corrupt_at=corrupt_at)
+        if replica.partition.key != METADATA:
+            self.trace.emit("log.truncated", replica.node, replica.partition.name, to=replica.path.end, was=was)
+            watermark.check_recovered(replica, log.high_watermark)
+
+    def on_truncated_below(self, replica: ReplicaGhost, high_watermark: int, counted: int) -> None:
+        honesty.on_truncated_below(replica, high_watermark, replica.path.end, counted)
+
+    def on_damage(self, replica: ReplicaGhost, offset: int, counted_before: int) -> None:
+        replica.damage = offset if replica.damage is None else min(offset, replica.damage)
+        honesty.on_damage(replica, offset, counted_before)
+
+    def on_log_dir_failed(self, node: int, offline_replicas: int, is_told: bool) -> None:
+        honesty.on_log_dir_failed(self.ghosts, node, offline_replicas, is_told)
+
+    def on_log_start(self, replica: ReplicaGhost, log: Log) -> None:
+        if log.log_start_offset != replica.path.start:
+            logs.log_start_moved(self.ghosts, replica, log)
+            if replica.partition.key != METADATA:
+                self.trace.emit("log.start_moved", replica.node, replica.partition.name, to=log.log_start_offset)
+
+    def on_rolled(self, replica: ReplicaGhost, log: Log) -> None:
+        self.ghosts.dirty[replica] = None
+        if replica.partition.key != METADATA:
+            self.trace.emit("log.rolled", replica.node, replica.partition.name, base=log.segments[-1].base_offset)
+
+    def on_flushed(self, replica: ReplicaGhost) -> None:
+        self.ghosts.dirty[replica] = None
+        if replica.partition.key == METADATA:
+            quorum.on_flushed(replica)
+
+    def on_high_watermark(self, replica: ReplicaGhost, high_watermark: int) -> None:
+        partition = replica.partition
+        if partition.key == METADATA:
+            return  # told by the node itself, see `on_quorum_high_watermark`
+        watermark.on_moved(self.ghosts, replica, high_watermark)
+        self.trace.emit("hw.advanced", replica.node, partition.name, hw=high_watermark, true=partition.committed.end)
+
+    # -- roles, ISR ---------------------------------------------------------------------------------------------------
+
+    def on_partition(self, replica: ReplicaGhost, partition: Partition) -> None:
+        if partition.key != replica.partition.key or partition.log is not replica.log:
+            text = (
+                f"broker {replica.node} serves topic id {partition.key[0].hex()} from the log of {replica.partition.key[0].hex()}"
+            )
+            raise replica.partition.violation("I22", text, replica.node)
+        replica.live, replica.told = partition, (-1, -1)
+        self.ghosts.disturbed[replica.partition] = None
+
+    def on_leader(self, replica: ReplicaGhost, epoch: int, start_offset: int) -> None:
+        self.trace.emit("leader.became", replica.node, replica.partition.name, epoch=epoch, start_offset=start_offset)
+        leaders.on_leader(self.ghosts, replica, epoch)
+        watermark.on_leader(self.ghosts, replica, epoch)
+        self.ghosts.dirty[replica] = None
+
+    def on_follower(self, replica: ReplicaGhost, epoch: int, leader: int) -> None:
+        self.trace.emit("follower.became", replica.node, replica.partition.name, epoch=epoch, leader=leader)
+        self.ghosts.disturbed[replica.partition] = None
+
+    def on_isr(self, kind: str, replica: ReplicaGhost, **fields: Any) -> None:
+        """The leader has proposed one, or heard what became of it."""
+        self.ghosts.disturbed[replica.partition] = None
+        self.trace.emit(kind, replica.node, replica.partition.name, **fields)
+
+    def on_role_ended(self, replica: ReplicaGhost) -> None:
+        """Deleted here, offline, or shut down."""
+        replica.live = None
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def on_acked(self, replica: ReplicaGhost, base: int, required: int, acks: int) -> None:
+        self.trace.emit("produce.acked", replica.node, replica.partition.name, base=base, last=required - 1, acks=acks)
+        if acks == -1:
+            watermark.on_acked(self.ghosts, replica, required)
+
+    def on_served(self, replica: ReplicaGhost, high_watermark: int, buffers: Sequence[Buffer]) -> None:
+        reads.on_records(replica, high_watermark, buffers)
+
+    def on_fetch_error(self, replica: ReplicaGhost | None, node: int, offset: int, epoch: int, code: int) -> None:
+        if code in _OF_ANOTHER_EPOCH:
+            name = "" if replica is None else replica.partition.name
+            self.trace.emit("fetch.fenced", node, name, error=ErrorCode(code).name, epoch=epoch, offset=offset)
+        if replica is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            reads.on_out_of_range(self.ghosts, replica, offset)
+
+    def on_told(self, replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
+        reads.on_told(replica, high_watermark, is_answer=is_answer)
+
+    def on_answer(self, node: int, request: Any) -> None:
+        purgatory.check_answered_once(node, request)
+
+    # -- the quorum ---------------------------------------------------------------------------------------------------
+
+    def on_quorum_leader(self, node: int, epoch: int) -> None:
+        self.trace.emit("controller.elected", node, epoch=epoch)
+        leaders.on_quorum_leader(self.ghosts, self.ghosts.processes[node], epoch)
+        quorum.on_leader(self.ghosts, self.ghosts.metadata.log.replica(node), epoch)
+
+    def on_quorum_high_watermark(self, replica: ReplicaGhost, offset: int, leads_in: int | None) -> None:
+        for entry in quorum.on_high_watermark(self.ghosts, replica, offset, leads_in=leads_in):
+            self._tell(replica.node, entry.last)
+        if leads_in is not None:
+            self.trace.emit("raft.high_watermark", replica.node, offset=offset)
+
+    def _tell(self, node: int, last: int) -> None:
+        """What a committed batch has changed, for the trace."""
+        ghosts = self.ghosts
+        if not ghosts.metadata.changes or ghosts.metadata.changes[-1][0] != last:
+            return
+        _, partitions, brokers = ghosts.metadata.changes[-1]
+        for broker in brokers:
+            known = ghosts.metadata.brokers.get(broker)
+            if known is not None:
+                self.trace.emit("metadata.broker", node, broker=broker, epoch=known.epoch, fenced=known.fenced)
+        for key in partitions:
+            partition = ghosts.partitions[key]
+            is_new_topic = partition.registration is not None and partition.registration.partition_epoch == 0
+            if is_new_topic and key[1] == 0:
+                self.trace.emit("metadata.topic", node, name=partition.topic, topic_id=key[0].hex())
+            if partition.registration is not None:
+                registration = partition.registration
+                self.trace.emit(
+                    "metadata.partition",
+                    node,
+                    partition.name,
+                    leader=registration.leader,
+                    leader_epoch=registration.leader_epoch,
+                    partition_epoch=registration.partition_epoch,
+                    isr=list(registration.isr),
+                    elr=list(registration.elr),
+                )
+
+    def on_vote(self, voter: int, epoch: int, candidate: int, path: str) -> None:
+        self.trace.emit("raft.voted", voter, epoch=epoch, candidate=candidate)
+        quorum.on_vote_leaves(self.ghosts, voter, epoch, candidate, path)
+
+    def on_voter_fetch(self, node: int, offset: int) -> None:
+        quorum.on_fetch_leaves(self.ghosts, node, offset)
+
+    def on_controller_applied(
+        self, node: int, batch: tuple[int, int, int], values: Sequence[bytes], image: MetadataImage, since: int
+    ) -> None:
+        quorum.on_applied(self.ghosts, "controller", node, batch, values)
+        if image.offset == batch[1]:
+            quorum.compare_images(self.ghosts, f"controller {node}", node, since, image)
+
+    def on_broker_applied(self, node: int, headers: Sequence[BatchHeader], delta: Any) -> None:
+        quorum.on_observed(self.ghosts, node, headers, delta)
+
+    def on_snapshot(self, node: int, snapshot_id: SnapshotId, image: MetadataImage | None) -> None:
+        quorum.on_snapshot(self.ghosts, node, snapshot_id, image)
+
+    def on_accepted(self, image: MetadataImage, request: Any, answer: Any) -> None:
+        membership.on_accepted(self.ghosts, image, request, answer)
+
+    def on_heartbeat(self, image: MetadataImage, node: int, broker_epoch: int) -> None:
+        membership.check_heartbeat(image, node, broker_epoch)

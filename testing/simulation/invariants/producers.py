@@ -1,0 +1,96 @@
+"""I16: of each idempotent producer, every batch is committed once, and in order.
+
+The first batch of a producer may have any sequence number: those before it may have been given up, or deleted, before any
+leader that is left heard of them. From then on numbers follow one another without a gap, as long as a record of the
+producer is in the log: a leader that has deleted all of them does not know it any more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.protocol.records.batch import MAX_SEQUENCE
+from strandline.testing.simulation.invariants.ghosts import PartitionGhost, ReplicaGhost
+from strandline.testing.simulation.invariants.paths import Batch
+
+REMEMBERED = 5
+"""Batches that a log keeps of each producer."""
+
+
+class Place(NamedTuple):
+    """Where a producer has come to."""
+
+    epoch: int
+    next_sequence: int
+    last_offset: int
+
+
+def on_committed(partition: PartitionGhost, start: int, end: int) -> None:
+    """The records of this range have just become committed."""
+    for _, batch in partition.tree.walk(partition.committed, start, end):
+        if batch.producer_id >= 0 and batch.sequence >= 0:
+            _take(partition, batch)
+
+
+def rebuild(partition: PartitionGhost) -> None:
+    partition.producers.clear()
+    on_committed(partition, 0, partition.committed.end)
+
+
+def _take(partition: PartitionGhost, batch: Batch) -> None:
+    known: Place | None = partition.producers.get(batch.producer_id)
+    last = batch.next - 1
+    if known is not None and known.last_offset >= partition.deleted_below:
+        expected = known.next_sequence if batch.producer_epoch == known.epoch else 0
+        if batch.producer_epoch < known.epoch or batch.sequence != expected:
+            who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
+            text = (
+                f"{who} has sequence {batch.sequence} at offset {batch.base}, after epoch {known.epoch} up to sequence "
+                f"{(known.next_sequence - 1) & MAX_SEQUENCE} at offset {known.last_offset}"
+            )
+            raise partition.violation("I16", text)
+    following = (batch.sequence + batch.next - batch.base) & MAX_SEQUENCE
+    partition.producers[batch.producer_id] = Place(batch.producer_epoch, following, last)
+
+
+def check_states(replica: ReplicaGhost) -> None:
+    """The producer states of a log are those that its batches make. Costs a walk over them: for moments of rest."""
+    log, partition, path = replica.log, replica.partition, replica.path
+    if log is None or replica.damage is not None:
+        return
+    expected = _states(replica, log.segments[0].base_offset)
+    found = {
+        producer_id: (epoch, [(batch.last_sequence, batch.last_offset) for batch in batches])
+        for producer_id, (epoch, batches) in log.producers.dump().items()
+        if batches
+    }
+    for producer_id, state in expected.items():
+        if not _fits(found.get(producer_id), state) and not (producer_id not in found and replica.has_forgotten):
+            text = f"broker {replica.node} knows of producer {producer_id} {found.get(producer_id)}, its log says {state}"
+            raise partition.violation("I16", text, replica.node)
+    strangers = [p for p in found if p not in expected and found[p][1][-1][1] >= path.start]
+    if strangers:
+        text = f"broker {replica.node} knows producers {strangers}, of which its log holds nothing"
+        raise partition.violation("I16", text, replica.node)
+
+
+State = tuple[int, list[tuple[int, int]]]
+
+
+def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
+    states: dict[int, State] = {}
+    for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
+        if batch.producer_id < 0 or batch.is_control:
+            continue
+        epoch, batches = states.get(batch.producer_id, (batch.producer_epoch, []))
+        if epoch != batch.producer_epoch:
+            epoch, batches = batch.producer_epoch, []
+        last_sequence = (batch.sequence + batch.next - 1 - batch.base) & MAX_SEQUENCE
+        states[batch.producer_id] = (epoch, [*batches, (last_sequence, batch.next - 1)][-REMEMBERED:])
+    return states
+
+
+def _fits(found: State | None, state: State) -> bool:
+    """A log may remember batches that it has deleted since."""
+    epoch, batches = state
+    return found is not None and found[0] == epoch and found[1][-len(batches) :] == batches

@@ -1,0 +1,62 @@
+"""I17: who waits in a broker is answered, once, in time, and for the right reason.
+
+That a success is true when it leaves is I15 (`watermark.py`). Here is the rest. Deadlines are judged by the timer that must
+stand for them: that a timer fires when it is due is the event loop's promise, and a process that was stopped is not to
+blame for being late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.broker.produce import DelayedProduce
+from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
+from strandline.testing.simulation.invariants.violation import Violation
+
+
+def check_answered_once(node: int, request: Any) -> None:
+    """A request is about to be answered."""
+    if request._is_answered and not request.connection.closed:
+        raise Violation("I17", f"broker {node} answers {request!r} a second time", node=node)
+
+
+def check_deadlines(ghosts: Ghosts) -> None:
+    for process in ghosts.live_brokers():
+        if getattr(process.server, "has_logs", False):
+            check_timer(process.node, process.server.replicas.purgatory)
+            _check_waiters(process)
+
+
+def check_timer(node: int, purgatory: Any) -> None:
+    """The earliest deadline has a timer that is not later."""
+    for timeout_ms, queue in purgatory._queues.items():
+        operation = next(iter(queue), None)
+        if operation is None:
+            continue
+        if operation.is_completed:
+            raise Violation("I17", f"broker {node} keeps an operation (timeout {timeout_ms} ms) that is completed", node=node)
+        if purgatory._timer is None or purgatory._timer_due > operation.deadline:
+            text = f"nobody looks at an operation of broker {node} ({timeout_ms} ms) at its deadline, {operation.deadline:.3f}"
+            raise Violation("I17", text, node=node)
+
+
+def _check_waiters(process: Process) -> None:
+    """Nobody waits for a high watermark who was answered already."""
+    for partition in process.server.replicas.partitions.values():
+        waiting = partition.waiters._waiting
+        if waiting and any(waiter.is_completed for _, _, waiter in waiting):
+            text = f"{partition.topic}-{partition.key[1]}: a produce that was answered still waits at broker {process.node}"
+            raise Violation("I17", text, partition=f"{partition.topic}-{partition.key[1]}", node=process.node)
+
+
+def check_idle(ghosts: Ghosts) -> None:
+    """No produce is under way any more: the lists of those that wait are empty."""
+    for process in ghosts.live_brokers():
+        if not process.server.has_logs:
+            continue
+        replicas = process.server.replicas
+        waiting = sum(len(partition.waiters) for partition in replicas.partitions.values())
+        parked = sum(isinstance(operation, DelayedProduce) for operation in replicas.purgatory.take_all())
+        if waiting or parked:
+            text = f"broker {process.node} is idle, and keeps {parked} parked produces and {waiting} waiters"
+            raise Violation("I17", text, node=process.node)

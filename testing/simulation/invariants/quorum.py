@@ -1,0 +1,237 @@
+"""I18, I19: the metadata quorum, and everybody who follows its log.
+
+- **I18**: what a voter says rests on its disk. At the moment at which a vote or a fetch leaves, the platter is looked at.
+  A leader commits only what a majority has on its disks, and only beyond a record of its own epoch.
+- **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark; whatever a controller or
+  broker applies is compared with it, batch by batch, and the images that they make of it key by key.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
+from strandline.controller.metadata.records import decode_record
+from strandline.protocol.messages.common import SnapshotId
+from strandline.protocol.records.batch import BatchHeader, read_header
+from strandline.protocol.records.reader import decode_values
+from strandline.testing.simulation.invariants import membership
+from strandline.testing.simulation.invariants.bytes_on_disk import durable_content, is_durable, knows_durability
+from strandline.testing.simulation.invariants.ghosts import Entry, Ghosts, ReplicaGhost
+from strandline.testing.simulation.invariants.paths import Batch
+from strandline.testing.simulation.invariants.violation import Violation
+
+# -- the disk of a voter (I18) ----------------------------------------------------------------------------------------
+
+
+def on_flushed(replica: ReplicaGhost) -> None:
+    """The log says that it is on the disk up to its end."""
+    log, path = replica.log, replica.path
+    if log is None:
+        return
+    for segment in log.segments[log.segment_for(replica.flushed) :]:
+        if segment.size and not is_durable(segment.file):
+            text = f"node {replica.node} has flushed its metadata log to {path.end}, and {segment.file.path} is not on its disk"
+            raise Violation("I18", text, node=replica.node)
+    replica.flushed = path.end
+    if path.epochs:
+        replica.flushed_by_epoch[path.last_epoch] = max(path.end, replica.flushed_by_epoch.get(path.last_epoch, 0))
+
+
+def on_fetch_leaves(ghosts: Ghosts, node: int, offset: int) -> None:
+    replica = ghosts.metadata.log.replica(node)
+    if offset > replica.flushed:
+        text = f"voter {node} fetches from offset {offset}, and only {replica.flushed} are on its disk"
+        raise Violation("I18", text, node=node)
+
+
+def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path: str) -> None:
+    """A vote for another, or the request that carries the vote for oneself."""
+    before = ghosts.metadata.votes.setdefault((voter, epoch), candidate)
+    if before != candidate:
+        raise Violation(
+            "I18", f"voter {voter} gave its vote of epoch {epoch} to {before}, and gives it to {candidate}", node=voter
+        )
+    process = ghosts.processes.get(voter)
+    if process is None or not knows_durability(process.files):
+        return
+    content = durable_content(process.files, path)
+    state = json.loads(content) if content else {}
+    found = (state.get("leaderEpoch", -1), state.get("votedId", -1))
+    if found != (epoch, candidate) and found[0] <= epoch:
+        text = f"voter {voter} votes for {candidate} in epoch {epoch}, its disk says (epoch, vote) {found}"
+        raise Violation("I18", text, node=voter)
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, leads_in: int | None) -> list[Entry]:
+    """A voter raised the quorum's high watermark. Returns what has become committed by it."""
+    log, path = ghosts.metadata.log, replica.path
+    committed = log.committed
+    if offset <= committed.end:
+        if offset > path.start and path.epoch_at(offset - 1) != committed.epoch_at(offset - 1):
+            text = (
+                f"controller {replica.node} has record {offset - 1} of epoch {path.epoch_at(offset - 1)} as committed, it is not"
+            )
+            raise Violation("I19", text, node=replica.node)
+        return []
+    if leads_in is None:
+        text = f"controller {replica.node} takes {offset} for the quorum's high watermark, it is {committed.end}"
+        raise Violation("I19", text, node=replica.node)
+    if not path.holds_all_of(committed):
+        if log.loss_permitted:
+            _give_up(ghosts)
+            return []
+        parts = path.agrees_until(committed)
+        text = f"controller {replica.node} leads in epoch {leads_in} and lacks committed metadata from {parts} on"
+        raise Violation("I19", text, node=replica.node)
+    _check_majority(ghosts, replica, offset, leads_in)
+    begins = committed.end
+    committed.follow(path, offset)
+    return [_enter(ghosts, epoch, batch) for epoch, batch in log.tree.walk(path, begins, offset)]
+
+
+def _give_up(ghosts: Ghosts) -> None:
+    """A majority of the controllers' disks was lost: from here on nobody knows what was agreed on."""
+    ghosts.metadata.entries.clear()
+    for partition in ghosts.partitions.values():
+        partition.is_deleted = True
+
+
+def _check_majority(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
+    log, voters = ghosts.metadata.log, ghosts.metadata.voters
+    written_in = replica.path.epoch_at(offset - 1)
+    if written_in != epoch:
+        text = f"controller {replica.node} leads in epoch {epoch} and commits up to {offset}, by a record of epoch {written_in}"
+        raise Violation("I18", text, node=replica.node)
+    have = [n for n in voters if n in log.replicas and log.replicas[n].flushed_by_epoch.get(epoch, 0) >= offset]
+    if voters and 2 * len(have) <= len(voters) and not log.loss_permitted:
+        text = f"controller {replica.node} commits up to {offset} in epoch {epoch}; of {list(voters)} only {have} have it on disk"
+        raise Violation("I18", text, node=replica.node)
+
+
+def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> Entry:
+    metadata = ghosts.metadata
+    payload = metadata.payloads.pop((epoch, batch.base), b"")
+    values: tuple[bytes, ...] = ()
+    if payload and not batch.is_control:
+        values = tuple(bytes(value or b"") for value in decode_values(payload, 0, read_header(payload)))
+    entry = Entry(batch.base, batch.next - 1, epoch, batch.crc, values)
+    metadata.entries.append(entry)
+    metadata.by_base[entry.base] = entry
+    records = [decode_record(value) for value in values]
+    changed = membership.replay(ghosts, entry.base, records)
+    metadata.image = metadata.image.apply(records, entry.last, epoch).image
+    metadata.images[entry.last] = metadata.image
+    if changed[0] or changed[1]:
+        metadata.changes.append((entry.last, tuple(changed[0]), tuple(changed[1])))
+        membership.compare_with_image(ghosts, metadata.image, changed)
+    return entry
+
+
+def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
+    """I19: an elected leader has everything that is committed."""
+    log = ghosts.metadata.log
+    if not replica.path.holds_all_of(log.committed) and not log.loss_permitted:
+        parts = replica.path.agrees_until(log.committed)
+        text = f"controller {replica.node} is elected in epoch {epoch} and lacks committed metadata from {parts} on"
+        raise Violation("I19", text, node=replica.node)
+
+
+# -- who applies what (I19) -------------------------------------------------------------------------------------------
+
+
+def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
+    """`batch`: base offset, last offset, epoch. `values`: the records, where they are at hand."""
+    metadata = ghosts.metadata
+    if not metadata.entries or metadata.log.loss_permitted:
+        return
+    entry = metadata.by_base.get(batch[0])
+    if entry is None or entry[:3] != batch or (values is not None and tuple(values) != entry.values):
+        text = f"{who} {node} applies the metadata batch {batch} (base, last, epoch); committed is {metadata.log.committed}"
+        if entry is not None:
+            text += f", with {entry[:3]} there"
+        raise Violation("I19", text, node=node)
+
+
+def on_observed(ghosts: Ghosts, node: int, headers: Iterable[BatchHeader], delta: MetadataDelta | None) -> None:
+    """A broker has applied committed batches to its image."""
+    for header in headers:
+        on_applied(ghosts, "broker", node, (header.base_offset, header.last_offset, header.leader_epoch), None)
+    if delta is not None:
+        compare_images(ghosts, f"broker {node}", node, delta.before.offset, delta.image)
+
+
+def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: MetadataImage) -> None:
+    """Of everything that changed after `since`: it must be in the image as it is in ours."""
+    metadata = ghosts.metadata
+    if not metadata.entries or metadata.log.loss_permitted:
+        return
+    ours = metadata.image_at(image.offset)
+    if ours is None:
+        text = f"{who} has an image up to {image.offset}, where no committed batch ends (committed: {metadata.end})"
+        raise Violation("I19", text, node=node)
+    first = bisect_right(metadata.changes, since, key=lambda change: change[0])
+    for last, partitions, brokers in metadata.changes[first:]:
+        if last > image.offset:
+            break
+        for key in partitions:
+            if image.partition(key) != ours.partition(key):
+                name = ghosts.partitions[key].name
+                text = (
+                    f"{who} has {name} as {image.partition(key)} at metadata offset {image.offset}, it is {ours.partition(key)}"
+                )
+                raise Violation("I19", text, partition=name, node=node)
+        for broker in brokers:
+            if image.brokers.get(broker) != ours.brokers.get(broker):
+                theirs, right = image.brokers.get(broker), ours.brokers.get(broker)
+                text = f"{who} has broker {broker} as {theirs} at metadata offset {image.offset}, it is {right}"
+                raise Violation("I19", text, node=node)
+
+
+def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: MetadataImage | None) -> None:
+    """A controller made a snapshot, or got one."""
+    metadata, end = ghosts.metadata, snapshot_id.end_offset
+    if not metadata.entries or metadata.log.loss_permitted:
+        return
+    if end > metadata.end:
+        raise Violation("I19", f"controller {node} has a snapshot up to {end}, committed is {metadata.end}", node=node)
+    ours = metadata.image_at(end - 1)
+    if ours is None or ours.epoch != snapshot_id.epoch:
+        text = f"controller {node} has a snapshot {tuple(snapshot_id)}, and no committed batch of that epoch ends there"
+        raise Violation("I19", text, node=node)
+    if image is not None:
+        check_same_state(f"controller {node}", node, image, ours)
+
+
+def check_same_state(who: str, node: int, image: MetadataImage, ours: MetadataImage) -> None:
+    """The whole state, at the same offset; however it was reached."""
+    delta = ours.delta_to(image)
+    if not delta.is_empty or image.next_producer_id != ours.next_producer_id or image.partition_count != ours.partition_count:
+        keys = [f"{key[0].hex()[:8]}-{key[1]}" for key in delta.changed_partitions]
+        text = (
+            f"{who} differs from the committed metadata at offset {image.offset} in partitions {keys}, brokers "
+            f"{delta.changed_brokers}, configs {delta.changed_configs}"
+        )
+        raise Violation("I19", text, node=node)
+
+
+def check_states(ghosts: Ghosts) -> None:
+    """Every image that is at a committed offset, as a whole. For moments of rest."""
+    for process in [*ghosts.live_brokers(), *ghosts.live_controllers()]:
+        image = _image_of(process.server)
+        ours = None if image is None else ghosts.metadata.image_at(image.offset)
+        if image is not None and ours is not None and not ghosts.metadata.log.loss_permitted:
+            check_same_state(f"node {process.node}", process.node, image, ours)
+
+
+def _image_of(server: Any) -> MetadataImage | None:
+    if hasattr(server, "lifecycle"):
+        image: MetadataImage = server.metadata.image
+        return image
+    return server.controller.committed if server.has_quorum else None

@@ -1,0 +1,85 @@
+"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped.
+
+How long a step takes in real time is only written down: other people's work on the same machine would fail a run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
+from strandline.testing.simulation.invariants.violation import Violation
+
+TASKS_BASE, TASKS_PER_CONNECTION = 100, 2
+"""A broker has some ten tasks of its own, and one for each request whose handler is a coroutine."""
+FILES_BASE = 16
+"""Open files beside one for each segment."""
+SLOW_STEP_S = 0.05
+
+
+class Steps:
+    """How long steps took, by the real clock."""
+
+    __slots__ = ("longest_s", "slow")
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.slow = 0
+
+    def took(self, seconds: float) -> None:
+        if seconds > self.longest_s:
+            self.longest_s = seconds
+        if seconds > SLOW_STEP_S:
+            self.slow += 1
+
+
+def check_bounds(ghosts: Ghosts) -> None:
+    for process in [*ghosts.live_brokers(), *ghosts.live_controllers()]:
+        for name, found, bound in bounds(process):
+            if found > bound:
+                text = f"node {process.node} has {found} {name}, and at most {bound} are allowed"
+                raise Violation("I23", text, node=process.node)
+
+
+def bounds(process: Process) -> list[tuple[str, int, int]]:
+    """(what, how many there are, how many there may be)."""
+    server = process.server
+    found: list[tuple[str, int, int]] = []
+    connections = 0
+    for listener in server.servers:
+        connections += len(listener.connections)
+        found.append(("connections", len(listener.connections), listener.limits.max_connections))
+        for connection in listener.connections.values():
+            limit = listener.limits.max_in_flight_per_connection
+            found.append(("requests in flight on one connection", connection.in_flight, limit))
+    tasks = unfinished(process.loop)
+    if tasks is not None:
+        found.append(("tasks", len(tasks), TASKS_BASE + TASKS_PER_CONNECTION * connections))
+    if getattr(server, "has_logs", False):
+        budget, sessions = server.log_dir.budget, server.replicas.sessions
+        found.append(("bytes in the recent tails", budget.bytes, budget.bytes_max))
+        found.append(("batches in the recent tails", len(budget.queue), budget.batches_max))
+        found.append(("fetch sessions", len(sessions), sessions._slots))
+        segments = sum(len(log.segments) for log in server.log_dir.logs.values())
+        found.append(("open files", len(process.open_files), segments + FILES_BASE))
+    return found
+
+
+def unfinished(loop: Any) -> list[Any] | None:
+    """The tasks of a process that has its loop for itself; None when that cannot be told."""
+    tasks = getattr(loop, "unfinished", None)
+    return None if tasks is None else list(tasks)
+
+
+def check_stopped(process: Process, allowed: int) -> None:
+    """The server has stopped in order. `allowed`: tasks of whoever runs it."""
+    tasks = [task for task in unfinished(process.loop) or [] if not task.cancelling()]
+    if len(tasks) > allowed:
+        names = sorted(task.get_name() for task in tasks)
+        text = f"node {process.node} has stopped, and {len(tasks) - allowed} of its tasks have not: {names}"
+        raise Violation("I23", text, node=process.node)
+    for listener in process.server.servers:
+        left = [connection for connection in listener.connections.values() if not connection.closed]
+        if left:
+            text = f"node {process.node} has stopped, and keeps {len(left)} connections"
+            raise Violation("I23", text, node=process.node)

@@ -1,0 +1,108 @@
+"""I24, and what is only judged at rest: whole logs, producer states, images, idle lists.
+
+Liveness has no moment at which it is broken, only a moment by which it must have come true. So `unsettled` says, one sentence
+each, what is not yet as it must become; a run heals, waits until it is empty, and calls what is left after its patience a
+violation, with these sentences as the diagnosis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.testing.simulation.invariants.bytes_on_disk import is_damaged, segment_bytes, valid_batches
+from strandline.testing.simulation.invariants.ghosts import NO_LEADER, Ghosts, PartitionGhost, ReplicaGhost
+from strandline.testing.simulation.invariants.paths import NOTHING
+
+MAXIMUM_TOLD = 10
+
+
+def unsettled(ghosts: Ghosts) -> list[str]:
+    """What keeps the cluster from being at rest. Only nodes that run count."""
+    return [*_nodes(ghosts), *(why for p in ghosts.partitions.values() if not p.is_deleted for why in _partition(ghosts, p))]
+
+
+def _nodes(ghosts: Ghosts) -> Iterator[str]:
+    end = ghosts.metadata.end
+    controllers = list(ghosts.live_controllers())
+    if not any(c.server.has_quorum and c.server.controller.active is not None for c in controllers):
+        yield "no controller is active"
+    for process in controllers:
+        if not process.server.has_quorum:
+            yield f"controller {process.node} has not started"
+        elif process.server.controller.committed_offset + 1 != end:
+            applied = process.server.controller.committed_offset + 1
+            yield f"controller {process.node} has applied {applied} of {end} metadata records"
+    for process in ghosts.live_brokers():
+        broker = ghosts.metadata.brokers.get(process.node)
+        if broker is None or broker.fenced or broker.incarnation_id != process.incarnation_id:
+            yield f"broker {process.node} is not registered and unfenced"
+        elif not process.server.ready.is_set():
+            yield f"broker {process.node} does not know that it is unfenced"
+        elif process.server.metadata.image.offset + 1 != end:
+            yield f"broker {process.node} has applied {process.server.metadata.image.offset + 1} of {end} metadata records"
+
+
+def _partition(ghosts: Ghosts, partition: PartitionGhost) -> Iterator[str]:
+    registration, name = partition.registration, partition.name
+    if registration is None:
+        return
+    live = {p.node for p in ghosts.live_brokers()} & set(registration.replicas)
+    if not live & set(registration.isr):
+        return  # nobody who may lead is here
+    leader = partition.replicas.get(registration.leader)
+    if registration.leader == NO_LEADER or registration.leader not in live or leader is None:
+        yield f"{name} has no leader (ISR {list(registration.isr)}, running {sorted(live)})"
+    elif leader.leads_in != registration.leader_epoch:
+        yield f"broker {registration.leader} does not lead {name} in epoch {registration.leader_epoch}"
+    if set(registration.isr) != live:
+        yield f"the ISR of {name} is {sorted(registration.isr)}, replicas {sorted(live)} run"
+    for node in sorted(live):
+        yield from _replica(partition, partition.replicas.get(node), node)
+
+
+def _replica(partition: PartitionGhost, replica: ReplicaGhost | None, node: int) -> Iterator[str]:
+    committed, name = partition.committed, partition.name
+    if replica is None or not replica.is_live or replica.log is None:
+        yield f"broker {node} does not serve {name}"
+    elif replica.path.end != committed.end or not replica.path.holds_all_of(committed):
+        yield f"broker {node} has {replica.path} of {name}, committed is {committed}"
+    elif replica.log.high_watermark != committed.end:
+        yield f"broker {node} knows the high watermark {replica.log.high_watermark} of {name}, it is {committed.end}"
+
+
+def diagnosis(reasons: list[str]) -> str:
+    more = len(reasons) - MAXIMUM_TOLD
+    return "; ".join(reasons[:MAXIMUM_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+# -- whole logs -------------------------------------------------------------------------------------------------------
+
+
+def check_bytes(replica: ReplicaGhost) -> None:
+    """I4, by the bytes: the files of a replica hold the batches of its path, one behind the other."""
+    log, partition = replica.log, replica.partition
+    if log is None or replica.damage is not None:
+        return
+    expected = partition.tree.walk(replica.path, log.segments[0].base_offset, replica.path.end)
+    offset = log.segments[0].base_offset
+    for segment in log.segments:
+        data, size = segment_bytes(segment), 0
+        for position, header in valid_batches(data):
+            epoch, batch = next(expected, (NOTHING, None))
+            if batch is None or (header.base_offset, header.leader_epoch, header.crc) != (batch.base, epoch, batch.crc):
+                _differs(replica, header.base_offset)
+                return
+            size, offset = position + header.size, batch.next
+        if size != len(data):
+            _differs(replica, offset)
+            return
+    if next(expected, None) is not None:
+        _differs(replica, offset)
+
+
+def _differs(replica: ReplicaGhost, offset: int) -> None:
+    log, partition = replica.log, replica.partition
+    if log is None or is_damaged(log.files, log.dir):
+        return  # rotten bytes that nobody has read yet
+    text = f"the files of node {replica.node} hold at offset {offset} something else than what was written there"
+    raise partition.violation("I4", text, replica.node)

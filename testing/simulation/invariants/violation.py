@@ -1,0 +1,16 @@
+"""What a check raises."""
+
+from __future__ import annotations
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; the text is one sentence with the numbers."""
+
+    def __init__(self, invariant: str, text: str, *, partition: str = "", node: int | None = None) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+        """Such as "I6"."""
+        self.text = text
+        self.partition = partition
+        """Such as `orders-0`; empty when it is about none."""
+        self.node = node

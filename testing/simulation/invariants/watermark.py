@@ -1,0 +1,231 @@
+"""I7, I10, I12, I15: what is committed, who has it, and what may be said of it.
+
+`on_leader_moved` is where records become committed: a leader has raised its high watermark to h. It is taken over as the
+true one if the ISR that this leader knows is large enough, and if everybody whom the controllers count to the ISR at this
+moment really holds the leader's records up to h. The broker's word counts for nothing in this.
+
+Two things that look like mistakes and are none. A leader that was replaced, and has not heard of it, may still commit: its
+followers fetched that far while they were its followers, and each later leader is one of them. And who is down, or has
+started again and is not registered yet, is not asked: what he lost is a fault, and he must register before he counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.testing.simulation.invariants import producers
+from strandline.testing.simulation.invariants.ghosts import NO_LEADER, Ghosts, Loss, PartitionGhost, ReplicaGhost
+from strandline.testing.simulation.invariants.paths import NOTHING
+
+if TYPE_CHECKING:
+    from strandline.broker.leadership import Leadership
+
+
+# -- high watermarks --------------------------------------------------------------------------------------------------
+
+
+def on_moved(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None:
+    """A replica has raised its own."""
+    ghosts.dirty[replica] = None
+    leadership = replica.live.leadership if replica.live is not None else None
+    if leadership is None:
+        check_local(replica, high_watermark)
+    else:
+        on_leader_moved(ghosts, replica, leadership, high_watermark)
+
+
+def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
+    """I10: it may lag behind the true one. I4: what it covers is what is committed."""
+    partition, committed = replica.partition, replica.partition.committed
+    if partition.is_deleted or partition.losses:
+        return
+    if high_watermark > partition.told_end:
+        text = f"the high watermark of broker {replica.node} is {high_watermark}, the true one {committed.end}"
+        raise partition.violation("I10", text, replica.node)
+    _check_same(replica, high_watermark)
+
+
+def check_recovered(replica: ReplicaGhost, high_watermark: int) -> None:
+    """I10, of a high watermark that comes from a checkpoint or was lowered. What it covers may be gone, or be another
+    history's: a disk that lost its power brings back what was truncated. The leader's answers will tell."""
+    partition = replica.partition
+    if high_watermark > max(partition.told_end, partition.deleted_below) and not partition.is_deleted:
+        text = f"the high watermark of broker {replica.node} is {high_watermark}, the true one {partition.committed.end}"
+        raise partition.violation("I10", text, replica.node)
+
+
+def _check_same(replica: ReplicaGhost, high_watermark: int) -> None:
+    partition, path, committed = replica.partition, replica.path, replica.partition.committed
+    if high_watermark <= max(path.start, 0) or partition.loss_permitted:
+        return
+    ours, theirs = path.epoch_at(high_watermark - 1), committed.epoch_at(high_watermark - 1)
+    if ours != theirs and NOTHING not in (ours, theirs):
+        text = (
+            f"below its high watermark {high_watermark} broker {replica.node} has record {high_watermark - 1} of epoch {ours}, "
+            f"committed is the one of epoch {theirs}"
+        )
+        raise partition.violation("I4", text, replica.node)
+
+
+def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadership, high_watermark: int) -> None:
+    """I10, I7: may the records below be called committed?"""
+    partition, path, committed = replica.partition, replica.path, replica.partition.committed
+    if partition.loss_permitted:
+        _maybe_lose(replica, leadership.epoch)
+    if high_watermark <= committed.end:
+        _check_same(replica, high_watermark)
+        return
+    if high_watermark > path.end:
+        text = f"broker {replica.node} commits up to {high_watermark}, and its log ends at {path.end}"
+        raise partition.violation("I10", text, replica.node)
+    if not partition.loss_permitted:
+        _check_min_isr(ghosts, replica, leadership, high_watermark)
+        _check_isr_holds(ghosts, replica, high_watermark)
+        if not path.holds_all_of(committed):
+            parts = path.agrees_until(committed)
+            text = f"broker {replica.node} commits up to {high_watermark} and lacks the committed records from {parts} on"
+            raise partition.violation("I7", text, replica.node)
+    before = committed.end
+    committed.follow(path, high_watermark)
+    partition.told_end = max(partition.told_end, high_watermark)
+    producers.on_committed(partition, before, high_watermark)
+
+
+def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadership, high_watermark: int) -> None:
+    """By the ISR that was committed with the partition epoch which this leader knows."""
+    partition, live = replica.partition, replica.live
+    assert live is not None
+    known = partition.history.get(live.partition_epoch)
+    isr = leadership.isr.isr if known is None else known.isr
+    needed = ghosts.min_isr(partition, replica)
+    if len(isr) < needed:
+        text = f"broker {replica.node} commits up to {high_watermark} with the ISR {list(isr)}, of {needed} at least"
+        raise partition.violation("I10", text, replica.node)
+
+
+def _check_isr_holds(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None:
+    partition, registration = replica.partition, replica.partition.registration
+    if registration is None:
+        return
+    epoch = replica.path.epoch_at(high_watermark - 1)
+    for node in registration.isr:
+        member = partition.replicas.get(node)
+        if member is None or member is replica or not ghosts.is_judged(member):
+            continue
+        if not member.path.holds(high_watermark - 1, epoch):
+            text = (
+                f"broker {replica.node} commits up to {high_watermark} in epoch {epoch}, and broker {node} of the ISR "
+                f"{list(registration.isr)} has only {member.path}"
+            )
+            raise partition.violation("I10", text, replica.node)
+
+
+# -- completeness -----------------------------------------------------------------------------------------------------
+
+
+def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
+    """I7: whoever may be elected has all that is committed."""
+    registration, committed = partition.registration, partition.committed
+    if registration is None or partition.is_deleted or partition.loss_permitted:
+        return
+    for node in (*registration.isr, *registration.elr):
+        member = partition.replicas.get(node)
+        if member is not None and ghosts.is_judged(member) and not member.path.holds_all_of(committed):
+            parts = member.path.agrees_until(committed)
+            lacks = f"lacks the committed records {parts} to {committed.end - 1}"
+            text = f"broker {node} is in the ISR {list(registration.isr)} and {lacks}"
+            raise partition.violation("I7", text, node)
+
+
+def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
+    """I7: the elected leader holds every record that was acknowledged, or seen. When loss is permitted, it is written down."""
+    partition, committed, path = replica.partition, replica.partition.committed, replica.path
+    registration = partition.registration
+    if registration is not None and registration.leader_epoch != epoch:
+        return  # it hears late of an election that is over
+    if path.holds_all_of(committed):
+        return
+    parts = path.agrees_until(committed)
+    if not partition.loss_permitted:
+        acked = f", {partition.acked_end - parts} of them acknowledged" if partition.acked_end > parts else ""
+        text = (
+            f"broker {replica.node} leads in epoch {epoch} and lacks the committed records {parts} to {committed.end - 1}{acked}"
+        )
+        raise partition.violation("I7", text, replica.node)
+    _maybe_lose(replica, epoch)
+
+
+def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:
+    """The leader has less than was committed, and that is permitted: from here on its log is the truth."""
+    partition, committed = replica.partition, replica.partition.committed
+    if replica.path.holds_all_of(committed):
+        return
+    parts = replica.path.agrees_until(committed)
+    partition.losses.append(Loss(parts, committed.end, replica.node, epoch))
+    committed.truncate(parts)
+    partition.acked_end, partition.read_end = min(partition.acked_end, parts), min(partition.read_end, parts)
+    for base in [base for base in partition.read if base >= parts]:
+        del partition.read[base]
+    partition.applied.clear()
+    producers.rebuild(partition)
+
+
+# -- the ISR as the leader sees it ------------------------------------------------------------------------------------
+
+
+def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
+    """I12, of the leader of the newest epoch."""
+    registration = partition.registration
+    leader = None if registration is None else partition.replicas.get(registration.leader)
+    if registration is None or leader is None or leader.leads_in != registration.leader_epoch or partition.is_deleted:
+        return
+    leadership = leader.live.leadership if leader.live is not None else None
+    if leadership is None:
+        return
+    isr = leadership.isr
+    if not isr.is_in_flight and set(isr.maximal) != set(isr.isr):
+        text = (
+            f"broker {leader.node} proposes nothing, and its maximal ISR {sorted(isr.maximal)} is not its ISR {sorted(isr.isr)}"
+        )
+        raise partition.violation("I12", text, leader.node)
+    counted = {*registration.isr, *registration.elr}
+    if len(isr.isr) >= ghosts.min_isr(partition, leader) and not counted <= set(isr.maximal):
+        text = (
+            f"broker {leader.node} waits for {sorted(isr.maximal)} only, and the controllers may elect any of {sorted(counted)}"
+        )
+        raise partition.violation("I12", text, leader.node)
+
+
+# -- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+def on_acked(ghosts: Ghosts, replica: ReplicaGhost, required: int) -> None:
+    """I15: an acks=all success leaves the leader for the records below `required`."""
+    partition, committed, registration = replica.partition, replica.partition.committed, replica.partition.registration
+    partition.acked_end = max(partition.acked_end, required)
+    if partition.loss_permitted or partition.is_deleted:
+        return
+    epoch = committed.epoch_at(required - 1) if required <= committed.end else NOTHING
+    if required > committed.end or not replica.path.holds(required - 1, epoch):
+        text = f"broker {replica.node} acknowledges up to {required}, committed is {committed!r}"
+        raise partition.violation("I15", text, replica.node)
+    for node in () if registration is None else registration.isr:
+        member = partition.replicas.get(node)
+        if member is not None and ghosts.is_judged(member) and not member.path.holds(required - 1, epoch):
+            text = f"broker {replica.node} acknowledges record {required - 1}, which broker {node} of the ISR does not have"
+            raise partition.violation("I15", text, replica.node)
+    _check_copies(ghosts, replica, required - 1, epoch)
+
+
+def _check_copies(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
+    """Copies on disks that have lost something since are not missed here."""
+    partition = replica.partition
+    others = partition.replicas.values()
+    copies = sum(other.path.holds(offset, epoch) or other.is_unclean or other.damage is not None for other in others)
+    needed = ghosts.min_isr(partition, replica)
+    if copies < needed:
+        text = f"broker {replica.node} acknowledges record {offset}, of which there are {copies} copies and not {needed}"
+        raise partition.violation("I15", text, replica.node)
+
+
+__all__ = ["NO_LEADER"]
