@@ -143,15 +143,16 @@ class ControllerConfig:
 def _raft_config(values: Mapping[str, Any]) -> RaftConfig:
     defaults = RaftConfig()
     fetch_timeout_ms = values["controller.quorum.fetch.timeout.ms"]
+    request_timeout_ms = values["controller.quorum.request.timeout.ms"]
     backoff_ms_max = values["controller.quorum.election.backoff.max.ms"]
     return RaftConfig(
         election_timeout_ms=values["controller.quorum.election.timeout.ms"],
         fetch_timeout_ms=fetch_timeout_ms,
-        request_timeout_ms=values["controller.quorum.request.timeout.ms"],
+        request_timeout_ms=request_timeout_ms,
         election_backoff_ms_max=backoff_ms_max,
         election_backoff_ms_min=min(defaults.election_backoff_ms_min, backoff_ms_max),
         retry_backoff_ms=values["controller.quorum.retry.backoff.ms"],
-        fetch_wait_ms_max=min(defaults.fetch_wait_ms_max, fetch_timeout_ms // 2),
+        fetch_wait_ms_max=min(defaults.fetch_wait_ms_max, fetch_timeout_ms // 2, request_timeout_ms // 2),
         segment_bytes=values["metadata.log.segment.bytes"],
         snapshot_after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
     )

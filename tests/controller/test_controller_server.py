@@ -286,3 +286,10 @@ def test_a_configuration_has_every_key_with_its_default() -> None:
     config = ControllerConfig.from_mapping(given)
     assert (config.listener_name, config.host) == ("CTRL", "0.0.0.0")
     assert (config.raft.fetch_timeout_ms, config.raft.fetch_wait_ms_max) == (100, 50)
+
+
+def test_a_fetch_is_not_parked_until_its_request_times_out() -> None:
+    """Else every fetch of an idle quorum fails, and its followers look for another leader twice a second."""
+    given = {"node.id": 101, "log.dirs": "d", "controller.quorum.voters": "101@h:1", "controller.quorum.request.timeout.ms": 500}
+    config = ControllerConfig.from_mapping(given)
+    assert config.raft.fetch_wait_ms_max == 250
