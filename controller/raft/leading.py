@@ -86,8 +86,8 @@ class Leading(NodeBase):
             self.tick_resigned(now)
             return
         self.tick_begin_epoch(role, now)
-        for replica_id in [replica_id for replica_id, fetch in role.parked.items() if fetch.deadline <= now]:
-            fetch = role.parked.pop(replica_id)
+        for place in [place for place, fetch in role.parked.items() if fetch.deadline <= now]:
+            fetch = role.parked.pop(place)
             self._answer_fetch(role, fetch, now)
 
     def _hears_majority(self, role: Leader, now: float) -> bool:
@@ -115,12 +115,13 @@ class Leading(NodeBase):
             # It comes late, from before the voter connected anew; its disk may have been lost since (`learning.py`).
             self._reply_fetch(ticket, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        if progress.session != session:
+        if session > progress.session:  # Two processes that both claim to be this replica take no turns in it.
             progress.session, progress.told_high_watermark = session, -1
         progress.fetched_at = now
         fetch = ParkedFetch(
             ticket,
             request.replica_id,
+            session,
             partition.fetch_offset,
             partition.last_fetched_epoch,
             max(0, min(request.max_bytes, partition.partition_max_bytes, self.config.fetch_bytes_max)),
@@ -191,10 +192,11 @@ class Leading(NodeBase):
         if news or fetch.deadline <= now or fetch.replica_id < 0:
             self._answer_fetch(role, fetch, now)
             return
-        before = role.parked.get(fetch.replica_id)
+        place = fetch.replica_id, fetch.session
+        before = role.parked.get(place)
         if before is not None:
             self._answer_fetch(role, before, now)
-        role.parked[fetch.replica_id] = fetch
+        role.parked[place] = fetch
 
     def _answer_fetch(self, role: Leader, fetch: ParkedFetch, now: float) -> None:
         buffers: list[Buffer] = []
@@ -208,8 +210,8 @@ class Leading(NodeBase):
         role = self.role
         if not isinstance(role, Leader) or not role.parked:
             return
-        for replica_id in list(role.parked):
-            self._answer_or_park(role, role.parked.pop(replica_id), now)
+        for place in list(role.parked):
+            self._answer_or_park(role, role.parked.pop(place), now)
 
     def _fetch_part(
         self, diverging_epoch: EpochEndOffset = _NO_DIVERGENCE, snapshot_id: SnapshotId = _NO_SNAPSHOT

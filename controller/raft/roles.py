@@ -175,6 +175,8 @@ class ParkedFetch:
 
     ticket: object
     replica_id: int
+    session: int
+    """The connection that it came on."""
     fetch_offset: int
     last_fetched_epoch: int
     max_bytes: int
@@ -193,8 +195,8 @@ class Leader:
     voters: dict[int, ReplicaProgress]
     """The other voters."""
     observers: dict[int, ReplicaProgress] = field(default_factory=dict)
-    parked: dict[int, ParkedFetch] = field(default_factory=dict)
-    """By replica id; one at a time for each."""
+    parked: dict[tuple[int, int], ParkedFetch] = field(default_factory=dict)
+    """By replica id and connection; one at a time for each."""
     begin_epoch_at: dict[int, float] = field(default_factory=dict)
     """When to tell each voter (again) that this epoch has begun, unless it fetches. Being told: not in it."""
     check_quorum_at: float = NEVER

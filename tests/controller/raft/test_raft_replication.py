@@ -120,6 +120,21 @@ def test_what_was_told_on_a_lost_connection_is_told_again() -> None:
     assert bench.fetch(7, 1, 1, 1, session=2).partitions[0].high_watermark == 1
 
 
+def test_two_that_claim_to_be_the_same_observer_do_not_answer_one_another() -> None:
+    """A second process with a broker's id waits for its registration for a minute. Were each one's fetch the end of the other's,
+    both would ask as fast as they can, and the controller would do nothing else (found by the simulation, S51)."""
+    bench = leader()
+    bench.fetch(2, 1, 1, 1)
+    assert bench.fetch(7, 1, 1, 1, session=1) is not None
+    assert bench.fetch(7, 1, 1, 1, session=2) is not None
+    parked = []
+    for session in (1, 2):
+        parked.append(object())
+        bench.node.on_request(apis.FETCH, fetch_request(7, 1, 1, 1, wait_ms=300), parked[-1], session, bench.now)
+    assert not any(bench.answer_to(ticket, bench.advance(0.01)) for ticket in parked)
+    assert len(bench.node.role.parked) == 2
+
+
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "diverging"),
     [

@@ -1,0 +1,184 @@
+"""The controllers' quorum and its metadata: S48 to S51."""
+
+from __future__ import annotations
+
+from strandline.broker.config import BrokerConfig
+from strandline.broker.server import BrokerServer
+from strandline.client import NewTopic
+from strandline.client.errors import ClientError
+from strandline.protocol.errors import StrandlineError
+from strandline.testing.simulation.cluster import BROKER_PORT
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
+
+
+def _one_leader_an_epoch(stage: Stage) -> None:
+    """From here on: never two controllers that lead in one epoch, whenever they do (I1)."""
+    leaders: dict[int, int] = {}
+
+    def holds() -> bool:
+        for node, server in stage.cluster.controllers.items():
+            if server.has_quorum and server.quorum.is_leader and leaders.setdefault(server.quorum.epoch, node) != node:
+                return False
+        return True
+
+    stage.always(holds, "no two controllers lead in the same epoch (I1)")
+
+
+def _active(stage: Stage) -> int:
+    server = stage.cluster.active_controller
+    return -1 if server is None else server.config.node_id
+
+
+@scenario("S48", "A vote that was not made durable", source="confluentinc/kafka#302; KAFKA-10527")
+async def s48(stage: Stage) -> None:
+    """A voter that forgets its vote may give it twice, and then there are two leaders of one epoch. So a vote is on the disk
+    before it is told. And a leader that restarts in its own epoch does not lead in it again."""
+    await stage.open(controllers=3)
+    _one_leader_an_epoch(stage)
+    for step in range(1, 7):
+        await stage.until(lambda: _active(stage) > 0, what="a controller is active")
+        active = _active(stage)
+        voter = next(n for n in stage.cluster.controller_ids if n != active)
+        stage.says(f"Controller {active} dies. Controller {voter} loses its power at step {step} of what it writes then.")
+        epoch = stage.cluster.controllers[active].quorum.epoch
+        machine = stage.cluster.machines[voter]
+        before = machine.on_death
+        machine.on_death = lambda node=voter: stage.cluster.crash(node, lossy=True)
+        machine.files.crash_at(step)
+        stage.crash(active)
+        try:
+            await stage.until(lambda n=voter: n not in stage.cluster.controllers, 5.0)
+        except AssertionError:
+            stage.cluster.crash(voter, lossy=True)  # It had not so much to write.
+        machine.on_death = before
+        machine.files.heal()
+        stage.start(voter)
+        stage.start(active)
+        await stage.until(lambda: _active(stage) > 0, 30.0, "a controller is active again")
+        now = stage.cluster.controllers[_active(stage)].quorum.epoch
+        stage.must(now > epoch, f"it leads in a later epoch: {now} > {epoch}")
+    await stage.append(1)
+
+
+@scenario("S49", "A snapshot is installed, and much goes wrong meanwhile", source="KAFKA-12460, KAFKA-14618, KIP-630")
+async def s49(stage: Stage) -> None:
+    """A controller that was away for long gets a snapshot in place of the log. It dies at some step of taking it in; its leader
+    dies in the middle of the transfer. What it has afterwards is what the others have."""
+    settings = {"metadata.log.max.record.bytes.between.snapshots": 2000, "metadata.log.segment.bytes": 4096}
+    await stage.open(controllers=3, controller_settings=settings)
+    _one_leader_an_epoch(stage)
+    client = stage.client
+    made = 0
+
+    async def topics(count: int) -> None:
+        nonlocal made
+        async with client.admin() as admin:
+            for _ in range(count):
+                made += 1
+                try:
+                    await admin.create_topics([NewTopic(f"t{made}", partitions=4, replication_factor=3)])
+                except ClientError as e:
+                    stage.must("exists" in str(e), f"topic t{made}: {e}")
+
+    def same_image(node: int) -> bool:
+        server = stage.cluster.controllers.get(node)
+        leader = stage.cluster.active_controller
+        if server is None or leader is None or not server.has_quorum:
+            return False
+        ours, theirs = server.controller.image, leader.controller.image
+        return bool(ours.offset == theirs.offset and list(ours.to_records()) == list(theirs.to_records()))
+
+    for step in (0, 3, 6, 9, 12, -1):
+        await stage.until(lambda: _active(stage) > 0, what="a controller is active")
+        away = next(n for n in stage.cluster.controller_ids if n != _active(stage))
+        stage.says(f"Controller {away} is away while so much changes that the others write a snapshot and drop their old log.")
+        stage.crash(away)
+        await client.run(topics(12))
+        if step > 0:
+            stage.says(f"It returns, and dies at step {step} of what it writes while it takes the snapshot in.")
+            stage.cluster.machines[away].files.crash_at(step)
+        elif step < 0:
+            stage.says("It returns, and its leader dies in the middle of the transfer.")
+            stage.world.network.break_on(lambda m: m.api == "FetchSnapshot" and not m.is_request)
+        stage.start(away)
+        if step < 0:
+            leader = _active(stage)
+            stage.crash(leader)
+            stage.start(leader)
+        await stage.sleep(1.0)
+        if away not in stage.cluster.controllers:
+            stage.start(away)
+        stage.cluster.machines[away].files.heal()
+        await stage.until(lambda n=away: same_image(n), 30.0, f"controller {away} knows what its leader knows")
+
+
+@scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")
+async def s50(stage: Stage) -> None:
+    """It cannot commit anything any more, and must say so instead of keeping its askers waiting; and when it is back, the epoch
+    in which it tried in vain must not unseat its successor."""
+    await stage.open(controllers=3)
+    _one_leader_an_epoch(stage)
+    old = _active(stage)
+    server = stage.cluster.controllers[old]
+    others = [n for n in stage.cluster.controller_ids if n != old]
+    stage.says(f"Controller {old}, the active one, is cut off from the other two. The brokers still reach it.")
+    stage.cut(old, others)
+    cut_at = stage.world.now
+    await stage.until(lambda: not server.quorum.is_leader, 5.0, "it resigns")
+    limit_s = stage.cluster.controllers[old].config["controller.quorum.fetch.timeout.ms"] * 1.5 / 1000
+    stage.must(stage.world.now - cut_at <= limit_s + 0.1, f"within 1.5 fetch time-outs: {stage.world.now - cut_at:.3f} s")
+    await stage.until(lambda: _active(stage) in others, 10.0, "another is active")
+    successor = _active(stage)
+    epoch = stage.cluster.controllers[successor].quorum.epoch
+    stage.says("Minutes pass. A topic is created; the data path never stopped.")
+    await stage.append(3)
+    await stage.create("payments", [[1, 2, 3]])
+    await stage.sleep(20.0)
+    stage.says(f"Controller {old} is back.")
+    stage.mend(old, others)
+    await stage.sleep(10.0)
+    now = stage.cluster.controllers[successor].quorum
+    stage.must(now.is_leader and now.epoch == epoch, f"controller {successor} still leads, in epoch {epoch}")
+    await stage.until(lambda: server.quorum.high_watermark == now.high_watermark, 10.0, f"controller {old} has caught up")
+
+
+@scenario("S51", "Two with one id, and one of another cluster", source="KAFKA-16952, KIP-631")
+async def s51(stage: Stage) -> None:
+    """While broker 1's session lives, nobody else is broker 1. And whoever is of another cluster gets in nowhere."""
+    await stage.open(replicas=[1, 2, 3])
+    await stage.append(3)
+    epoch = stage.cluster.image().brokers[1].broker_epoch
+
+    async def try_to_be(node: int, **changes: object) -> StrandlineError:
+        machine = stage.world.add_machine(60 + len(stage.world.machines), f"imposter-{len(stage.world.machines)}")
+        loop, doors, files = machine.boot()
+        values = {
+            "node.id": node,
+            "cluster.id": "simulated-cluster",
+            "listeners": f"PLAINTEXT://{machine.address}:{BROKER_PORT}",
+            "log.dirs": "/data",
+            "controller.quorum.voters": stage.cluster.voters,
+            "initial.broker.registration.timeout.ms": 5000,
+            **changes,
+        }
+        with stage.world.within(loop):
+            server = BrokerServer(BrokerConfig.from_mapping(values), doors, files)
+        starting = machine.spawn(server.start(), "start")
+        try:
+            await stage.world.join(starting)
+        except StrandlineError as e:
+            return e
+        finally:
+            machine.end()
+        raise AssertionError(f"a second broker {node} was let in")
+
+    stage.says("Another process says that it is broker 1.")
+    error = await try_to_be(1)
+    stage.must("1" in str(error), f"it is refused: {error}")
+    stage.must(stage.cluster.image().brokers[1].broker_epoch == epoch, "broker 1's registration is what it was")
+    stage.says("A broker of another cluster has the addresses of our controllers.")
+    error = await try_to_be(7, **{"cluster.id": "another-cluster"})
+    stage.must("cluster" in str(error), f"it is refused: {error}")
+    stage.must(7 not in stage.cluster.image().brokers, "no broker 7 is registered")
+    stage.must(stage.leads(1), "broker 1 leads, as before")
+    await stage.append(1)
