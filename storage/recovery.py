@@ -60,7 +60,7 @@ def load(log: Log, *, clean_shutdown: bool, now_ms: int) -> None:
     names = [] if fresh else files.list(log.dir)
     _remove_leftovers(log, names)
     empty = _open_segments(log, names, now_ms)
-    checkpoint = None if fresh else _load_epochs(log)
+    checkpoint = None if fresh else _load_epochs(log, empty=empty)
     log.epochs = LeaderEpochCache(checkpoint or ())
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
         _recover(log, checkpoint)
@@ -126,10 +126,13 @@ def _open_segments(log: Log, names: list[str], now_ms: int) -> bool:
     return not bases
 
 
-def _load_epochs(log: Log) -> list[tuple[int, int]] | None:
-    """None when the file is missing or cannot be believed; then the whole log is read again."""
+def _load_epochs(log: Log, *, empty: bool) -> list[tuple[int, int]] | None:
+    """None when the file is missing or cannot be believed; then the whole log is read again. Nor is it enough when it says
+    nothing of the first records: the log's start was moved over them, and after a crash they are back."""
     data = read_if_present(log.files, join(log.dir, LEADER_EPOCHS))
-    return None if data is None else LeaderEpochCheckpoint.decode(data)
+    entries = None if data is None else LeaderEpochCheckpoint.decode(data)
+    start = max(log.log_start_offset, log.segments[0].base_offset)
+    return entries if entries is None or empty or (entries and entries[0][1] <= start) else None
 
 
 def _load_clean(log: Log) -> bool:
@@ -283,7 +286,9 @@ class _Scan:
                 log.files.remove(path)
         del log.segments[kept:]
         if kept > damage.index:
-            log.segments[damage.index].file.truncate(damage.position)
+            file = log.segments[damage.index].file
+            file.truncate(damage.position)
+            file.fsync()  # as in `truncation.py`: what is appended there must not be mixed with what was
         log.recovery_point = min(log.recovery_point, log.segments[-1].base_offset)  # as after any other cut
 
     def _next_valid(self, damage: _Damage) -> tuple[int, int, BatchHeader] | None:

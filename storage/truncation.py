@@ -23,6 +23,7 @@ def truncate_to(log: Log, offset: int) -> bool:
         truncate_fully_and_start_at(log, max(offset, 0))
         return True
     old_end = log.log_end_offset
+    _lower(log, offset, log.segments[log.segment_for(offset)].base_offset)
     offset = _cut_segments(log, offset)
     _after_cut(log, offset)
     logger.debug("log.truncated", **log.fields, offset=offset, records=old_end - offset)
@@ -40,13 +41,31 @@ def _cut_segments(log: Log, offset: int) -> int:
     try:
         found = segment.position_of(offset)
     except DamagedBatch as e:
-        segment.truncate_to(e.position, e.offset)
+        _cut(segment, e.position, e.offset)
         return e.offset
     if found is not None:
         position, header = found
         offset = header.base_offset
-        segment.truncate_to(position, offset)
+        _cut(segment, position, offset)
     return offset
+
+
+def _cut(segment: Segment, position: int, offset: int) -> None:
+    """Durably, before anything is written over it. Else a power cut could leave some sectors of what was cut and some of
+    what came in its place: batches of two histories, in the right order and each of them whole, that no leader ever had."""
+    segment.truncate_to(position, offset)
+    segment.file.fsync()
+
+
+def _lower(log: Log, end: int, durable: int) -> None:
+    """Let go of what the offsets say of records that are cut. On the disk, too, and before the first byte goes: a
+    recovery point above a cut makes the next start pass over it, or take the hole for damage."""
+    lowered = log.recovery_point > durable or log.high_watermark > end
+    log.log_start_offset = min(log.log_start_offset, end)
+    log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
+    log.recovery_point = min(log.recovery_point, durable)
+    if lowered and log.on_lowered is not None:
+        log.on_lowered(log)
 
 
 def discard(log: Log, segment: Segment) -> None:
@@ -77,18 +96,11 @@ def _after_cut(log: Log, end: int) -> None:
     log.cursors.clear()
     log.tail.truncate_to(end)
     log.log_end_offset = end
-    log.log_start_offset = min(log.log_start_offset, end)
-    # The last segment was cut, and that is not durable: a roll right here would leave it below the recovery point, and
-    # after a power cut its old tail would be back, unseen by recovery.
-    durable = min(end, log.segments[-1].base_offset)
-    lowered = log.recovery_point > durable or log.high_watermark > end
-    log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
-    log.recovery_point = min(log.recovery_point, durable)
+    # The last segment is scanned again in any case: a recovery point in the middle of it would gain nothing.
+    _lower(log, end, min(end, log.segments[-1].base_offset))
     log.epochs.truncate_from_end(end)
     if log.corrupt_at is not None and log.corrupt_at >= end:
         log.corrupt_at = None
     recovery.remove_snapshots(log, above=end)
     if not log.producers.all_end_before(end):
         recovery.load_producers(log, trusted_to=end)
-    if lowered and log.on_lowered is not None:
-        log.on_lowered(log)

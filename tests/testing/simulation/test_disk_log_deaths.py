@@ -1,0 +1,452 @@
+"""A broker dies in each of its steps on the disk, killed or without power: what its log is then.
+
+Whatever it was doing, the next start must not fail, must find all that was flushed, must find nothing that was not written
+there in this order by one history of the log, and must say nothing of damage where none was done."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from random import Random
+
+import pytest
+from crash_kit import Death, deaths, steps
+from storage_kit import NOW_MS, check_order, forget_tail, read_all
+from structlog.testing import capture_logs
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import BatchHeader, iter_headers
+from strandline.protocol.records.builder import encode_batch
+from strandline.storage.disk import DiskError, Files
+from strandline.storage.log import Log, LogConfig
+from strandline.storage.log_dir import LogDir
+from strandline.storage.producer_state import AppendedBatch, ProducerStates
+from strandline.testing.simulation.disk import ProcessDied, SimFiles
+
+TOPIC_ID = b"topic-id-of-test"
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_bytes=3000)
+"""Five batches in a segment, each of them in sectors of its own."""
+SEEDS = range(3)
+
+
+def batch(base: int, epoch: int) -> bytes:
+    """Two records from a producer whose sequences are the offsets: as the leader of that epoch writes them."""
+    records = [(None, f"{epoch}/{base + i}".encode().ljust(150, b"."), [], NOW_MS + base + i) for i in range(2)]
+    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": base}
+    return bytes(encode_batch(records, base_offset=base, leader_epoch=epoch, **fields))
+
+
+def base_of(data: bytes) -> int:
+    return next(iter_headers(data))[1].base_offset
+
+
+class Witness:
+    """What was ever in the log, and what of it must still be there."""
+
+    def __init__(self) -> None:
+        self.histories: list[list[bytes]] = [[]]
+        """What the log held, in order; a new one begins with each truncation. The last one is what it holds now."""
+        self.flushed: list[bytes] = []
+        self.start_max = 0
+        """No record above this was ever to be deleted from the log's start."""
+
+    @property
+    def now(self) -> list[bytes]:
+        return self.histories[-1]
+
+    def append(self, log: Log, epoch: int, batches: int) -> None:
+        for _ in range(batches):
+            data = batch(log.log_end_offset, epoch)
+            self.now.append(data)
+            log.append_as_follower(bytearray(data), epoch)
+
+    def truncate(self, log: Log, offset: int) -> None:
+        self.histories.append([data for data in self.now if base_of(data) < offset])
+        self.flushed = [data for data in self.flushed if base_of(data) < offset]
+        log.truncate_to(offset)
+
+    def start_over(self, log: Log, offset: int) -> None:
+        self.start_max = max(offset, log.log_end_offset)
+        self.histories.append([])
+        self.flushed = []
+        log.truncate_fully_and_start_at(offset)
+
+    def flush(self, log: Log) -> None:
+        log.flush()
+        self.flushed = list(self.now)
+
+    def flush_closed_segments(self, log_dir: LogDir) -> None:
+        """As the broker's upkeep does it."""
+        for log, work in log_dir.flush_work():
+            work.run()
+            log.on_flushed(work)
+            self.flushed = [data for data in self.now if base_of(data) < log.recovery_point]
+
+    def delete_up_to(self, log: Log, offset: int) -> None:
+        self.start_max = max(self.start_max, offset)
+        log.increment_log_start_offset(offset)
+        for path in log.delete_old_segments(NOW_MS):
+            log.files.remove(path)
+
+    def close(self, log_dir: LogDir) -> None:
+        log_dir.close(broker_epoch=5)
+        self.flushed = list(self.now)
+
+
+def open_dir(files: Files) -> LogDir:
+    return LogDir.open(files, "/data", node_id=1, cluster_id="c", random=Random(1))
+
+
+def open_log(log_dir: LogDir) -> Log:
+    return log_dir.open_log("orders", 0, TOPIC_ID, CONFIG, NOW_MS)
+
+
+def life_of_a_follower(files: Files, witness: Witness) -> None:
+    """It is cut back to the histories of new leaders, flushed and unflushed, in this segment and in older ones."""
+    log_dir = open_dir(files)
+    log = open_log(log_dir)
+    witness.append(log, 1, 4)
+    log.update_high_watermark(2)
+    witness.flush(log)
+    log_dir.checkpoint_all()
+    witness.append(log, 1, 7)
+    witness.flush_closed_segments(log_dir)
+    log_dir.checkpoint_all()
+    witness.truncate(log, 18)  # into a closed segment that was flushed
+    witness.append(log, 2, 3)
+    log.update_high_watermark(18)
+    witness.append(log, 3, 2)
+    log_dir.checkpoint_high_watermarks()
+    witness.truncate(log, 20)  # to the start of a segment
+    witness.append(log, 4, 6)
+    log.assign_epoch_start_offset(6, log.log_end_offset)
+    witness.flush(log)
+    log_dir.checkpoint_all()
+
+
+def life_with_an_orderly_stop(files: Files, witness: Witness) -> None:
+    log_dir = open_dir(files)
+    witness.append(open_log(log_dir), 1, 7)
+    witness.close(log_dir)
+    log_dir = open_dir(files)
+    log = open_log(log_dir)
+    witness.append(log, 2, 2)
+    witness.close(log_dir)
+
+
+def life_with_retention(files: Files, witness: Witness) -> None:
+    log_dir = open_dir(files)
+    log = open_log(log_dir)
+    witness.append(log, 1, 12)
+    log.update_high_watermark(22)
+    witness.flush_closed_segments(log_dir)
+    log_dir.checkpoint_all()
+    witness.delete_up_to(log, 12)
+    log_dir.checkpoint_all()
+    log.forget_indexes()
+    witness.append(log, 2, 5)
+    log.update_high_watermark(34)
+    witness.flush_closed_segments(log_dir)
+    witness.delete_up_to(log, 20)
+    witness.append(log, 2, 2)
+    log_dir.checkpoint_all()
+
+
+def life_that_starts_over(files: Files, witness: Witness) -> None:
+    """The leader has deleted what would come next; later, a leader's whole log is older than ours."""
+    log_dir = open_dir(files)
+    log = open_log(log_dir)
+    witness.append(log, 1, 7)
+    log.update_high_watermark(14)
+    witness.flush(log)
+    log_dir.checkpoint_all()
+    witness.start_over(log, 50)
+    witness.append(log, 2, 6)
+    log.update_high_watermark(60)
+    log_dir.checkpoint_all()
+    witness.start_over(log, 30)
+    witness.append(log, 3, 3)
+    witness.flush(log)
+    log_dir.checkpoint_all()
+    witness.append(log, 3, 1)
+
+
+LIVES: list[Callable[[Files, Witness], None]] = [
+    life_of_a_follower,
+    life_with_an_orderly_stop,
+    life_with_retention,
+    life_that_starts_over,
+]
+
+
+def check_log(log: Log, witness: Witness) -> list[bytes]:
+    """What it holds, if that may be."""
+    check_order(log)
+    forget_tail(log)
+    assert log.log_start_offset <= witness.start_max
+    if log.corrupt_at is not None:
+        # Sectors below the HW that were never flushed may be gone for good: that is damage, and told as such.
+        assert log.corrupt_at < log.high_watermark
+        assert all(base_of(data) < log.corrupt_at for data in witness.flushed)
+    found = read_all(log, end=log.corrupt_at)
+    due = [data for data in witness.flushed if base_of(data) >= max(log.log_start_offset, witness.start_max)]
+    assert not [data for data in due if data not in found], "what was flushed is gone"
+    assert any(is_part(found, history) for history in witness.histories), f"invented: {told(found)}"
+    if log.corrupt_at is None:
+        check_derived(log, found)
+    return found
+
+
+def is_part(found: list[bytes], history: list[bytes]) -> bool:
+    """In one piece."""
+    return not found or (found[0] in history and found == history[(at := history.index(found[0])) : at + len(found)])
+
+
+def told(found: Iterable[bytes]) -> str:
+    return ", ".join(f"{h.base_offset}@e{h.leader_epoch}" for data in found for _, h in iter_headers(data))
+
+
+def check_derived(log: Log, found: list[bytes]) -> None:
+    """Epochs and producers are those of the batches."""
+    headers = [header for data in found for _, header in iter_headers(data)]
+    starts: dict[int, int] = {}
+    producers = ProducerStates()
+    for header in headers:
+        starts.setdefault(header.leader_epoch, max(header.base_offset, log.log_start_offset))
+        producers.update(header, header.last_offset)
+    assert [entry for entry in log.epochs.entries if entry[1] < log.log_end_offset] == list(starts.items())
+    assert kept(log.producers, headers) == kept(producers, headers)
+
+
+def kept(producers: ProducerStates, headers: list[BatchHeader]) -> list[AppendedBatch]:
+    """Those that the log still holds: a snapshot may remember some that retention has deleted."""
+    first = headers[0].base_offset if headers else 0
+    return [b for _, batches in producers.dump().values() for b in batches if b.first_offset >= first]
+
+
+def served(log: Log) -> list[bytes]:
+    """All batches up to the first that the log refuses to hand out."""
+    found: list[bytes] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        try:
+            read = log.read(offset, 1, log.log_end_offset)
+        except BrokerError as e:
+            if e.code != ErrorCode.CORRUPT_MESSAGE:
+                raise
+            break
+        found += [bytes(data) for data in read.buffers]
+        offset = next(iter_headers(found[-1]))[1].next_offset
+    return found
+
+
+def go_on(disk: SimFiles, log_dir: LogDir, log: Log, held: list[bytes]) -> None:
+    """It is a log like any other: it takes records, stops in order, and opens without a scan."""
+    data = batch(log.log_end_offset, 9)
+    log.append_as_follower(bytearray(data), 9)
+    log_dir.close(broker_epoch=7)
+    again = open_dir(disk.mount())
+    assert again.was_clean
+    log = open_log(again)
+    forget_tail(log)
+    assert read_all(log) == [*held, data]
+
+
+def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -> None:
+    try:
+        log_dir = open_dir(disk.mount())
+        log = open_log(log_dir)
+        held = check_log(log, witness)
+        if log.corrupt_at is None:
+            go_on(disk, log_dir, log, held)
+    except Exception as e:
+        e.add_note(str(death))
+        raise
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterable[None]:
+    with capture_logs():
+        yield
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_wherever_a_broker_dies_its_log_is_one_that_it_had(life: Callable[[Files, Witness], None]) -> None:
+    for death, disk, witness in deaths(life, Witness, SEEDS):
+        look_at_what_is_left(death, disk, witness)
+
+
+@pytest.mark.parametrize("life", [life_of_a_follower, life_with_retention])
+def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Callable[[Files, Witness], None]) -> None:
+    """F22: the machine loses its power while it recovers from a power cut."""
+    total = len(steps(life, Witness, lambda disk: None))
+    for seed in range(60):
+        random = Random(seed)
+        disk, witness = SimFiles(random), Witness()
+        disk.crash_at(random.randint(total // 3, total))
+        with pytest.raises(ProcessDied):
+            life(disk.mount(), witness)
+        for _ in range(3):
+            disk.crash(lossy=random.random() < 0.7)
+            disk.crash_at(random.randint(1, 25))
+            try:
+                log = open_log(open_dir(disk.mount()))
+                witness.histories.append(check_log(log, witness))
+                if log.corrupt_at is None:  # it fetches what its leader has
+                    witness.append(log, max(0, log.latest_epoch) + random.randint(0, 1), 3)
+            except ProcessDied:
+                pass
+        disk.crash()
+        disk.heal()
+        look_at_what_is_left(f"seed {seed}", disk, witness)
+
+
+# -- what these tests have found (docs/bugs.md) -------------------------------------------------------------------------
+
+
+def test_a_death_right_after_a_cut_leaves_no_recovery_point_above_it() -> None:
+    """The recovery point on the disk said that all was well up to 20; the log had just been cut back to 18, in a segment
+    that was closed. After a power cut the next one was there again, and nobody looked at what the first had lost."""
+    for seed in range(40):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        log_dir = open_dir(disk.mount())
+        log = open_log(log_dir)
+        witness.append(log, 1, 11)
+        witness.flush_closed_segments(log_dir)
+        log_dir.checkpoint_all()
+        assert log.recovery_point == 20
+        disk.crash_at(operation="truncate", pattern="*.log", moment="after")
+        with pytest.raises(ProcessDied):
+            witness.truncate(log, 18)
+        disk.crash()
+        look_at_what_is_left(f"seed {seed}", disk, witness)
+
+
+def test_no_power_cut_mixes_what_was_cut_with_what_came_in_its_place() -> None:
+    """18@e1 was cut, 18@e2 came in its place, and 20@e2 in a new segment. The disk kept 18@e1 and 20@e2: whole, in order,
+    and no leader's log. A follower like that never diverges from its leader as far as the epochs tell."""
+    for seed in range(300):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        log = open_log(open_dir(disk.mount()))
+        witness.append(log, 1, 10)
+        disk.write_back()
+        witness.truncate(log, 18)
+        witness.append(log, 2, 2)
+        assert len(log.segments) == 3
+        disk.crash()
+        check_log(open_log(open_dir(disk.mount())), witness)
+
+
+def test_what_a_recovery_cuts_off_is_gone_from_the_platter() -> None:
+    """As above, where the place was cut by a recovery: valid batches behind a hole must not come back under new ones."""
+    disk, witness = SimFiles(Random(0)), Witness()
+    log = open_log(open_dir(disk.mount()))
+    witness.append(log, 1, 5)
+    path = log.segments[0].file.path
+    disk.crash(lossy=False)
+    hole = range(len(witness.now[0]), len(witness.now[0]) + len(witness.now[1]))
+    data = disk.read(path)
+    disk.write_atomic(path, data[: hole.start] + bytes(len(hole)) + data[hole.stop :])
+    log = open_log(open_dir(disk.mount()))
+    assert log.log_end_offset == 2
+    assert disk.durable(path) == witness.now[0]
+
+
+def test_records_that_come_back_after_the_start_was_moved_have_their_epochs() -> None:
+    """The log's start had been moved to 12, and the epochs below it were forgotten, durably; where the log starts was not.
+    Then 10@e1 was there again, of no epoch: a follower with another 10 would not have been told (I4, I11)."""
+    disk, witness = SimFiles(Random(0)), Witness()
+    log_dir = open_dir(disk.mount())
+    log = open_log(log_dir)
+    witness.append(log, 1, 3)
+    witness.append(log, 2, 3)
+    log_dir.checkpoint_all()
+    log.update_high_watermark(10)
+    log.increment_log_start_offset(8)
+    assert log.epochs.entries == [(2, 8)]
+    disk.crash(lossy=False)
+    log = open_log(open_dir(disk.mount()))
+    assert log.log_start_offset == 0
+    assert log.epochs.entries == [(1, 0), (2, 6)]
+
+
+# -- other faults -------------------------------------------------------------------------------------------------------
+
+
+def test_no_fsync_that_failed_counts_whatever_the_kernel_does_with_the_pages() -> None:
+    """S46: the directory is offline at once, nothing more is promised; after a restart, what was flushed before is there,
+    and what is there is the log's."""
+    for seed in range(30):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        log_dir = open_dir(disk.mount())
+        log = open_log(log_dir)
+        witness.append(log, 1, 3)
+        witness.flush(log)
+        log_dir.checkpoint_all()
+        witness.append(log, 1, 4)
+        disk.fail("fsync", "*.log", times=1)
+        with pytest.raises(DiskError):
+            log.flush()
+        assert (log_dir.offline is not None, log.recovery_point) == (True, 6)
+        disk.crash(lossy=seed % 3 > 0)
+        if seed % 2:
+            disk.evict()
+        look_at_what_is_left(f"seed {seed}", disk, witness)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_disk_that_fills_up_at_any_byte_costs_no_record(torn: bool) -> None:
+    """S45, F19: the append that did not fit is not there, and all that were acknowledged are; now, and after a restart."""
+    for room in range(0, 9000, 310):
+        disk, witness = SimFiles(Random(room)), Witness()
+        disk.leave_torn_writes = torn
+        log_dir = open_dir(disk.mount())
+        log = open_log(log_dir)
+        disk.fill(room)
+        with pytest.raises(DiskError) as caught:
+            witness.append(log, 1, 30)
+        assert caught.value.errno == errno.ENOSPC
+        assert log_dir.offline is not None
+        refused = witness.now.pop()
+        assert read_all(log) == witness.now
+        disk.crash(lossy=False)
+        disk.free()
+        log = open_log(open_dir(disk.mount()))
+        assert check_log(log, witness) == witness.now
+        assert refused not in read_all(log)
+
+
+def test_a_write_that_landed_elsewhere_is_never_served() -> None:
+    """Neither what it did not bring to its place, nor what it destroyed: told as damage, or not there."""
+    for seed in range(40):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        log_dir = open_dir(disk.mount())
+        log = open_log(log_dir)
+        witness.append(log, 1, 5)
+        disk.misdirect("*.log", onto="*.log")
+        witness.append(log, 1, 5)
+        witness.flush(log)
+        log.update_high_watermark(log.log_end_offset)
+        log_dir.checkpoint_all()
+        assert len(disk.damage) == 2
+        disk.crash(lossy=seed % 2 > 0)
+        log = open_log(open_dir(disk.mount()))
+        forget_tail(log)
+        found = served(log)
+        assert found == witness.now[: len(found)]
+        assert len(found) < len(witness.now)
+
+
+def test_stale_sectors_are_never_served() -> None:
+    for seed in range(40):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        log = open_log(open_dir(disk.mount()))
+        disk.stale_reads("*.log", times=None, probability=0.0)
+        witness.append(log, 1, 5)
+        witness.truncate(log, 4)
+        witness.append(log, 2, 3)
+        forget_tail(log)
+        disk.stale_reads("*.log", times=1)
+        found = served(log)
+        assert found == witness.now[: len(found)]
+        assert (log.corrupt_at is None) == (len(found) == len(witness.now))
