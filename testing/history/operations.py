@@ -156,8 +156,8 @@ class SeenEpoch(NamedTuple):
 
     process: Process
     partition: Partition
-    epoch: int
-    at: float
+    leader_epoch: int
+    ended_at: float
 
 
 class Loss(NamedTuple):
@@ -207,8 +207,8 @@ class History:
         self.epochs: list[SeenEpoch] = []
         self.declared: dict[Partition, Declared] = {}
         self.healed_at: float | None = None
-        self._sought: dict[tuple[Process, Partition], int | None] = {}
-        """Jumps whose first poll has not come yet, and where to."""
+        self._sought: dict[tuple[Process, Partition], tuple[int | None, int]] = {}
+        """Seeks whose first poll has not come yet: where to, and the process's jumps until then."""
         self._jumps: dict[Process, int] = {}
         """How often a process jumped in all its partitions."""
         self._positions: dict[tuple[Process, Partition], tuple[int, Hashable]] = {}
@@ -244,7 +244,7 @@ class History:
 
         Before its first poll it says that the consumer does not begin where the log begins.
         """
-        self._sought[process, partition] = offset
+        self._sought[process, partition] = (offset, self._jumps.get(process, 0))
 
     def rebalance(self, process: Process) -> None:
         """The consumer was given partitions anew: a jump in all of them."""
@@ -273,7 +273,8 @@ class History:
         identity = (self._jumps.get(process, 0), session)
         sought = key in self._sought or self._positions.get(key, (0, session)) != identity
         self._positions[key] = identity
-        position = self._sought.pop(key, None)
+        target, jumps = self._sought.pop(key, (None, 0))
+        position = target if jumps == identity[0] else None
         offsets, values = array("q", [o for o, _ in pairs]), [v for _, v in pairs]
         wall = nan if self.wall is None else self.wall()
         self.polls.append(Poll(process, partition, offsets, values, final, sought, position, began_at, now, wall, follower))

@@ -112,20 +112,22 @@ def check_stale_leaders(view: View, findings: Findings) -> None:
     acked = [send for send in view.promised if send.leader_epoch >= 0]
     if not acked:
         return
-    seen = [*view.epochs, *(SeenEpoch(s.process, s.partition, s.leader_epoch, s.ended_at) for s in acked)]
-    seen.sort(key=attrgetter("at"))
+    seen: list[SeenEpoch | Send] = [*view.epochs, *acked]
+    if max(s.leader_epoch for s in seen) == min(s.leader_epoch for s in acked):
+        return
+    seen.sort(key=attrgetter("ended_at"))
     acked.sort(key=attrgetter("invoked_at"))
     i = 0
-    newest: SeenEpoch | None = None
+    newest: SeenEpoch | Send | None = None
     for send in acked:
-        while i < len(seen) and seen[i].at < send.invoked_at:
-            if newest is None or seen[i].epoch > newest.epoch:
+        while i < len(seen) and seen[i].ended_at < send.invoked_at:
+            if newest is None or seen[i].leader_epoch > newest.leader_epoch:
                 newest = seen[i]
             i += 1
-        if newest is not None and newest.epoch > send.leader_epoch:
+        if newest is not None and newest.leader_epoch > send.leader_epoch:
             text = (
                 f"{short(send.value)}, sent at {send.invoked_at:.3f} s, was acknowledged by the leader of epoch "
-                f"{send.leader_epoch}; {newest.process} had seen epoch {newest.epoch} at {newest.at:.3f} s"
+                f"{send.leader_epoch}; {newest.process} had seen epoch {newest.leader_epoch} at {newest.ended_at:.3f} s"
             )
             findings.add("stale-leader-ack", view.partition, text, send.offset, send.ended_at)
 

@@ -220,9 +220,12 @@ class View:
         known = list(map(read_at.get, offsets, repeat(NOTHING)))
         if known == values:
             return
-        if known.count(NOTHING) == len(known) and is_run(offsets):
+        if known.count(NOTHING) == len(known):
+            size = len(read_at)
             read_at.update(zip(offsets, values, strict=True))
             self.first_reads.append(FirstRead(at, values))
+            if len(read_at) < size + len(known):  # one offset twice in this very poll
+                self.forks += [Fork(o, read_at[o], v, at) for o, v in zip(offsets, values, strict=True) if read_at[o] != v]
             return
         new = []
         for offset, value in zip(offsets, values, strict=True):

@@ -841,6 +841,15 @@ def test_a_good_history_is_counted() -> None:
     assert (verdict.acknowledged, verdict.failed, verdict.unknown, verdict.read, verdict.polls) == (3, 1, 2, 4, 3)
 
 
+def test_an_offset_with_two_values_in_one_poll_is_told_as_both() -> None:
+    """The first poll of a range goes into the checker's tables in one go; a fork inside it must not be lost there."""
+    h = History()
+    h.invoke("p", P, "a").info()
+    h.invoke("q", P, "b").info()
+    h.poll("r", P, [(0, "a"), (0, "b")])
+    assert check(h).counts() == {"inconsistent-offsets": 1, "int-nonmonotonic-poll": 1}
+
+
 def test_a_fork_of_which_both_sides_were_acknowledged_is_told_with_the_loss_that_it_is() -> None:
     """Real faults break several promises at once; each is told under its name."""
     h = History()

@@ -1,0 +1,297 @@
+"""Random histories of a partition that keeps every promise, among all that may happen to it, are good; and when the same
+partition breaks one, the checker says which.
+
+The model is a list of committed records. Around it clients send with different promises, acknowledgements are late or get
+lost, retries of producers that are not idempotent are appended twice, followers lag, consumers seek and begin anew, the log's
+beginning is deleted, its end is lost in unclean elections, and leaders change. All of that is declared, as a test would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from strandline.testing.history import History, Send, check
+
+P = (b"\x07" * 16, 3)
+SEEDS = 300
+STEPS = 250
+
+
+class Model:
+    """One partition and its clients. Every step takes some time, so that no two things happen at once by accident."""
+
+    def __init__(self, seed: int, *, losses: bool = True) -> None:
+        self.draw = Random(seed)
+        self.time = 0.0
+        self.history = History(lambda: self.time)
+        self.log: list[Any] = []
+        self.log_start = 0
+        self.epoch = 1
+        self.number = 0
+        self.queues: dict[str, list[Send]] = {f"p{n}": [] for n in range(3)}
+        """Of idempotent producers: invoked, not appended yet; they append in this order."""
+        self.flying: list[tuple[Send, int, int]] = []
+        """Appended, not answered: with the offset and the epoch of the leader that will acknowledge it."""
+        self.asked: list[tuple[str, float, int]] = []
+        """Questions for the end of the log: who, since when, and what the answer will be."""
+        self.readers: dict[str, int] = {}
+        self.losses = losses
+
+    def run(self) -> History:
+        steps = [
+            (30, self.send), (30, self.append), (25, self.answer), (30, self.poll), (5, self.seek), (3, self.restart_reader),
+            (6, self.ask), (6, self.told), (3, self.change_leader), (3, self.see_epoch), (1, self.delete),
+            (1 if self.losses else 0, self.lose), (8, self.send_loosely), (6, self.send_with_acks_1),
+        ]  # fmt: skip
+        weights = [self.draw.random() * weight for weight, _ in steps]
+        for _ in range(STEPS):
+            self.time += self.draw.choice((0.001, 0.01, 0.5))
+            self.draw.choices(steps, weights)[0][1]()
+        self.end()
+        return self.history
+
+    def value(self) -> bytes:
+        self.number += 1
+        return b"%d" % self.number
+
+    # -- producers
+
+    def send(self) -> None:
+        name = self.draw.choice(list(self.queues))
+        self.queues[name].append(self.history.invoke(name, self.draw.choice((P, P, None)), self.value()))
+
+    def append(self) -> None:
+        queue = self.queues[self.draw.choice(list(self.queues))]
+        if not queue:
+            return
+        send = queue.pop(0)
+        fate = self.draw.random()
+        if fate < 0.1:
+            send.fail()
+        elif fate < 0.2:
+            send.info()  # given up before it was sent
+        else:
+            self.commit(send)
+
+    def commit(self, send: Send) -> None:
+        self.flying.append((send, len(self.log), self.epoch))
+        self.log.append(send.value)
+
+    def answer(self) -> None:
+        if not self.flying:
+            return
+        send, offset, epoch = self.flying.pop(self.draw.randrange(len(self.flying)))
+        if self.draw.random() < 0.2:
+            send.info()
+        else:
+            send.ok(offset, partition=P, leader_epoch=self.draw.choice((epoch, None)))
+
+    def send_loosely(self) -> None:
+        """Not idempotent: sometimes both attempts are appended."""
+        send = self.history.invoke("loose", P, self.value(), idempotent=False)
+        if self.draw.random() < 0.3:
+            self.log.append(send.value)
+        self.commit(send)
+
+    def send_with_acks_1(self) -> None:
+        """Acknowledged by a leader whose tail is lost with it, or not."""
+        send = self.history.invoke("fast", P, self.value(), acks=1)
+        send.ok(len(self.log))
+        if self.draw.random() < 0.5:
+            self.log.append(send.value)
+
+    # -- consumers
+
+    def poll(self) -> None:
+        reader = self.draw.choice(("r0", "r1", "r2"))
+        began = self.time
+        first = max(self.readers.get(reader, 0), self.log_start)
+        follower = reader == "r2"
+        end = self.draw.randint(0, len(self.log)) if follower else len(self.log)
+        records = list(enumerate(self.log))[first:end][: self.draw.randint(0, 8)]
+        self.time += 0.001
+        if records or self.draw.random() < 0.5:
+            self.history.poll(reader, P, records, began_at=began, follower=follower)
+        if records:
+            self.readers[reader] = records[-1][0] + 1
+
+    def seek(self) -> None:
+        reader, offset = self.draw.choice(("r0", "r1")), self.draw.randint(self.log_start, len(self.log))
+        self.readers[reader] = offset
+        if self.draw.random() < 0.5:
+            self.history.seek(reader, P, offset)
+        else:
+            self.history.rebalance(reader)
+
+    def restart_reader(self) -> None:
+        self.history.rebalance("r2")
+        self.readers["r2"] = self.log_start
+
+    def ask(self) -> None:
+        self.asked.append((f"c{len(self.asked)}", self.time, len(self.log)))
+
+    def told(self) -> None:
+        """The answer was right at some moment between question and answer."""
+        if self.asked:
+            name, began, end = self.asked.pop(0)
+            self.history.latest(name, P, end, began_at=began)
+
+    # -- the cluster
+
+    def change_leader(self) -> None:
+        self.epoch += 1
+
+    def see_epoch(self) -> None:
+        self.history.saw_epoch("c", P, self.epoch)
+
+    def delete(self) -> None:
+        self.log_start = self.draw.randint(self.log_start, len(self.log))
+        self.history.log_start(P, self.log_start)
+
+    def lose(self) -> None:
+        """Unclean: the new leader lacks the end of the log."""
+        first, end = self.draw.randint(self.log_start, len(self.log)), len(self.log)
+        del self.log[first:]
+        self.time += 0.001
+        self.history.loss(P, first, self.draw.choice((end, None)) if end == self.known_end() else end)
+        self.epoch += 1
+        for reader, position in self.readers.items():
+            self.readers[reader] = min(position, first)
+
+    def known_end(self) -> int:
+        """What the checker takes for the end when it is not told: what clients know of."""
+        ends = [s.offset + 1 for s in self.history.sends if s.outcome == "ok"]
+        return max([0, *ends, *(p.offsets[-1] + 1 for p in self.history.polls if p.offsets)])
+
+    def end(self) -> None:
+        """Everything is healed, answered, and read once more."""
+        for queue in self.queues.values():
+            for send in queue:
+                self.commit(send)
+        while self.flying:
+            self.answer()
+        while self.asked:
+            self.told()
+        self.time += 1
+        for first in range(self.log_start, len(self.log), 50):
+            records = list(enumerate(self.log))[first : first + 50]
+            self.history.poll("last", P, records, final=True)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_partition_that_keeps_its_promises_is_found_good(part: int) -> None:
+    """One false alarm in a night of a hundred thousand runs is one too many."""
+    seen: Counter[str] = Counter()
+    for seed in range(part * SEEDS // 10, (part + 1) * SEEDS // 10):
+        verdict = check(Model(seed).run())
+        assert verdict.good, f"seed {seed}: {verdict}"
+        seen.update(ok=verdict.acknowledged, info=verdict.unknown, failed=verdict.failed, read=verdict.read)
+        seen.update(copies=verdict.duplicates_allowed, lost=verdict.unpromised_lost)
+    assert min(seen.values()) > 10, f"the model is too tame: {seen}"
+
+
+def spoil(history: History, draw: Random, name: str) -> bool:
+    """Break one promise. False when there is nothing in this history that it could be broken with."""
+    acked = [s for s in history.sends if s.outcome == "ok" and s.acks == -1 and s.idempotent is None]
+    final = [(p, i) for p in history.polls if p.final for i in range(len(p.offsets))]
+    if not acked or len(final) < 4:
+        return False
+    poll, i = draw.choice(final)
+    match name:
+        case "lost-write":  # the last record is not there any more
+            wanted = poll.values[-1] if poll.final else None
+            poll = [p for p in history.polls if p.final][-1]
+            wanted = poll.values.pop()  # type: ignore[attr-defined]
+            poll.offsets.pop()  # type: ignore[attr-defined]
+            return any(s.value == wanted for s in acked)
+        case "inconsistent-offsets":
+            history.invoke("x", P, b"other").info()
+            history.seek("x", P)
+            history.poll("x", P, [(poll.offsets[i], b"other")])
+        case "duplicate":
+            if not (copies := [s for s in acked if s.offset in poll.offsets]):
+                return False
+            last = [p for p in history.polls if p.final][-1]
+            history.poll("last", P, [(last.offsets[-1] + 1, copies[0].value)], final=True)
+        case "aborted-read":
+            failed = [s for s in history.sends if s.outcome == "fail"]
+            if not failed:
+                return False
+            last = [p for p in history.polls if p.final][-1]
+            history.poll("last", P, [(last.offsets[-1] + 1, failed[0].value)], final=True)
+        case "poll-skip":
+            history.seek("x", P, poll.offsets[0])
+            history.poll("x", P, [(poll.offsets[-1], poll.values[-1])])
+            return len(poll.offsets) > 1
+        case "nonmonotonic-poll":
+            history.poll("last", P, [(poll.offsets[-1], poll.values[-1])])
+        case "nonmonotonic-latest":
+            last = [p for p in history.polls if p.final][-1]
+            history.latest("x", P, last.offsets[-1], began_at=history.now() + 1, at=history.now() + 2)
+        case "stale-leader-ack":
+            send = draw.choice(acked)
+            send.leader_epoch = 1
+            history.saw_epoch("x", P, 2, at=send.invoked_at - 0.0001)
+        case "realtime-order":
+            last = [p for p in history.polls if p.final][-1]
+            history.invoke("x", P, last.values[0], at=history.now() + 1).ok(last.offsets[0], at=history.now() + 2)
+            return last.offsets[0] < max(s.offset for s in acked)
+    return True
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lost-write",
+        "inconsistent-offsets",
+        "duplicate",
+        "aborted-read",
+        "poll-skip",
+        "nonmonotonic-poll",
+        "nonmonotonic-latest",
+        "stale-leader-ack",
+        "realtime-order",
+    ],
+)
+def test_one_broken_promise_among_much_that_is_right_is_found(name: str) -> None:
+    """A hand-written history holds little else; here the needle is in a haystack."""
+    spoiled = 0
+    for seed in range(60):
+        history = Model(seed, losses=False).run()
+        if spoil(history, Random(seed), name):
+            spoiled += 1
+            counts = check(history).counts()
+            assert counts[name], f"seed {seed}: {name} was not found, but {counts}"
+    assert spoiled > 20
+
+
+def test_the_checks_of_the_model_can_fail() -> None:
+    """Undeclared, a loss is what it is."""
+
+    def undeclared(partition: object, first: int, end: int | None = None) -> None: ...
+
+    lost: Callable[..., None] = undeclared
+    found: Counter[str] = Counter()
+    for seed in range(60):
+        model = Model(seed)
+        history = model.history
+        model.history = _Deaf(history, lost)  # type: ignore[assignment]
+        model.run()
+        found += check(history).counts()
+    assert {"lost-write", "inconsistent-offsets", "nonmonotonic-poll", "nonmonotonic-latest"} <= found.keys(), found
+
+
+class _Deaf:
+    """A history that does not hear of losses."""
+
+    def __init__(self, history: History, loss: Callable[..., None]) -> None:
+        self._history = history
+        self.loss = loss
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._history, name)
