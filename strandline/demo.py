@@ -173,7 +173,7 @@ class Demo:
                 key = source.name.encode()
                 for number, line in enumerate(source.lines):
                     receipt = await producer.send(TOPIC, line, key=key, headers=[(LINE_HEADER, b"%d" % (number + 1))])
-                    run.append((self.history.invoke("producer", TOPIC, source.first + number), receipt))
+                    run.append((self.history.invoke("producer", None, source.first + number), receipt))
                 if len(run) >= 1000:
                     settling.append(asyncio.create_task(self._settle(run, gaps, loop.time())))
                     run = []
@@ -194,8 +194,7 @@ class Demo:
                 send.info()
                 self._problem(f"a record was not delivered: {e}")
                 continue
-            send.partition = metadata.partition
-            send.ok(metadata.offset)
+            send.ok(metadata.offset, partition=metadata.partition)
             gaps.on_ack(metadata.partition, sent_at, loop.time())
             self.acknowledged += 1
         while self._watched and self.acknowledged >= self._watched[-1][0]:

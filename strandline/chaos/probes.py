@@ -101,7 +101,7 @@ class Prober:
         """One record in one request."""
         self._sent += 1
         value = f"{self.name}/{self._sent}".encode()
-        send = self._history.invoke(self.name, PARTITION, value)
+        send = self._history.invoke(self.name, PARTITION, value, acks=self.acks, idempotent=False)
         batch = encode_values([value], time.time_ns() // 1_000_000, -1, -1, -1)
         where = ProducePartition(self._picture.topic_id, PARTITION)
         # The decoded request holds the records; what is sent has them behind the message.
