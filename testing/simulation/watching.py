@@ -1,0 +1,159 @@
+"""Seeing what production code does, from outside: its log lines and events in the trace, and calls of its functions.
+
+A `Watch` puts wrappers around functions and methods for as long as it is installed. They look at arguments and results
+and change nothing; production knows nothing of them and pays nothing. Only plain functions are watched: what a coroutine
+does is seen by the plain ones that it calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from strandline.protocol.errors import BrokerError
+
+
+class Called(NamedTuple):
+    """One call, when it is over."""
+
+    args: tuple[Any, ...]
+    """As given by position: of a method, the object first."""
+    result: Any
+    error: Exception | None
+    before: Any
+    """What `OnCall.before` found."""
+
+    @property
+    def me(self) -> Any:
+        return self.args[0]
+
+    @property
+    def code(self) -> int:
+        """Of the wire error that it raised; 0: none."""
+        return int(self.error.code) if isinstance(self.error, BrokerError) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class OnCall:
+    """A call of `target` ("broker.partition:Partition.make_leader", under `strandline.`) that returned, and for which
+    `when` holds; with `raised` one that did not return."""
+
+    target: str
+    when: Callable[[Called], object] | None = None
+    before: Callable[..., object] | None = None
+    """Asked with the call's arguments before it happens."""
+    raised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnEvent:
+    """An event of the trace; of a log line the kind is `log.` and the line's name."""
+
+    kind: str
+    when: Callable[[Mapping[str, Any]], object] | None = None
+
+
+def said(event: str, when: Callable[[Mapping[str, Any]], object] | None = None) -> OnEvent:
+    """A log line of the production code (docs/logs.md), at level info or above."""
+    return OnEvent(f"log.{event}", when)
+
+
+Sight = OnCall | OnEvent
+
+
+class Watch:
+    """Tells `see(name)` whenever one of the sights of that name is seen."""
+
+    def __init__(self, sights: Mapping[str, tuple[Sight, ...]], see: Callable[[str], None]) -> None:
+        self._see = see
+        self._events: dict[str, list[tuple[str, OnEvent]]] = {}
+        self._calls: dict[str, list[tuple[str, OnCall]]] = {}
+        for name, alternatives in sights.items():
+            for sight in alternatives:
+                if isinstance(sight, OnEvent):
+                    self._events.setdefault(sight.kind, []).append((name, sight))
+                else:
+                    self._calls.setdefault(sight.target, []).append((name, sight))
+
+    def on_event(self, kind: str, node: int, partition: str, fields: Mapping[str, Any]) -> None:
+        for name, sight in self._events.get(kind, ()):
+            if sight.when is None or sight.when(fields):
+                self._see(name)
+
+    @contextlib.contextmanager
+    def installed(self, trace: Any = None) -> Iterator[None]:
+        """Watch the calls, and what is emitted to the trace, until this ends."""
+        with contextlib.ExitStack() as stack:
+            for target, wanted in self._calls.items():
+                stack.enter_context(_wrapped(*resolve(target), self._wrapper_of(wanted)))
+            if trace is not None:
+                stack.enter_context(_wrapped(type(trace), "emit", self._listening_to(trace)))
+            yield
+
+    def _wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def judge(args: tuple[Any, ...], result: Any, error: Exception | None, found: list[Any]) -> None:
+            for (name, sight), before in zip(wanted, found, strict=True):
+                if sight.raised is (error is not None) and (
+                    sight.when is None or sight.when(Called(args, result, error, before))
+                ):
+                    self._see(name)
+
+        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                found = [None if sight.before is None else sight.before(*args) for _, sight in wanted]
+                try:
+                    result = function(*args, **kwargs)
+                except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
+                    judge(args, None, e, found)
+                    raise
+                judge(args, result, None, found)
+                return result
+
+            return watched
+
+        return wrap
+
+    def _listening_to(self, trace: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(emit)
+            def emitting(self_: Any, kind: str, node: int, partition: str = "", **fields: Any) -> None:
+                emit(self_, kind, node, partition, **fields)
+                if self_ is trace:
+                    self.on_event(kind, node, partition, fields)
+
+            return emitting
+
+        return wrap
+
+
+def resolve(target: str) -> tuple[Any, str]:
+    """The module or class that holds the function, and its name there."""
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(f"strandline.{module}")
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    if name not in vars(owner):
+        raise TypeError(f"{target} is inherited: name the class that defines it")
+    function = getattr(owner, name)
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{target} is a coroutine function: what it does is over when it is awaited, not when it is called")
+    return owner, name
+
+
+@contextlib.contextmanager
+def _wrapped(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    before = inspect.getattr_static(owner, name)
+    kind = type(before) if isinstance(before, (staticmethod, classmethod)) else None
+    wrapped = wrap(before.__func__ if kind is not None else before)
+    setattr(owner, name, wrapped if kind is None else kind(wrapped))
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
