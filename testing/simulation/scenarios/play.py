@@ -25,6 +25,8 @@ from strandline.testing.simulation.world import ProcessGone, World
 AS_WRITTEN = 100
 """Seeds below it change nothing."""
 REST_S = 60.0
+CLIENTS = 200
+"""Machines beyond it are clients'."""
 ASTRAY = (Broken, OutOfTime, StrandlineError, ProcessGone, AttributeError, KeyError, RuntimeError, TypeError)
 """What a story raises that met a state which it did not foresee."""
 
@@ -119,6 +121,9 @@ async def come_to_rest(stage: Stage) -> None:
     cluster, network = stage.cluster, stage.world.network
     stage.world.trace.emit("phase", 0, name="heal")
     network.heal()
+    for machine in list(stage.world.machines.values()):
+        if machine.id > CLIENTS and machine is not stage.client.machine:
+            machine.crash()  # A story that went astray has not ended its load.
     for node, machine in cluster.machines.items():
         machine.resume()
         if not machine.is_up:

@@ -8,7 +8,7 @@ from strandline.client import NewTopic
 from strandline.client.errors import ClientError
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.simulation.cluster import BROKER_PORT
-from strandline.testing.simulation.scenarios.stage import Stage, scenario
+from strandline.testing.simulation.scenarios.stage import Broken, Stage, scenario
 
 
 def _one_leader_an_epoch(stage: Stage) -> None:
@@ -170,7 +170,7 @@ async def s51(stage: Stage) -> None:
             return e
         finally:
             machine.end()
-        raise AssertionError(f"a second broker {node} was let in")
+        raise Broken(f"a second broker {node} was let in")
 
     stage.says("Another process says that it is broker 1.")
     error = await try_to_be(1)
