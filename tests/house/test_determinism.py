@@ -194,6 +194,8 @@ def test_of_two_classes_with_a_field_of_one_name_each_has_its_own() -> None:
     b = "class B:\n    names: list[str]\n    def f(self):\n        for name in self.names: pass\n"
     assert find({"a.py": a, "b.py": b}) == []
     assert find({"a.py": a, "b.py": b.replace("list[str]", "frozenset[str]")}) == [("b.py", 4, "self.names")]
+    method = "class B:\n    def names(self): ...\n    def f(self):\n        call(self.names)\n"
+    assert find({"a.py": a, "b.py": method}) == []
 
 
 # -- addresses, hashes, finalizers, seeds -------------------------------------------------------------------------------
@@ -257,6 +259,7 @@ SHARED: dict[tuple[str, str], str] = {
     ("protocol/records/reader.py", "@lru_cache"): "a function of the lengths alone, remembered",
     ("protocol/records/reader.py", "__missing__"): "a function of two bytes, remembered",
     ("protocol/rpc/request_measures.py", "__missing__"): "in the measures of one server",
+    ("protocol/rpc/request_measures.py", "@cache"): "a function of the message class alone, remembered",
     ("protocol/records/builder.py", "_prefixes"): "a function of length and index, remembered",
     ("protocol/records/builder.py", "__missing__"): "a function of the length, remembered",
     ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",

@@ -40,6 +40,7 @@ SET_METHODS = {
 }  # fmt: skip
 KEEPERS = {"get", "setdefault", "pop", "append", "appendleft"}
 """What takes a set as it is, and walks through nothing."""
+PROPERTIES = {"property", "cached_property"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -111,8 +112,12 @@ def _learn_field(names: Names, class_name: str, name: str, shape: Shape) -> None
 
 def _learn_fields(names: Names, node: ast.ClassDef) -> None:
     """What the methods assign; those without an annotation last, when the annotated ones are known."""
-    methods = [item for item in node.body if isinstance(item, FUNCTIONS)]
+    methods = [item for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))]
     names.classes.update({id(method): node.name for method in methods})
+    for method in methods:
+        is_property = any(isinstance(d, ast.Name) and d.id in PROPERTIES for d in method.decorator_list)
+        if not is_property:
+            names.own.setdefault((node.name, method.name))
     inner = [part for method in methods for part in ast.walk(method)]
     for part in inner:
         match part:
@@ -139,7 +144,7 @@ def _learn_class(names: Names, node: ast.ClassDef) -> None:
 
 def _learn_function(names: Names, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     result = said(node.returns, names)
-    is_property = any(isinstance(d, ast.Name) and d.id in ("property", "cached_property") for d in node.decorator_list)
+    is_property = any(isinstance(d, ast.Name) and d.id in PROPERTIES for d in node.decorator_list)
     _learn(names.fields if is_property else names.results, node.name, result)
     if any(_is_set(said(a.annotation, names)) for a in _parameters(node.args)):
         names.takers.add(node.name)
