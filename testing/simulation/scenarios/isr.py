@@ -105,8 +105,8 @@ async def s15(stage: Stage) -> None:
     stage.crash(1)
     for hold in (answers, metadata, silent, parked):
         hold.release()
-    produce.cancel()
     await stage.until(lambda: stage.leader() in (2, 3), what="another leads")
+    stage.must(produce.done() and produce.exception(), "the write has no answer")
     stage.start(1)
     await stage.at_rest()
 

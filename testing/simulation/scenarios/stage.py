@@ -49,6 +49,9 @@ from strandline.storage.log import Log
 from strandline.storage.log_config import LogConfig
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import BROKER_PORT, Client, SimCluster
+from strandline.testing.simulation.invariants.ghosts import PartitionGhost
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.paths import Path, Tree
 from strandline.testing.simulation.machine import Machine
 from strandline.testing.simulation.network import Hold, Message
 from strandline.testing.simulation.scheduler import OutOfTime
@@ -109,6 +112,8 @@ class Stage:
         self.may_lose = False
         """A power cut hit a topic that takes one copy for enough. As written, the story knows which copy that was; a random fault
         may have made it the only one."""
+        self.invariants: Invariants | None = None
+        """Who watches; a story that makes logs by hand tells them of its records."""
         self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
         """Told of the cluster's machines before they boot."""
         self._client: Client
@@ -439,6 +444,8 @@ class Stage:
         """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. A record's
         value is its epoch and offset, so what two forged logs have in common is the same. `empty_epoch` begins at the end."""
         files = self.cluster.machines[broker].files
+        if self.invariants is not None:  # A world in which this log has always been so.
+            _forget_records(self.invariants.ghosts.partitions[self.cluster.topic_id(self.topic), 0])
         log = Log.open(
             files,
             f"/data/{self.topic}-0",
@@ -502,3 +509,10 @@ class Stage:
                 if not e.retriable or self.world.now > deadline:
                     raise
                 await asyncio.sleep(0.05)
+
+
+def _forget_records(partition: PartitionGhost) -> None:
+    """The ghosts know of elections, and of no record: what is found in the logs has been there always."""
+    partition.tree, partition.committed = Tree(), Path()
+    partition.replicas, partition.read, partition.applied, partition.producers = {}, {}, {}, {}
+    partition.told_end = partition.acked_end = partition.read_end = partition.deleted_below = 0
