@@ -49,6 +49,8 @@ Said = Mapping[str, Any]
 
 
 def _cut(node: int, nodes: Sequence[int], said: Said) -> str:
+    if "a" in said and "b" in said:
+        return _cut_pair(node, nodes, said)
     others = said.get("others") or [other for other in nodes if other != node]
     how = ""
     if said.get("inbound") is False:

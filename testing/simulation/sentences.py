@@ -29,11 +29,12 @@ MAXIMUM = 240
 
 
 PHASES = {
-    "warm-up": "The cluster comes up, and the load begins.",
-    "faults": "Faults begin.",
+    "faults": "The faults begin.",
+    "core": "The faults end, but for some nodes that stay broken. The others must come right without them.",
     "heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself.",
     "full heal": "What was left broken is mended, too.",
     "final check": "Everything is read once more.",
+    "stop": "All nodes stop in good order.",
 }
 
 

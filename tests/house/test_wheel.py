@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TIMELINE = "strandline/testing/simulation/timeline.html"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -49,9 +50,13 @@ def test_the_wheel_holds_every_module(wheel_names: set[str]) -> None:
 
 
 def test_the_wheel_holds_nothing_else(wheel_names: set[str]) -> None:
-    expected = {*source_modules().values(), "strandline/py.typed"}
+    expected = {*source_modules().values(), "strandline/py.typed", TIMELINE}
     foreign = {n for n in wheel_names if ".dist-info/" not in n} - expected
     assert not foreign
+
+
+def test_the_wheel_holds_the_page_that_the_timeline_fills(wheel_names: set[str]) -> None:
+    assert TIMELINE in wheel_names
 
 
 def test_the_wheel_says_that_it_is_typed(wheel_names: set[str]) -> None:
