@@ -265,7 +265,8 @@ class History:
     ) -> None:
         """A consumer read these (offset, value) pairs, in this order.
 
-        With `began_at` it is known how far behind it was; then polls that brought nothing are worth recording, too.
+        With `began_at` it is known how far behind it was; then polls that brought nothing are worth recording, too. `final`: of
+        the last read of everything; a partition of which a history with final polls has none is taken to be empty.
         """
         pairs = list(records)
         key = (process, partition)

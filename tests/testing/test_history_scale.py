@@ -56,12 +56,12 @@ def test_twice_the_anomalies_are_twice_the_work() -> None:
 
 
 def test_a_million_operations_are_judged_in_a_minute() -> None:
-    """It takes some seconds; the bound is for a busy machine. A quadratic check would need days."""
+    """Of this process's own time: it takes some seconds, a quadratic check would need days."""
     history = good_history(600_000, records_per_poll=3)
     assert len(history.sends) + len(history.polls) >= 1_000_000
-    started = time.monotonic()
+    started = time.process_time()
     verdict = check(history)
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60
     assert verdict.good, str(verdict)
     assert (verdict.acknowledged, verdict.read) == (600_000, 600_000)
 
