@@ -293,7 +293,7 @@ def _draw_patience(draw: Random) -> dict[str, Any]:
         "request_timeout_ms": draw.choice((300, 1000, 3000)),
         "connect_timeout_ms": draw.choice((300, 1000)),
         "max_block_ms": draw.choice((1000, 3000)),
-        "retry_backoff_ms": draw.choice((10, 100)),
+        "retry_backoff_ms": draw.choice((30, 100, 100)),
         "metadata_max_age_ms": draw.choice((500, 5000, 300_000)),
     }
 
