@@ -12,7 +12,9 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from strandline.storage.disk import Files
-from strandline.testing.simulation.disk import ProcessDied, SimFiles
+from strandline.storage.memory_files import matches
+from strandline.storage.memory_inodes import Inode
+from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
 from strandline.testing.simulation.disk_faults import MUTATING, Moment
 
 W = TypeVar("W")
@@ -42,7 +44,8 @@ def deaths(
     story: Story[W], witness: Callable[[], W], seeds: Sequence[int], prepare: Callable[[SimFiles], object] = lambda disk: None
 ) -> Iterator[tuple[Death, SimFiles, W]]:
     """Every death, with the disk as the next process finds it and what the dead one had seen."""
-    for step, (operation, path) in enumerate(steps(story, witness, prepare), 1):
+    plan = steps(story, witness, prepare)
+    for step, (operation, path) in enumerate([*plan, ("the end", "")], 1):
         for moment in moments(operation):
             for seed in seeds:
                 disk, seen = SimFiles(Random(f"{step} {moment} {seed}")), witness()
@@ -53,11 +56,32 @@ def deaths(
                 except ProcessDied:
                     pass
                 else:
-                    raise AssertionError(f"the story takes other steps than before: {step} {operation} {path}")
+                    assert step > len(plan), f"the story takes other steps than before: {step} {operation} {path}"
                 disk.crash(lossy=seed > 0)
+                disk.heal()
                 yield Death(step, operation, path, moment, seed), disk, seen
 
 
 def moments(operation: str) -> tuple[Moment, ...]:
-    """After a step is before the next one, but for what the process does in between: so that is looked at, too."""
-    return ("before", "half", "after") if operation == "write" else ("before", "after")
+    """After a step is before the next one, with what the process promises in between; only a write has a middle."""
+    return ("before", "half") if operation == "write" else ("before",)
+
+
+def found_by(look: Callable[[], object]) -> str:
+    """What makes the check fail; it has to. For a program that was made worse on purpose."""
+    try:
+        look()
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
+    raise AssertionError("nobody noticed")
+
+
+def without_fsync(pattern: str) -> Callable[[Mount, str, Inode], None]:
+    """Of files that match: to be put in the place of `Mount.sync_inode`."""
+    sync = Mount.sync_inode
+
+    def sync_inode(self: Mount, path: str, inode: Inode) -> None:
+        if not matches(path, pattern):
+            sync(self, path, inode)
+
+    return sync_inode

@@ -10,23 +10,24 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
-from crash_kit import Death, deaths, steps
+from crash_kit import Death, deaths, found_by, steps, without_fsync
 from storage_kit import NOW_MS, check_order, forget_tail, read_all
 from structlog.testing import capture_logs
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import BatchHeader, iter_headers
 from strandline.protocol.records.builder import encode_batch
+from strandline.storage import recovery
 from strandline.storage.disk import DiskError, Files
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_dir import LogDir
 from strandline.storage.producer_state import AppendedBatch, ProducerStates
-from strandline.testing.simulation.disk import ProcessDied, SimFiles
+from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
 
 TOPIC_ID = b"topic-id-of-test"
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_bytes=3000)
 """Five batches in a segment, each of them in sectors of its own."""
-SEEDS = range(3)
+SEEDS = range(4)
 
 
 def batch(base: int, epoch: int) -> bytes:
@@ -171,7 +172,8 @@ def life_that_starts_over(files: Files, witness: Witness) -> None:
     witness.append(log, 3, 1)
 
 
-LIVES: list[Callable[[Files, Witness], None]] = [
+Life = Callable[[Files, Witness], None]
+LIVES: list[Life] = [
     life_of_a_follower,
     life_with_an_orderly_stop,
     life_with_retention,
@@ -270,14 +272,37 @@ def _quiet() -> Iterable[None]:
         yield
 
 
-@pytest.mark.parametrize("life", LIVES)
-def test_wherever_a_broker_dies_its_log_is_one_that_it_had(life: Callable[[Files, Witness], None]) -> None:
+def let_it_die(life: Life) -> None:
     for death, disk, witness in deaths(life, Witness, SEEDS):
         look_at_what_is_left(death, disk, witness)
 
 
+@pytest.mark.parametrize("life", LIVES)
+def test_wherever_a_broker_dies_its_log_is_one_that_it_had(life: Life) -> None:
+    let_it_die(life)
+
+
+def test_a_forgotten_fsync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the test above is known to be able to fail."""
+    monkeypatch.setattr(Mount, "sync_inode", without_fsync("*.log"))
+    assert "what was flushed is gone" in found_by(lambda: let_it_die(life_of_a_follower))
+
+
+def test_a_recovery_that_does_not_look_at_the_checksums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M18."""
+    monkeypatch.setattr(recovery, "check_crc", lambda *_: True)
+    assert found_by(lambda: let_it_die(life_of_a_follower))
+
+
+def test_a_marker_of_an_orderly_stop_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be believed after the next stop, which was none."""
+    remove = Mount.remove
+    monkeypatch.setattr(Mount, "remove", lambda self, path: None if path.endswith("cleanshutdown") else remove(self, path))
+    assert found_by(lambda: let_it_die(life_with_an_orderly_stop))
+
+
 @pytest.mark.parametrize("life", [life_of_a_follower, life_with_retention])
-def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Callable[[Files, Witness], None]) -> None:
+def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Life) -> None:
     """F22: the machine loses its power while it recovers from a power cut."""
     total = len(steps(life, Witness, lambda disk: None))
     for seed in range(60):

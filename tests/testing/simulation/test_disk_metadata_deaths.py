@@ -1,0 +1,266 @@
+"""A controller dies in each of its steps on the disk, killed or without power: it starts again, keeps its vote, has every
+record that it flushed and no other, and can load its newest snapshot (I18, S48, S49, F18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+import pytest
+from crash_kit import Death, deaths, found_by, without_fsync
+from structlog.testing import capture_logs
+
+from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.election import ElectionState
+from strandline.controller.raft.metadata_log import DIRECTORY, MetadataLog
+from strandline.controller.raft.snapshots import SnapshotWriter, snapshot_values
+from strandline.controller.raft.state_store import QuorumStateStore
+from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import SnapshotId
+from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.builder import encode_values
+from strandline.storage.disk import DiskError, Files
+from strandline.testing.simulation.disk import Mount, SimFiles
+
+VOTERS = (101, 102, 103)
+CONFIG = RaftConfig(segment_bytes=1500)
+"""Three batches in a segment."""
+
+
+def batch(base: int, epoch: int) -> bytes:
+    """Two records, as the leader of that epoch writes them."""
+    values = [f"{epoch}/{base + i}".encode().ljust(200, b".") for i in range(2)]
+    return encode_values(values, 0, base_offset=base, leader_epoch=epoch)
+
+
+def base_of(data: bytes) -> int:
+    return next(iter_headers(data))[1].base_offset
+
+
+class Witness:
+    def __init__(self) -> None:
+        self.elections = [ElectionState()]
+        """What `quorum-state` was to say, in order; all but the last are written."""
+        self.histories: list[list[bytes]] = [[]]
+        """What the log held; a new one begins with each truncation. The batches before a snapshot stay in it."""
+        self.flushed_end = 0
+        self.snapshots = {0: b""}
+        """End offset -> the state in it, of all that were ever begun."""
+        self.newest_snapshot = 0
+        """End offset of the newest one that was finished."""
+
+    @property
+    def now(self) -> list[bytes]:
+        return self.histories[-1]
+
+    def vote(self, store: QuorumStateStore, log: MetadataLog, election: ElectionState, committed: int) -> None:
+        self.elections.append(election)
+        store.write(election, min(committed, log.flushed_offset))
+        self.elections = self.elections[-1:]
+
+    def append(self, log: MetadataLog, epoch: int, batches: int) -> None:
+        for _ in range(batches):
+            data = batch(log.end_offset, epoch)
+            self.now.append(data)
+            log.append_as_follower(memoryview(data), epoch)
+
+    def flush(self, log: MetadataLog) -> None:
+        log.flush()
+        self.flushed_end = log.end_offset
+
+    def truncate(self, log: MetadataLog, offset: int) -> None:
+        self.histories.append([data for data in self.now if base_of(data) < offset])
+        self.flushed_end = min(self.flushed_end, offset)
+        log.truncate_to(offset)
+
+    def snapshot(self, log: MetadataLog, end_offset: int, epoch: int) -> SnapshotId:
+        state = b"state at %d " % end_offset * 60
+        self.snapshots[end_offset] = state
+        writer = SnapshotWriter(log.create_snapshot(SnapshotId(end_offset, epoch)), epoch, 0)
+        writer.write([state])
+        writer.finish()
+        self.newest_snapshot = end_offset
+        return SnapshotId(end_offset, epoch)
+
+    def take_snapshot(self, log: MetadataLog, end_offset: int, epoch: int) -> None:
+        """Of the log's own records, after which the log lets go of old ones."""
+        log.update_high_watermark(end_offset)
+        self.snapshot(log, end_offset, epoch)
+        log.clean(0)
+
+    def install(self, log: MetadataLog, end_offset: int, epoch: int) -> None:
+        """One that the leader sent, since the log has fallen behind its start."""
+        snapshot_id = self.snapshot(log, end_offset, epoch)
+        self.histories.append([])
+        self.flushed_end = end_offset
+        log.install_snapshot(snapshot_id)
+
+
+def open_quorum(files: Files) -> tuple[MetadataLog, QuorumStateStore, ElectionState]:
+    """As `Quorum.start` does."""
+    store = QuorumStateStore(files, f"/data/{DIRECTORY}", cluster_id="c", voter_ids=VOTERS)
+    state = store.read()
+    committed = state.applied_offset if state else 0
+    log = MetadataLog.open(files, "/data", CONFIG, committed_offset=committed, now_ms=0)
+    return log, store, store.check(state, log.end_offset)
+
+
+def life_of_a_voter(files: Files, witness: Witness) -> None:
+    log, store, _ = open_quorum(files)
+    witness.vote(store, log, ElectionState(1, voted_id=101), 0)
+    witness.append(log, 1, 4)
+    witness.flush(log)
+    log.update_high_watermark(6)
+    witness.vote(store, log, ElectionState(2, voted_id=102), 6)
+    witness.append(log, 2, 2)
+    witness.flush(log)
+    witness.append(log, 2, 1)
+    witness.truncate(log, 8)
+    witness.append(log, 3, 4)
+    witness.vote(store, log, ElectionState(3, leader_id=103), 8)
+    witness.flush(log)
+    log.close()
+    log, store, _ = open_quorum(files)
+    witness.append(log, 3, 1)
+    witness.flush(log)
+
+
+def life_with_snapshots(files: Files, witness: Witness) -> None:
+    log, store, _ = open_quorum(files)
+    witness.vote(store, log, ElectionState(1, leader_id=101), 0)
+    for end_offset in (8, 16, 24):
+        witness.append(log, 1, 4)
+        witness.flush(log)
+        witness.take_snapshot(log, end_offset, 1)
+    witness.vote(store, log, ElectionState(2, leader_id=102), 24)
+    witness.append(log, 2, 2)
+    witness.flush(log)
+    witness.install(log, 50, 2)
+    witness.vote(store, log, ElectionState(3, voted_id=101), 50)
+    witness.append(log, 3, 4)
+    witness.flush(log)
+    witness.take_snapshot(log, 58, 3)
+
+
+def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -> None:
+    try:
+        log, store, election = open_quorum(disk.mount())
+        check_election(election, witness)
+        check_records(log, witness)
+        check_snapshots(log, witness)
+        # It goes on, and starts once more.
+        end = log.end_offset
+        log.append_as_follower(memoryview(batch(end, 9)), 9)
+        log.flush()
+        store.write(ElectionState(9, leader_id=102), end)
+        disk.crash()
+        log, _, election = open_quorum(disk.mount())
+        assert (election.epoch, log.end_offset, log.last_epoch) == (9, end + 2, 9)
+    except Exception as e:
+        e.add_note(str(death))
+        raise
+
+
+def check_election(election: ElectionState, witness: Witness) -> None:
+    """The last one that was written, or the one that was about to be. A learner is who has nothing to remember."""
+    assert election in witness.elections or (election == ElectionState(learner=True) and ElectionState() in witness.elections)
+
+
+def check_records(log: MetadataLog, witness: Witness) -> None:
+    found, offset = [], log.start_offset
+    while offset < log.end_offset:
+        buffers, _ = log.read(offset, 1)
+        found += [bytes(buffer) for buffer in buffers]
+        offset = next(iter_headers(found[-1]))[1].next_offset
+    assert log.end_offset >= witness.flushed_end
+    assert any(is_part(found, history) for history in witness.histories), f"invented: {[base_of(data) for data in found]}"
+
+
+def is_part(found: list[bytes], history: list[bytes]) -> bool:
+    return not found or (found[0] in history and found == history[(at := history.index(found[0])) : at + len(found)])
+
+
+def check_snapshots(log: MetadataLog, witness: Witness) -> None:
+    latest = log.latest_snapshot_id
+    assert (latest.end_offset if latest else 0) >= witness.newest_snapshot
+    assert log.start_offset == 0 or log.first_snapshot_id is not None, "nobody could tell what was before the log's start"
+    for snapshot_id in (log.first_snapshot_id, latest):
+        if snapshot_id is not None:
+            assert log.start_offset <= snapshot_id.end_offset <= log.end_offset
+            (state,) = snapshot_values(log.load_snapshot(snapshot_id))
+            assert state == witness.snapshots[snapshot_id.end_offset]
+
+
+def data_directory(disk: SimFiles) -> None:
+    disk.make_dirs("/data")
+    disk.root.sync_all()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterable[None]:
+    with capture_logs():
+        yield
+
+
+Life = Callable[[Files, Witness], None]
+
+
+def let_it_die(life: Life) -> None:
+    for death, disk, witness in deaths(life, Witness, range(4), data_directory):
+        look_at_what_is_left(death, disk, witness)
+
+
+@pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
+def test_wherever_a_controller_dies_it_starts_again_and_has_kept_its_word(life: Life) -> None:
+    let_it_die(life)
+
+
+@pytest.mark.parametrize("forgotten", ["*.log", "*/quorum-state", "*.checkpoint.part"])
+def test_a_forgotten_fsync_is_found(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the test above is known to be able to fail."""
+    monkeypatch.setattr(Mount, "sync_inode", without_fsync(forgotten))
+    assert found_by(lambda: let_it_die(life_with_snapshots))
+
+
+def test_a_rename_without_an_fsync_of_the_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M19."""
+    monkeypatch.setattr(Mount, "sync_directory", lambda *_: None)
+    assert found_by(lambda: let_it_die(life_of_a_voter))
+
+
+def test_a_vote_that_is_written_in_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mount, "write_atomic", Mount.write)
+    assert "quorum-state" in found_by(lambda: let_it_die(life_of_a_voter))
+
+
+def test_an_fsync_that_failed_leaves_nothing_that_was_promised() -> None:
+    """S46 for the quorum: vote and records count only when the disk has said so; whatever it kept of them, the node
+    starts again."""
+    for seed in range(60):
+        disk, witness = SimFiles(Random(seed)), Witness()
+        data_directory(disk)
+        disk.fail("fsync", times=1, probability=0.1)
+        try:
+            life_with_snapshots(disk.mount(), witness)
+        except (DiskError, UsageError):
+            pass
+        disk.crash(lossy=seed % 3 > 0)
+        if seed % 2:
+            disk.evict()
+        disk.heal()
+        look_at_what_is_left(f"seed {seed}", disk, witness)
+
+
+def test_a_full_disk_costs_no_vote_and_no_record() -> None:
+    """F19."""
+    for room in range(0, 24_000, 500):
+        disk, witness = SimFiles(Random(room)), Witness()
+        data_directory(disk)
+        disk.fill(room)
+        try:
+            life_with_snapshots(disk.mount(), witness)
+        except (DiskError, UsageError):
+            pass
+        disk.crash(lossy=False)
+        disk.heal()
+        look_at_what_is_left(f"room {room}", disk, witness)
