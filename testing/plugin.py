@@ -82,7 +82,8 @@ def session_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[
     """One cluster for all tests of the session that ask for it, in the session's event loop; topics stay."""
     from strandline.testing.kit.cluster import Cluster
 
-    loop: AbstractEventLoop = _get_loop(request, "strandline_session_loop", SESSION)
+    _require_loops(request, SESSION)
+    loop: AbstractEventLoop = request.getfixturevalue("strandline_session_loop")
     cluster = Cluster(**strandline_options)
     loop.run_until_complete(cluster.start())
     request.config.stash[_SESSION_CLUSTER] = cluster, loop
@@ -127,18 +128,18 @@ def _loop_of_test(request: pytest.FixtureRequest, fixture: str) -> AbstractEvent
             "`async def`, or use the fixture threaded_cluster",
             pytrace=False,
         )
-    loop: AbstractEventLoop = _get_loop(request, f"strandline_{_loop_scope(request.node)}_loop", fixture)
+    _require_loops(request, fixture)
+    loop: AbstractEventLoop = request.getfixturevalue(f"strandline_{_loop_scope(request.node)}_loop")
     return loop
 
 
-def _get_loop(request: pytest.FixtureRequest, name: str, fixture: str) -> Any:
+def _require_loops(request: pytest.FixtureRequest, fixture: str) -> None:
     if not request.config.pluginmanager.hasplugin(_LOOPS):
         pytest.fail(
             f"the fixture {fixture} needs pytest-asyncio (pip install 'strandline[testing]'); "
             "without it there are the fixture threaded_cluster and `async with Cluster()`",
             pytrace=False,
         )
-    return request.getfixturevalue(name)
 
 
 def _is_coroutine(item: Any) -> bool:
@@ -158,7 +159,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test that shares a cluster finds it whole, and in a loop that turns."""
     if SESSION not in getattr(item, "fixturenames", ()):
         return
-    if not _is_coroutine(item) or _loop_scope(item) != "session":
+    has_loops = item.config.pluginmanager.hasplugin(_LOOPS)
+    if has_loops and not (_is_coroutine(item) and _loop_scope(item) == "session"):
         pytest.fail(
             'session_cluster lives in the session\'s event loop: mark the test with @pytest.mark.asyncio(loop_scope="session")',
             pytrace=False,
@@ -186,11 +188,13 @@ def _reports(item: pytest.Item) -> Iterator[str]:
     from strandline.testing.kit.factory import ClusterFactory
     from strandline.testing.kit.threaded import ThreadedCluster
 
+    found: dict[int, Any] = {}
     for value in dict(getattr(item, "funcargs", {})).values():
-        clusters = value.clusters if isinstance(value, ClusterFactory) else [value]
-        for found in clusters:
-            if isinstance(found, (Cluster, ThreadedCluster)):
-                try:
-                    yield found.report()
-                except Exception as e:
-                    yield f"no report: {e}"
+        for one in value.clusters if isinstance(value, ClusterFactory) else [value]:
+            if isinstance(one, (Cluster, ThreadedCluster)):
+                found[id(one)] = one  # Fixtures of theirs hand the same one on.
+    for one in found.values():
+        try:
+            yield one.report()
+        except Exception as e:
+            yield f"no report: {e}"

@@ -408,7 +408,7 @@ class HostedNodes(Nodes):
             if partition is None:
                 continue
             ends[replica] = partition.log.log_end_offset
-            if replica == registration.leader and partition.role is Role.LEADER:
+            if partition.role is Role.LEADER and partition.leader_epoch == registration.leader_epoch:
                 high_watermark = partition.log.high_watermark
         isr, replicas = frozenset(registration.isr), registration.replicas
         is_caught_up = isr == set(replicas) == set(ends) and set(ends.values()) == {high_watermark}

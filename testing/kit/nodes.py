@@ -111,7 +111,7 @@ class Nodes(ABC):
         raise self.cannot("the network between them")
 
     def disk(self, node: int) -> Disk:
-        raise self.cannot("their disks")
+        raise self.cannot("what their disks do")
 
     def cannot(self, what: str) -> UsageError:
         text = f"{what} belongs to the operating system; use a cluster in the test's own process (without processes=True)"

@@ -13,9 +13,8 @@ since the clients are for asyncio.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -183,24 +182,22 @@ class ThreadedCluster:
 @contextmanager
 def running_in_thread(make: Callable[[], Cluster]) -> Iterator[ThreadedCluster]:
     """Start the cluster on a thread, hand it out, and end both."""
-    ready: Future[ThreadedCluster] = Future()
-    over = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(make, ready, over)), name="strandline-cluster", daemon=True)
-    thread.start()
-    cluster = ready.result()
-    try:
-        yield cluster
-    except Exception as e:
-        e.add_note(cluster.report())
-        raise
-    finally:
-        over.set()
-        cluster.loop.call_soon_threadsafe(lambda: None)
-        thread.join()
+    with ThreadPoolExecutor(1, thread_name_prefix="strandline-cluster") as thread:
+        ready: Future[tuple[ThreadedCluster, asyncio.Event]] = Future()
+        serving = thread.submit(lambda: asyncio.run(_serve(make, ready)))
+        cluster, over = ready.result()
+        try:
+            yield cluster
+        except Exception as e:
+            e.add_note(cluster.report())
+            raise
+        finally:
+            cluster.loop.call_soon_threadsafe(over.set)
+            serving.result()
 
 
-async def _serve(make: Callable[[], Cluster], ready: Future[ThreadedCluster], over: threading.Event) -> None:
-    loop = asyncio.get_running_loop()
+async def _serve(make: Callable[[], Cluster], ready: Future[tuple[ThreadedCluster, asyncio.Event]]) -> None:
+    over = asyncio.Event()
     try:
         cluster = make()
         await cluster.start()
@@ -208,7 +205,7 @@ async def _serve(make: Callable[[], Cluster], ready: Future[ThreadedCluster], ov
         ready.set_exception(e)
         return
     try:
-        ready.set_result(ThreadedCluster(cluster, loop))
-        await loop.run_in_executor(None, over.wait)
+        ready.set_result((ThreadedCluster(cluster, asyncio.get_running_loop()), over))
+        await over.wait()
     finally:
         await cluster.close()

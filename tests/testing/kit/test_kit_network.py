@@ -1,0 +1,234 @@
+"""A cut link lets nothing through and refuses nobody; a dropped message is lost with its connection; a late one is late."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strandline.client import ClientError, Consumer, Producer, RequestTimeout
+from strandline.protocol.errors import UsageError
+from strandline.testing import Cluster, caught_up, controller, fenced, hw, isr, leader, leaderless
+
+NEVER_S = 0.3
+"""Long enough to believe that nothing comes: a hundred times as long as it takes when it does."""
+
+
+async def test_a_follower_behind_a_cut_link_leaves_the_isr(cluster: Cluster) -> None:
+    """The leader hears nothing of it; the controllers do, and do not fence it."""
+    topic = await cluster.create_topic()
+    first = await cluster.leader_of(topic)
+    follower, other = await cluster.followers_of(topic)
+    cluster.partition([first], [follower])
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+    assert (await cluster.describe(topic)).isr == {first, other}
+    assert not (await cluster.nodes.look()).fenced()
+    cluster.heal()
+    await cluster.until(caught_up(topic))
+
+
+async def test_the_majority_goes_on_without_a_leader_that_is_cut_off(cluster: Cluster) -> None:
+    """What the old leader takes meanwhile with acks=all it cannot acknowledge."""
+    topic = await cluster.create_topic()
+    first = await cluster.leader_of(topic)
+    others = [broker for broker in cluster.brokers if broker != first]
+    cluster.partition([first], [*others, *cluster.controllers])
+    await cluster.until((leader(topic) != first) & fenced(first))
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+    cluster.heal()
+    await cluster.until(caught_up(topic) & ~fenced(first))
+    await cluster.assert_no_acked_loss()
+    await cluster.assert_logs_identical(topic)
+
+
+async def test_an_isolated_broker_is_fenced_and_clients_still_reach_it(cluster: Cluster) -> None:
+    topic = await cluster.create_topic(replicas=[[1, 2, 3]])
+    cluster.isolate(1)
+    await cluster.until(fenced(1) & (leader(topic) != 1))
+    address = cluster.bootstrap_servers.split(",")[0]
+    async with Consumer(topic, bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        assert consumer.health()["brokers_connected"] == 1
+    cluster.heal()
+    await cluster.until(~fenced(1) & caught_up(topic))
+
+
+async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(cluster: Cluster) -> None:
+    """Their connections are taken by the kernel and lead nowhere."""
+    cluster.isolate(1, clients=True)
+    address = cluster.bootstrap_servers.split(",")[0]
+    with pytest.raises(ClientError):
+        async with Producer(bootstrap_servers=address, request_timeout_ms=200, max_block_ms=NEVER_S * 1000):
+            pass
+    cluster.heal()
+    async with Producer(bootstrap_servers=address):
+        pass
+
+
+async def test_a_broker_without_controllers_is_fenced_and_goes_on_fetching(cluster: Cluster) -> None:
+    """It cannot tell that it lives. Its leader has it out of the ISR by then, and serves it still."""
+    topic = await cluster.create_topic(replicas=[[1, 2, 3]])
+    cluster.isolate_controller(3)
+    await cluster.until(fenced(3) & (isr(topic) == {1, 2}))
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+    await cluster.until(hw(topic) == 1)
+    cluster.heal()
+    await cluster.until(caught_up(topic))
+
+
+@pytest.mark.strandline(controllers=3)
+async def test_an_active_controller_that_is_cut_off_is_replaced(cluster: Cluster) -> None:
+    first = await cluster.active_controller()
+    cluster.isolate(first)
+    await cluster.until(controller().is_in(set(cluster.controllers) - {first}))
+    cluster.heal()
+    await cluster.create_topic()
+
+
+async def test_nobody_leads_when_everybody_of_the_isr_is_away(cluster: Cluster) -> None:
+    """And nothing but leaderless() says so: a comparison waits for somebody who leads."""
+    topic = await cluster.create_topic(replicas=[[1]])
+    await cluster.kill(1)
+    await cluster.until(leaderless(topic))
+    with pytest.raises(AssertionError, match="is unknown"):
+        await cluster.until(leader(topic) != 1, within_s=0.05)
+
+
+async def test_what_was_sent_over_a_cut_link_arrives_when_it_heals(cluster: Cluster) -> None:
+    """As with TCP, which sends again what was not acknowledged: the connection lives, nothing is refused."""
+    topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
+    async with cluster.producer(request_timeout_ms=20_000) as producer:
+        await producer.send_and_wait(topic, b"1")
+        cluster.isolate(1, clients=True)
+        sending = asyncio.ensure_future(producer.send_and_wait(topic, b"2"))
+        _, waiting = await asyncio.wait([sending], timeout=NEVER_S)
+        assert waiting
+        assert (await cluster.describe(topic)).log_ends == {1: 1}
+        cluster.heal()
+        assert (await sending).offset == 1
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(cluster: Cluster) -> None:
+    """The producer cannot know whether it was written; it is idempotent, so it may send it again."""
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+        with cluster.drop("Produce", where="response", times=1) as rule:
+            assert (await producer.send_and_wait(topic, b"2")).offset == 1
+        assert rule.hits == 1
+    assert [record.value for record in await cluster.read_all(topic)] == [b"1", b"2"]
+
+
+async def test_without_idempotence_a_lost_answer_makes_a_duplicate(cluster: Cluster) -> None:
+    """That the answer alone was lost, and not the request, is seen by this."""
+    topic = await cluster.create_topic()
+    async with cluster.producer(enable_idempotence=False) as producer:
+        with cluster.drop("Produce", where="response", times=1):
+            await producer.send_and_wait(topic, b"1")
+    assert [record.value for record in await cluster.read_all(topic)] == [b"1", b"1"]
+    assert (await cluster.verdict()).good
+
+
+async def test_a_lost_request_was_never_carried_out(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer(enable_idempotence=False) as producer:
+        with cluster.drop("Produce", where="request", times=1) as rule:
+            await producer.send_and_wait(topic, b"1")
+        assert rule.hits == 1
+    assert [record.value for record in await cluster.read_all(topic)] == [b"1"]
+
+
+async def test_a_message_that_is_lost_silently_leaves_the_asker_waiting(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer(delivery_timeout_ms=20_000, request_timeout_ms=300) as producer:
+        await producer.send_and_wait(topic, b"1")
+        connections = producer.health()["brokers_connected"]
+        with cluster.drop("Produce", silently=True, times=1) as rule:
+            assert (await producer.send_and_wait(topic, b"2")).offset == 1
+        assert rule.hits == 1
+    assert connections > 0
+
+
+async def test_a_rule_is_about_its_api_its_place_and_its_asker(cluster: Cluster) -> None:
+    """Fetches of followers to broker 1 are lost: it alone has trouble, and consumers have none."""
+    topic = await cluster.create_topic(partitions=2, replicas=[[1, 2], [2, 3]], min_insync_replicas=1)
+    with cluster.drop("Fetch", at=1, by=2) as rule:
+        async with cluster.producer() as producer:
+            await producer.send_and_wait(topic, b"a", partition=1)
+            await producer.send_and_wait(topic, b"b", partition=0)
+        assert rule.hits > 0
+        assert (await cluster.describe(topic, 0)).isr == {1}
+        assert (await cluster.describe(topic, 1)).isr == {2, 3}
+        assert {record.value for record in await cluster.read_all(topic)} == {b"a", b"b"}
+    await cluster.until(caught_up(topic, 0))
+
+
+async def test_with_half_of_all_answers_lost_everything_arrives_once() -> None:
+    async with Cluster(seed=7) as cluster:
+        topic = await cluster.create_topic()
+        with cluster.drop("Produce", p=0.5) as rule:
+            async with cluster.producer(linger_ms=0, reconnect_backoff_ms=1, retry_backoff_ms=1) as producer:
+                for number in range(20):
+                    await producer.send_and_wait(topic, b"%d" % number)
+        assert rule.hits > 0
+        verdict = await cluster.verdict()
+        assert verdict.good, str(verdict)
+        assert verdict.acknowledged == 20
+
+
+@pytest.mark.parametrize("where", ["request", "response"])
+async def test_a_late_message_is_late_and_whole(cluster: Cluster, where: str) -> None:
+    topic = await cluster.create_topic()
+    value = bytes(300_000)
+    async with cluster.producer(linger_ms=0) as producer:
+        await producer.send_and_wait(topic, b"1")
+        now = asyncio.get_running_loop().time
+        with cluster.delay("Produce", ms=150, where=where, by="clients"):  # type: ignore[arg-type]
+            began = now()
+            await producer.send_and_wait(topic, value)
+            assert now() - began >= 0.15
+        began = now()
+        await producer.send_and_wait(topic, b"3")
+        assert now() - began < 0.15
+    assert [len(record.value) for record in await cluster.read_all(topic)] == [1, 300_000, 1]
+
+
+async def test_heal_ends_every_fault_of_the_network(cluster: Cluster) -> None:
+    cluster.partition([1], [2], [3])
+    cluster.isolate_controller(2)
+    cluster.drop("Produce")
+    cluster.delay(ms=1000)
+    assert len(cluster.faults) == 6
+    cluster.heal()
+    assert cluster.faults == []
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+
+
+async def test_misuse_is_said_in_a_sentence(cluster: Cluster) -> None:
+    with pytest.raises(UsageError, match=r"at least two groups"):
+        cluster.partition([1])
+    with pytest.raises(UsageError, match="there is no node 9"):
+        cluster.isolate(9)
+    with pytest.raises(UsageError, match="there is no API 'Produse'; there are Produce, "):
+        cluster.drop("Produse")
+    with pytest.raises(UsageError, match='"request" or "response"'):
+        cluster.drop("Produce", where="nowhere")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a probability"):
+        cluster.drop("Produce", p=20)
+    with pytest.raises(UsageError, match="there is no broker 101"):
+        cluster.isolate_controller(101)
+
+
+async def test_a_request_without_an_answer_costs_its_asker_the_time_that_it_waits(cluster: Cluster) -> None:
+    """An admin call that is silently dropped ends by its own bound, and not with the cluster's."""
+    with cluster.drop("CreateTopics", silently=True):
+        async with cluster.admin() as admin:
+            with pytest.raises(RequestTimeout):
+                await admin.create_topics(["never"], timeout_ms=200)

@@ -1,0 +1,185 @@
+"""The oracles are silent about a good cluster, and each fires when what it watches for is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.client import DeliveryTimeout, RecordMetadata
+from strandline.protocol.errors import UsageError
+from strandline.testing import Cluster, History, caught_up, check, hw, leader
+from strandline.testing.kit.hosted import HostedNodes
+from strandline.testing.kit.oracles import differences
+
+
+async def some_records(cluster: Cluster, count: int = 5) -> str:
+    topic = await cluster.create_topic(partitions=2)
+    async with cluster.producer() as producer:
+        for number in range(count):
+            await producer.send_and_wait(topic, b"%d" % number, key=b"%d" % number)
+    return topic
+
+
+async def test_read_all_reads_everything_in_order(cluster: Cluster) -> None:
+    topic = await some_records(cluster)
+    records = await cluster.read_all(topic)
+    assert sorted(record.value for record in records) == [b"0", b"1", b"2", b"3", b"4"]
+    assert [(r.partition, r.offset) for r in records] == sorted((r.partition, r.offset) for r in records)
+
+
+async def test_read_all_of_an_empty_topic_is_empty(cluster: Cluster) -> None:
+    assert await cluster.read_all(await cluster.create_topic()) == []
+
+
+async def test_a_good_cluster_has_a_good_verdict(cluster: Cluster) -> None:
+    await some_records(cluster)
+    await cluster.assert_no_acked_loss()
+    await cluster.assert_no_acked_loss()
+    verdict = await cluster.verdict()
+    assert verdict.good, str(verdict)
+    assert (verdict.acknowledged, verdict.read) == (5, 5)
+
+
+async def test_a_record_that_was_acknowledged_and_is_not_there_is_found(cluster: Cluster) -> None:
+    topic = await some_records(cluster)
+    cluster.history.invoke("somebody", (topic, 0), b"never written").ok(0)
+    with pytest.raises(AssertionError, match=r"acknowledged records were lost(.|\n)*never written"):
+        await cluster.assert_no_acked_loss()
+
+
+async def test_acks_1_may_be_lost_with_its_leader_and_the_oracle_knows_what_was_promised(cluster: Cluster) -> None:
+    """A real loss: the followers are cut off, the leader acknowledges alone, and dies."""
+    topic = await cluster.create_topic(replicas=[[1, 2, 3]])
+    history = History()
+    async with cluster.producer(acks=1, history=history) as producer:
+        cluster.partition([1], [2, 3])
+        metadata = await producer.send_and_wait(topic, b"acked by 1 alone")
+        await cluster.kill(1)
+        # What it had sent lies in the sockets, and would arrive, until another one leads and has begun to.
+        await cluster.until((leader(topic) != 1) & (hw(topic) == 0))
+        cluster.heal()
+    await cluster.start(1)
+    await cluster.until(caught_up(topic))
+    assert await cluster.read_all(topic) == []
+    await cluster.assert_no_acked_loss(history)
+    with pytest.raises(AssertionError, match=r"offset 0: b'acked by 1 alone' was acknowledged, nothing is there"):
+        await cluster.assert_no_acked_loss([(metadata, b"acked by 1 alone")])
+
+
+async def test_pairs_of_metadata_and_value_do_for_clients_that_are_not_ours(cluster: Cluster) -> None:
+    topic = await some_records(cluster)
+    records = await cluster.read_all(topic)
+    acked = [(RecordMetadata(topic, r.partition, r.offset, 0), r.value) for r in records]
+    await cluster.assert_no_acked_loss(acked)
+    wrong = (RecordMetadata(topic, 0, records[0].offset, 0), b"another")
+    with pytest.raises(AssertionError, match="b'another' was acknowledged, b'"):
+        await cluster.assert_no_acked_loss([*acked, wrong])
+
+
+async def test_logs_are_compared_once_they_have_caught_up(cluster: Cluster) -> None:
+    topic = await some_records(cluster)
+    await cluster.kill(2)
+    await cluster.start(2)
+    await cluster.assert_logs_identical(topic)
+    with pytest.raises(UsageError, match="there is no topic 'nowhere'"):
+        await cluster.assert_logs_identical("nowhere")
+
+
+async def test_a_replica_with_other_bytes_is_found(cluster: Cluster) -> None:
+    """One byte of one batch, changed behind the broker's back."""
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"as it was")
+    await cluster.until(caught_up(topic))
+    assert isinstance(cluster.nodes, HostedNodes)
+    victim = (await cluster.followers_of(topic))[0]
+    await cluster.stop(victim)
+    files = cluster.nodes.nodes[victim].disk.files
+    folder = f"/data/broker-{victim}/{topic}-0"
+    (log,) = [name for name in files.list(folder) if name.endswith(".log")]
+    data = bytearray(files.read(f"{folder}/{log}"))
+    data[12:16] = b"\0\0\0\7"  # The leader epoch, which the checksum does not cover.
+    files.write(f"{folder}/{log}", data)
+    await cluster.start(victim)
+    with pytest.raises(AssertionError, match=r"topic-1-0 differs: .*first different byte is 15"):
+        await cluster.assert_logs_identical(topic)
+
+
+def test_differences_name_the_first_byte() -> None:
+    assert differences("t", 0, {1: b"abc", 2: b"abc"}) == ""
+    assert "byte is 2" in differences("t", 0, {1: b"abc", 2: b"abd", 3: b"abc"})
+    assert "byte is 3" in differences("t", 0, {1: b"abc", 2: b"abcd"})
+    assert "byte is 0" in differences("t", 0, {1: b"", 2: b"abcd"})
+
+
+# -- clients with a memory --------------------------------------------------------------------------------------------
+
+
+async def test_what_clients_did_and_saw_is_in_the_history(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
+        producer.send_nowait(topic, b"2")
+        await (await producer.send(topic, b"3", partition=0))
+        await producer.send_many(topic, [b"4", b"5"])
+    async with cluster.consumer(topic) as consumer:
+        polled = [record async for record in first(consumer, 2)]
+        polled.append(await consumer.getone(timeout_ms=5000))
+        while len(polled) < 5:
+            polled += [r for records in (await consumer.getmany(timeout_ms=1000)).values() for r in records]
+    values = [b"1", b"2", b"3", b"4", b"5"]
+    assert [send.value for send in cluster.history.sends] == values
+    assert [send.offset for send in cluster.history.sends] == [0, 1, 2, 3, 4]
+    assert {send.partition for send in cluster.history.sends} == {(topic, 0)}
+    assert [value for poll in cluster.history.polls for value in poll.values] == values
+    assert check(cluster.history).good
+
+
+async def first(consumer, count: int):  # type: ignore[no-untyped-def]
+    async for record in consumer:
+        yield record
+        count -= 1
+        if not count:
+            return
+
+
+async def test_a_history_knows_values_by_their_bytes_whatever_the_serializer(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer(value_serializer=lambda number: b"%d" % number) as producer:
+        await producer.send_and_wait(topic, 17)
+    async with cluster.consumer(topic, value_deserializer=int) as consumer:
+        assert (await consumer.getone(timeout_ms=5000)).value == 17
+    assert [send.value for send in cluster.history.sends] == [b"17"]
+    assert [list(poll.values) for poll in cluster.history.polls] == [[b"17"]]
+    verdict = await cluster.verdict()
+    assert verdict.good, str(verdict)
+
+
+async def test_a_send_that_failed_is_left_open(cluster: Cluster) -> None:
+    """Nobody knows whether it was written: neither its absence nor its presence is an anomaly."""
+    topic = await cluster.create_topic()
+    async with cluster.producer(delivery_timeout_ms=300, request_timeout_ms=100) as producer:
+        await producer.send_and_wait(topic, b"1")
+        with cluster.drop("Produce", where="response"):
+            receipt = await producer.send(topic, b"2")
+            with pytest.raises(DeliveryTimeout):
+                await receipt
+    verdict = await cluster.verdict()
+    assert verdict.good, str(verdict)
+    assert (verdict.acknowledged, verdict.unknown) == (1, 1)
+
+
+async def test_a_consumer_that_seeks_or_begins_at_the_end_is_not_held_to_what_it_left_out(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer, cluster.consumer(topic) as consumer:
+        for number in range(4):
+            await producer.send_and_wait(topic, b"%d" % number)
+        assert (await consumer.getone(timeout_ms=5000)).value == b"0"
+        consumer.seek((topic, 0), 3)
+        assert (await consumer.getone(timeout_ms=5000)).value == b"3"
+        async with cluster.consumer(auto_offset_reset="latest") as late:
+            await late.assign([(topic, 0)])
+            await late.position((topic, 0))
+            await producer.send_and_wait(topic, b"4")
+            assert (await late.getone(timeout_ms=5000)).value == b"4"
+    verdict = await cluster.verdict()
+    assert verdict.good, str(verdict)
