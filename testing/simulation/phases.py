@@ -23,6 +23,8 @@ from strandline.protocol.errors import StrandlineError
 from strandline.protocol.records.batch import iter_headers
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.nemesis import Nemesis
 from strandline.testing.simulation.options import Options
 from strandline.testing.simulation.workload import Workload
@@ -35,22 +37,11 @@ TIMEOUTS = 3
 """The bound of liveness, in longest time-outs."""
 
 
-class NotHealed(AssertionError):
-    """I24: what has to come back did not."""
-
-
-class Broken(AssertionError):
-    """A check at rest found something; `invariant` names which."""
-
-    def __init__(self, invariant: str, text: str, partition: str = "", node: int = 0) -> None:
-        self.invariant, self.text, self.partition, self.node = invariant, text, partition, node
-        super().__init__(f"{invariant}: {text}")
-
-
 class Phases:
-    def __init__(self, world: World, options: Options) -> None:
+    def __init__(self, world: World, options: Options, invariants: Invariants) -> None:
         self.world = world
         self.options = options
+        self.invariants = invariants
         self.draw: Random = world.stream("phases")
         self.phase = "warm-up"
         world.network.delay_s = options.delay_ms / 1000
@@ -163,12 +154,12 @@ class Phases:
         await self._within(lambda: self.complaints([]), "everything heals", [])
 
     async def _within(self, complaints: Callable[[], list[str]], what: str, left_out: list[int]) -> None:
-        """Wait until there is nothing to complain of; `NotHealed` at the bound."""
+        """Wait until there is nothing to complain of; a violation of I24 at the bound."""
         deadline = self.world.now + self.bound_s
         while found := complaints():
             if self.world.now >= deadline:
                 text = "; ".join(found)
-                raise NotHealed(f"{what}: not within {self.bound_s:g} s: {text}{self.diagnosis(left_out)}")
+                raise Violation("I24", f"{what}: not within {self.bound_s:g} s: {text}{self.diagnosis(left_out)}")
             await asyncio.sleep(LOOK_S)
 
     # -- what has to hold after a heal --------------------------------------------------------------------------------
@@ -239,16 +230,18 @@ class Phases:
         deadline = self.world.now + self.bound_s
         while self.options.producers and workload.acked == before:
             if self.world.now >= deadline:
-                raise NotHealed(f"nothing is acknowledged within {self.bound_s:g} s of the heal{self.diagnosis([])}")
+                raise Violation("I24", f"nothing is acknowledged within {self.bound_s:g} s of the heal{self.diagnosis([])}")
             await asyncio.sleep(LOOK_S)
         try:
             await workload.stop_producing(self.bound_s)
             await self._within(self._behind, "all replicas are in step", [])
-            await workload.stop(self.bound_s)
             await self._read_all()
+            await workload.stop(self.bound_s)
+            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
         except OutOfTime as e:
-            raise NotHealed(f"{e}{self.diagnosis([])}") from None
+            raise Violation("I24", f"{e}{self.diagnosis([])}") from None
         self._compare_replicas()
+        self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
 
@@ -258,7 +251,7 @@ class Phases:
         try:
             reading.result()
         except StrandlineError as e:
-            raise NotHealed(f"the final read failed: {e!r}{self.diagnosis([])}") from e
+            raise Violation("I24", f"the final read failed: {e!r}{self.diagnosis([])}") from e
 
     def _replicas(self) -> list[tuple[str, list[tuple[int, Any]]]]:
         """Every partition with its replicas' objects."""
@@ -287,10 +280,12 @@ class Phases:
             logs = {n: whole_log(p.log, start) for n, p in replicas}
             if len(set(logs.values())) > 1:
                 sizes = {n: len(log) for n, log in logs.items()}
-                raise Broken("I4", f"the replicas of {name} differ; they have {sizes} bytes from offset {start} on", name)
+                raise Violation(
+                    "I4", f"the replicas of {name} differ; they have {sizes} bytes from offset {start} on", partition=name
+                )
             epochs = {n: tuple(p.log.epochs.entries) for n, p in replicas}
             if any(list(e) != sorted(set(e)) for e in epochs.values()):
-                raise Broken("I11", f"the leader epochs of {name} are not in order: {epochs}", name)
+                raise Violation("I11", f"the leader epochs of {name} are not in order: {epochs}", partition=name)
 
     async def stop_all(self) -> None:
         """Every process ends in order, and leaves no task behind."""
@@ -305,7 +300,7 @@ class Phases:
                 continue
             left = [t.get_name() for t in loop.unfinished if t.get_name() not in (f"node {node}", f"stop {node}")]
             if left:
-                raise Broken("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
+                raise Violation("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
 
     # -- why it is not healed -----------------------------------------------------------------------------------------
 

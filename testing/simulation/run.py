@@ -18,15 +18,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.testing.history import Anomaly, Verdict, check
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
+from strandline.testing.simulation.marks import Marks
 from strandline.testing.simulation.options import Options, draw_options
-from strandline.testing.simulation.phases import Broken, NotHealed, Phases
+from strandline.testing.simulation.phases import Phases
+from strandline.testing.simulation.probes import Probes
 from strandline.testing.simulation.scheduler import OutOfTime
+from strandline.testing.simulation.story import tell
 from strandline.testing.simulation.trace import Trace
 from strandline.testing.simulation.world import Unhandled, World
 
 OK, VIOLATION, LOSS_NEVER = "ok", "violation", "loss permitted"
 LIMIT_S = 600.0
 STEPS_MAX = 3_000_000
+STORIES_MAX = 3
+"""Of how many violations the whole page is told; one run may break a promise a hundred times."""
 NEVER = frozenset({"aborted-read", "unwritten-read", "int-poll-skip", "int-nonmonotonic-poll"})
 """What a client may never see, even after a loss that was permitted."""
 
@@ -110,12 +117,15 @@ class _Run:
         self.until_s = until_s
         self.report = Report(seed, None, options=options.as_dict())
         self.world = World(seed, full_trace=full_trace)
-        self.phases = Phases(self.world, options)
+        self.invariants = Invariants(self.world.trace, on_violation=self.world.scheduler.fail)
+        self.marks = Marks()
+        self.phases = Phases(self.world, options, self.invariants)
 
     def run(self) -> Report:
         began = time.perf_counter()
         try:
-            self._play()
+            with self._watched():
+                self._play()
             self._judge()
         finally:
             self._fill()
@@ -123,33 +133,37 @@ class _Run:
             self.report.wall_s = time.perf_counter() - began
         return self.report
 
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        self.world.scheduler.after_step.append(self.invariants.after_step)
+        if self.options.loss_permitted:
+            self.invariants.ghosts.permit_loss("the faults of this run may be more than replication survives")
+        with Probes(self.invariants), self.marks.watching(self.world.trace):
+            yield
+
     def _play(self) -> None:
         limit_s = LIMIT_S if self.until_s is None else self.until_s
         try:
             self.world.run(self.phases.play(), limit_s=limit_s, steps_max=STEPS_MAX)
-        except NotHealed as e:
-            self._violated("I24", str(e))
-        except Broken as e:
-            self._violated(e.invariant, e.text, e.partition, e.node)
+        except Violation as e:
+            self._violated(e)
         except Unhandled as e:
-            self._violated("unhandled", "".join(traceback.format_exception(e)))
+            self._violated(Violation("unhandled", "".join(traceback.format_exception(e))))
         except OutOfTime as e:
             if self.until_s is None:
-                self._violated("I24", f"{e}{self.phases.diagnosis([])}")
-        except AssertionError as e:
-            if not hasattr(e, "invariant"):
-                raise
-            self._violated(e.invariant, str(e), getattr(e, "partition", ""), getattr(e, "node", 0))
+                self._violated(Violation("I24", f"{e}{self.phases.diagnosis([])}"))
 
-    def _violated(self, invariant: str, text: str, partition: str = "", node: int = 0) -> None:
-        self.report.violations.append(
+    def _violated(self, violation: Violation) -> None:
+        report, world = self.report, self.world
+        report.verdict = VIOLATION
+        report.violations.append(
             {
-                "invariant": invariant,
-                "text": text,
-                "partition": partition,
-                "node": node,
-                "time_s": self.world.now,
-                "story": "",
+                "invariant": violation.invariant,
+                "text": violation.text,
+                "partition": violation.partition,
+                "node": violation.node,
+                "time_s": world.now,
+                "story": "" if len(report.violations) >= STORIES_MAX else tell(world.trace, violation, report.seed),
             }
         )
 
@@ -163,10 +177,8 @@ class _Run:
             self.report.history = verdict = check(workload.history)
             self._anomalies(verdict.anomalies)
         for problem in workload.problems:
-            self._violated("client", problem)
+            self._violated(Violation("client", problem))
         self._tracebacks()
-        if self.report.violations:
-            self.report.verdict = VIOLATION
 
     def _judge_loss_permitted(self) -> None:
         self.report.history = verdict = check(self.phases.workload.history)
@@ -184,14 +196,14 @@ class _Run:
     def _anomaly(self, anomaly: Anomaly) -> None:
         partition = anomaly.partition
         name = f"{partition[0]}-{partition[1]}" if isinstance(partition, tuple) else str(partition)
-        self._violated(anomaly.name, str(anomaly), name)
+        self._violated(Violation(anomaly.name, str(anomaly), partition=name))
 
     def _tracebacks(self) -> None:
         """Log lines with a traceback: somebody caught what should not have happened."""
         for event in self.world.trace.events(kinds="log."):
             if event.fields.get("level") == "error" and "exception" in event.fields:
                 text = f"{event.kind} of node {event.node} at {event.time:.3f}: {event.fields['exception']}"
-                self._violated("log", text, event.partition, event.node)
+                self._violated(Violation("log", text, partition=event.partition, node=event.node))
 
     def _fill(self) -> None:
         report, world = self.report, self.world
@@ -200,4 +212,4 @@ class _Run:
         report.events, report.messages, report.virtual_s = world.scheduler.steps, world.network.messages, world.now
         report.faults, report.skipped = dict(self.phases.nemesis.counts), dict(self.phases.nemesis.skipped)
         report.sent, report.acked = self.phases.workload.sent, self.phases.workload.acked
-        report.phase = self.phases.phase
+        report.phase, report.marks = self.phases.phase, dict(self.marks.counts)
