@@ -37,7 +37,8 @@ class Suite:
         self.ini("asyncio_mode = strict\nasyncio_default_fixture_loop_scope = function")
 
     def ini(self, text: str) -> None:
-        lines = "addopts = --strict-markers -p no:cacheprovider -p no:hypothesispytest -p no:xdist\nfilterwarnings = error::pytest.PytestWarning"
+        plugins = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
+        lines = f"addopts = --strict-markers {plugins}\nfilterwarnings = error::pytest.PytestWarning"
         (self.folder / "pytest.ini").write_text(f"[pytest]\n{lines}\n{text}\n")
 
     def run(self, code: str, *arguments: str) -> str:
