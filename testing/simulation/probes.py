@@ -148,6 +148,15 @@ class Probes:
         def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
             invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
 
+        def make_start(original: Function) -> Function:
+            async def start(server: Any) -> None:
+                await original(server)
+                process = self._process(server)
+                if process is not None:
+                    process.has_started = True
+
+            return start
+
         def make_stop(original: Function) -> Function:
             async def stop(server: Any) -> None:
                 does_nothing = getattr(server, "_stopped", False) or getattr(server, "log_dir", server) is None
@@ -159,6 +168,7 @@ class Probes:
 
         for kind in (BrokerServer, ControllerServer):
             self._after(kind, "__init__", made)
+            self._wrap(kind, "start", make_start)
             self._wrap(kind, "stop", make_stop)
         self._wrap(BrokerServer, "kill", make_stop)
         self._after(MemoryFiles, "open", self._opened)
@@ -168,7 +178,8 @@ class Probes:
         process = self._process(server)
         if process is None:
             return
-        self._guarded(resources.check_stopped, process, _ALLOWED_AT_STOP)
+        if process.has_started:
+            self._guarded(resources.check_stopped, process, _ALLOWED_AT_STOP)
         self.invariants.on_process_ended(server)
 
     def _process(self, server: Any) -> Process | None:

@@ -34,7 +34,7 @@ METADATA: Key = (METADATA_TOPIC_ID, 0)
 class Process:
     """A broker or a controller, from its start to its end."""
 
-    __slots__ = ("files", "has_ended", "loop", "node", "number", "open_files", "server")
+    __slots__ = ("files", "has_ended", "has_started", "loop", "node", "number", "open_files", "server")
 
     def __init__(self, node: int, number: int, server: Any, files: Any, loop: Any) -> None:
         self.node = node
@@ -44,6 +44,8 @@ class Process:
         self.files = files
         self.loop = loop
         self.has_ended = False
+        self.has_started = False
+        """Its server's `start` has returned."""
         self.open_files: dict[int, object] = {}
         """By `id`; held here as long as they are open."""
 
@@ -90,6 +92,7 @@ class ReplicaGhost:
         "damage",
         "flushed",
         "flushed_by_epoch",
+        "fork",
         "has_forgotten",
         "is_unclean",
         "live",
@@ -117,6 +120,8 @@ class ReplicaGhost:
         """It came back with less than it had, and has not been proven complete since."""
         self.damage: int | None = None
         """The first offset that the disk has lost or changed, as far as it was seen."""
+        self.fork: tuple[int, int] | None = None
+        """(from, to): records that nobody else has, behind which it follows the leader again; see `logs.check_fork`."""
         self.has_forgotten = False
         """Producers that were silent for long."""
         self.flushed = 0

@@ -104,7 +104,9 @@ def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, know
     before = path.last_epoch
     if before == NOTHING or path.end <= path.start or expected == NOTHING:
         return  # there is nothing before it that could differ
-    if before != expected:
+    if before != expected and batch.base <= partition.deleted_below:
+        replica.fork = (path.agrees_until(partition.committed), batch.base)
+    elif before != expected:
         text = (
             f"broker {node} has record {batch.base} of epoch {epoch} behind one of epoch {before}, where it was written "
             f"behind one of epoch {expected}"
@@ -249,8 +251,22 @@ def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
     if end != replica.path.end or start != replica.path.start:
         text = f"node {replica.node} says that its log is [{start}, {end}), what it appended and deleted makes {replica.path}"
         raise partition.violation("I5", text, replica.node)
+    if replica.fork is not None:
+        check_fork(replica, replica.fork, hw)
     if replica.damage is None and partition is not ghosts.metadata.log:
         check_epochs(replica, log.epochs._epochs, log.epochs._starts)
+
+
+def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int) -> None:
+    """I4. A leader that has deleted where the histories part cannot say where: a follower may keep a fork that ends where the
+    leader's log starts. It must let go of it, by moving its own log start, before its high watermark covers any of it."""
+    start, end = fork
+    if replica.path.start >= end or replica.path.end < end:
+        replica.fork = None
+    elif high_watermark > start:
+        which = f"{start} to {end - 1} of a history that is its own"
+        text = f"broker {replica.node} has {which}, below its high watermark {high_watermark}"
+        raise replica.partition.violation("I4", text, replica.node)
 
 
 def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) -> None:

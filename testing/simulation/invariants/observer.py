@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.protocol.errors import ErrorCode
@@ -174,17 +175,20 @@ class Invariants:
             if is_new:
                 self._keep_payloads(records, headers)
             return
-        first, last = headers[0], headers[-1]
         role = "leader" if is_new else "follower"
-        self.trace.emit(
-            "log.appended",
-            replica.node,
-            partition.name,
-            base=first.base_offset,
-            last=last.base_offset + last.last_offset_delta,
-            epoch=last.leader_epoch,
-            role=role,
-        )
+        # Of a fetch response that spans several epochs each has an event of its own.
+        runs = [headers] if headers[0].leader_epoch == headers[-1].leader_epoch else _by_epoch(headers)
+        for run in runs:
+            first, last = run[0], run[-1]
+            self.trace.emit(
+                "log.appended",
+                replica.node,
+                partition.name,
+                base=first.base_offset,
+                last=last.base_offset + last.last_offset_delta,
+                epoch=last.leader_epoch,
+                role=role,
+            )
 
     def _keep_payloads(self, records: Buffer, headers: Sequence[BatchHeader]) -> None:
         position = 0
@@ -357,3 +361,7 @@ class Invariants:
 
     def on_heartbeat(self, image: MetadataImage, node: int, broker_epoch: int) -> None:
         membership.check_heartbeat(image, node, broker_epoch)
+
+
+def _by_epoch(headers: Sequence[BatchHeader]) -> list[list[BatchHeader]]:
+    return [list(run) for _, run in groupby(headers, key=lambda header: header.leader_epoch)]

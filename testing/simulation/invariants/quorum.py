@@ -203,7 +203,7 @@ def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: Metad
         raise Violation("I19", f"controller {node} has a snapshot up to {end}, committed is {metadata.end}", node=node)
     ours = metadata.image_at(end - 1)
     if ours is None or ours.epoch != snapshot_id.epoch:
-        text = f"controller {node} has a snapshot {tuple(snapshot_id)}, and no committed batch of that epoch ends there"
+        text = f"controller {node} has a snapshot up to {end} of epoch {snapshot_id.epoch}, where no such committed batch ends"
         raise Violation("I19", text, node=node)
     if image is not None:
         check_same_state(f"controller {node}", node, image, ours)

@@ -75,7 +75,7 @@ def check_stopped(process: Process, allowed: int) -> None:
     """The server has stopped in order. `allowed`: tasks of whoever runs it."""
     tasks = [task for task in unfinished(process.loop) or [] if not task.cancelling()]
     if len(tasks) > allowed:
-        names = sorted(task.get_name() for task in tasks)
+        names = sorted(task.get_coro().__qualname__ for task in tasks)
         text = f"node {process.node} has stopped, and {len(tasks) - allowed} of its tasks have not: {names}"
         raise Violation("I23", text, node=process.node)
     for listener in process.server.servers:

@@ -1,0 +1,392 @@
+"""I1, I2, I3, I14, I18, I19: what the controllers agree on, and who knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from invariant_bench import TOPIC_ID, Bench, EmittedOnly, bench
+
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    RECOVERING,
+    AnyRecord,
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    encode_record,
+)
+from strandline.protocol.messages.common import SnapshotId
+from strandline.protocol.records.builder import encode_values
+from strandline.storage.log import Log, LogConfig
+from strandline.storage.memory_files import MemoryFiles
+from strandline.testing.simulation.invariants import leaders, membership, quorum
+from strandline.testing.simulation.invariants.ghosts import ReplicaGhost
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
+from strandline.testing.simulation.probes import Probes
+
+FENCE, UNFENCE = 1, -1
+
+
+@pytest.fixture
+def at() -> Iterator[Bench]:
+    with bench() as found:
+        yield found
+        if found.invariants.failure is not None:
+            raise found.invariants.failure
+
+
+# -- I2, I3 -------------------------------------------------------------------------------------------------------------
+
+
+def test_i2_a_leader_outside_of_the_isr(at: Bench):
+    with at.flags("I2", "leader 1 is not in the ISR [2, 3]"):
+        at.change(isr=(2, 3))
+
+
+def test_i2_an_isr_of_strangers(at: Bench):
+    with at.flags("I2", "is not a part of the replicas"):
+        at.commit(PartitionRecord(TOPIC_ID, 1, (1, 2), (1, 2, 3), 1))
+
+
+def test_i2_a_fenced_broker_in_the_isr(at: Bench):
+    """KIP-841: it was fenced, and the partitions that it is in sync with were not told."""
+    with at.flags("I2", "broker 3 is fenced and in the ISR [1, 2, 3]"):
+        at.commit(BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
+
+
+def test_a_fence_comes_together_with_what_it_takes_from_the_isr(at: Bench):
+    at.commit(PartitionChangeRecord(TOPIC_ID, 0, isr=(1, 2)), BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
+
+
+def test_the_last_member_stays_written_down_when_it_dies(at: Bench):
+    """It alone has everything, and nobody else may be elected."""
+    at.change(isr=(3,), leader=3)
+    at.commit(PartitionChangeRecord(TOPIC_ID, 0, leader=-1), BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
+    at.commit(at.registration_of(3, epoch=at.offset, number=2))
+    at.change(leader=3)
+    at.change(isr=(3, 1))
+
+
+def test_i2_a_process_that_nobody_has_proven_complete(at: Bench):
+    """It came back, perhaps with an empty disk, and was not taken out of the ISR."""
+    with at.flags("I2", "was last known to be complete with 2"):
+        at.commit(at.registration_of(3, epoch=at.offset, number=2))
+
+
+def test_i3_a_leader_from_outside_of_the_isr(at: Bench):
+    at.change(isr=(1, 2))
+    with at.flags("I3", "broker 3 is elected in epoch 1 from outside of the ISR [1, 2]"):
+        at.change(isr=(3,), leader=3)
+
+
+def test_an_unclean_election_that_is_recorded_is_a_possible_loss_that_was_told(at: Bench):
+    at.change(isr=(1, 2))
+    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    assert at.orders.reported == ["unclean election of broker 3"]
+
+
+def test_i3_an_elr_where_none_is_kept(at: Bench):
+    with at.flags("I3", "this cluster keeps none"):
+        at.change(isr=(1, 2), elr=(3,))
+
+
+# -- I14 ----------------------------------------------------------------------------------------------------------------
+
+
+def test_i14_a_broker_epoch_that_is_not_the_offset_of_its_registration(at: Bench):
+    at.change(isr=(1, 2))
+    with at.flags("I14", "broker 3 is registered with epoch 1 at metadata offset"):
+        at.commit(at.registration_of(3, epoch=1, number=2))
+
+
+def test_the_same_process_registers_again_and_keeps_its_epoch(at: Bench):
+    at.commit(at.registration_of(3))
+
+
+def test_i14_a_change_of_a_process_that_is_no_more(at: Bench):
+    with at.flags("I14", "changes broker 3 of epoch 0, which has epoch 2"):
+        at.commit(BrokerRegistrationChangeRecord(3, 0, fenced=UNFENCE))
+
+
+def test_i14_a_broker_that_goes_back_to_an_old_partition_epoch(at: Bench):
+    at.change(isr=(1, 2))
+    at.take_role(1)
+    at.step()
+    at.partitions[1].partition_epoch = 0
+    at.ghosts.disturbed[at.orders] = None
+    with at.flags("I14", "went from leader and partition epoch (0, 1) back to (0, 0)"):
+        at.step()
+
+
+def test_i19_a_broker_in_an_epoch_that_was_never_committed(at: Bench):
+    at.partitions[2].partition_epoch = 7
+    at.ghosts.disturbed[at.orders] = None
+    with at.flags("I19", "which were never committed"):
+        at.step()
+
+
+def test_i14_a_heartbeat_of_an_earlier_process(at: Bench):
+    image = MetadataImage.from_records([at.registration_of(3, epoch=9)], 9, 1)
+    membership.check_heartbeat(image, 3, 9)
+    with at.flags("I14", "a heartbeat of broker 3 with epoch 2 counted, registered is 9"):
+        membership.check_heartbeat(image, 3, 2)
+
+
+def test_i14_an_image_that_forgets_to_raise_the_partition_epoch(at: Bench):
+    at.change(isr=(1, 2))
+    records: list[AnyRecord] = [TopicRecord("orders", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (1, 2, 3), (1, 2), 1)]
+    with at.flags("I14", "its records make ((1, 2, 3), (1, 2), 1, 0, 1)"):
+        membership.compare_with_image(at.ghosts, MetadataImage.from_records(records, 5, 1), ({at.orders.key: None}, {}))
+
+
+# -- the quorum -----------------------------------------------------------------------------------------------------------
+
+
+class Quorum:
+    """The metadata logs of controllers 101 to 103, written by hand."""
+
+    def __init__(self, invariants: Invariants) -> None:
+        self.invariants, self.ghosts = invariants, invariants.ghosts
+        self.ghosts.metadata.voters = (101, 102, 103)
+        self.files = {node: MemoryFiles(Random(node)) for node in self.ghosts.metadata.voters}
+        self.logs: dict[int, Log] = {}
+        for node, files in self.files.items():
+            files.make_dirs("/data/__cluster_metadata-0")
+            server = SimpleNamespace(incarnation_id=bytes([node]) * 16, has_quorum=False, servers=[])
+            invariants.on_process(node, server, files)
+            self.logs[node] = open_log(files)
+            files.fsync_dir("/data/__cluster_metadata-0")
+            files.fsync_dir("/data")
+            files.fsync_dir("/")
+
+    def replica(self, node: int) -> ReplicaGhost:
+        return self.ghosts.metadata.log.replicas[node]
+
+    def elect(self, node: int, epoch: int) -> None:
+        self.invariants.on_quorum_leader(node, epoch)
+        self.append(node, epoch)
+
+    def append(self, node: int, epoch: int, *records: AnyRecord) -> None:
+        values = [encode_record(record) for record in records] or [b""]
+        batch = bytearray(encode_values(values, 0))
+        if not records:  # stands for the leader's own control record
+            batch = bytearray(encode_values([b""], 0))
+            batch[21:23] = (0x20).to_bytes(2, "big")
+            from strandline.protocol.records.batch import compute_crc
+
+            batch[17:21] = compute_crc(batch, 0, len(batch)).to_bytes(4, "big")
+        self.logs[node].append_as_leader(batch, epoch, 0)
+
+    def copy(self, source: int, *targets: int) -> None:
+        for target in targets:
+            log, here = self.logs[source], self.logs[target]
+            read = log.read(here.log_end_offset, 1 << 20, log.log_end_offset)
+            here.append_as_follower(b"".join(bytes(buffer) for buffer in read.buffers), 1 << 20)
+
+    def flush(self, *nodes: int) -> None:
+        for node in nodes:
+            self.logs[node].flush()
+
+    def commit(self, node: int, epoch: int | None, offset: int) -> None:
+        self.invariants.on_quorum_high_watermark(self.replica(node), offset, epoch)
+
+    def vote(self, voter: int, epoch: int, candidate: int, *, written: tuple[int, int] | None) -> None:
+        path = "/data/__cluster_metadata-0/quorum-state"
+        if written is not None:
+            state = json.dumps({"leaderEpoch": written[0], "votedId": written[1]}).encode()
+            self.files[voter].write_atomic(path, state)
+        self.invariants.on_vote(voter, epoch, candidate, path)
+
+
+def open_log(files: MemoryFiles) -> Log:
+    return Log.open(
+        files,
+        "/data/__cluster_metadata-0",
+        topic=METADATA_TOPIC,
+        partition=0,
+        topic_id=METADATA_TOPIC_ID,
+        config=LogConfig(message_timestamp_after_max_ms=2**63 - 1),
+        clean_shutdown=False,
+        now_ms=0,
+    )
+
+
+@pytest.fixture
+def voters() -> Iterator[Quorum]:
+    invariants = Invariants(EmittedOnly())
+    with Probes(invariants):
+        yield Quorum(invariants)
+        if invariants.failure is not None:
+            raise invariants.failure
+
+
+def committed(voters: Quorum) -> Quorum:
+    """Controller 101 leads in epoch 1; a broker is registered."""
+    voters.elect(101, 1)
+    voters.append(101, 1, register(1, offset=1))
+    voters.copy(101, 102)
+    voters.flush(101, 102)
+    voters.commit(101, 1, 2)
+    return voters
+
+
+def register(broker: int, *, offset: int) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(broker, offset, bytes([broker]) * 16)
+
+
+def breaks(invariant: str, text: str) -> Any:
+    return pytest.raises(Violation, match=f"^{invariant}: .*{text}")
+
+
+def test_what_a_majority_has_on_its_disks_is_committed(voters: Quorum):
+    committed(voters)
+    assert [entry[:3] for entry in voters.ghosts.metadata.entries] == [(0, 0, 1), (1, 1, 1)]
+    assert voters.ghosts.metadata.brokers[1].epoch == 1
+    assert voters.ghosts.metadata.images[1].brokers[1].broker_epoch == 1
+
+
+def test_i1_two_controllers_that_lead_the_quorum_in_one_epoch(voters: Quorum):
+    voters.elect(101, 1)
+    with breaks("I1", "leads the quorum in epoch 1, as node 101"):
+        leaders.on_quorum_leader(voters.ghosts, voters.ghosts.processes[102], 1)
+
+
+def test_i18_a_commit_that_only_the_leader_has(voters: Quorum):
+    voters.elect(101, 1)
+    voters.copy(101, 102)
+    voters.flush(101)
+    with breaks("I18", r"only \[101\] have it on disk"):
+        voters.commit(101, 1, 1)
+
+
+def test_i18_a_commit_by_counting_copies_of_an_older_epochs_records(voters: Quorum):
+    """Raft, figure 8."""
+    voters.elect(101, 1)
+    voters.append(101, 1, register(1, offset=1))
+    voters.copy(101, 102, 103)
+    voters.flush(101, 102, 103)
+    voters.invariants.on_quorum_leader(101, 3)
+    with breaks("I18", "by a record of epoch 1"):
+        voters.commit(101, 3, 2)
+
+
+def test_i18_a_flush_that_did_not_reach_the_disk(voters: Quorum):
+    voters.elect(101, 1)
+    with breaks("I18", "is not on its disk"):
+        quorum.on_flushed(voters.replica(101))
+
+
+def test_i18_a_fetch_ahead_of_the_disk(voters: Quorum):
+    voters.elect(101, 1)
+    voters.copy(101, 102)
+    with breaks("I18", "fetches from offset 1, and only 0 are on its disk"):
+        quorum.on_fetch_leaves(voters.ghosts, 102, 1)
+    voters.flush(102)
+    quorum.on_fetch_leaves(voters.ghosts, 102, 1)
+
+
+def test_i18_a_vote_that_a_crash_would_forget(voters: Quorum):
+    with breaks("I18", r"its disk says \(epoch, vote\) \(-1, -1\)"):
+        voters.vote(102, 4, 101, written=None)
+    with breaks("I18", r"its disk says \(epoch, vote\) \(3, 103\)"):
+        voters.vote(103, 4, 101, written=(3, 103))
+
+
+def test_a_vote_on_the_disk_may_leave(voters: Quorum):
+    voters.vote(102, 4, 101, written=(4, 101))
+    voters.vote(102, 4, 101, written=None)
+    voters.vote(103, 4, 101, written=(4, 101))
+
+
+def test_i18_a_second_vote_in_an_epoch(voters: Quorum):
+    voters.vote(102, 4, 101, written=(4, 101))
+    with breaks("I18", "gave its vote of epoch 4 to 101, and gives it to 103"):
+        voters.vote(102, 4, 103, written=(4, 103))
+
+
+def test_i19_a_follower_that_takes_more_for_committed_than_is(voters: Quorum):
+    committed(voters)
+    voters.append(101, 1, register(2, offset=2))
+    voters.copy(101, 102)
+    with breaks("I19", "takes 3 for the quorum's high watermark, it is 2"):
+        voters.commit(102, None, 3)
+
+
+def test_i19_a_leader_without_a_committed_record(voters: Quorum):
+    committed(voters)
+    with breaks("I19", "controller 103 is elected in epoch 2 and lacks committed metadata from 0 on"):
+        quorum.on_leader(voters.ghosts, voters.replica(103), 2)
+
+
+def test_i19_committed_metadata_that_is_truncated(voters: Quorum):
+    committed(voters)
+    voters.logs[102].truncate_to(1)
+    found, voters.invariants.failure = voters.invariants.failure, None
+    assert isinstance(found, Violation)
+    assert found.invariant == "I19"
+    assert "the committed records 1 to 1" in found.text
+
+
+def test_i19_a_broker_that_applies_what_is_not_committed(voters: Quorum):
+    committed(voters)
+    quorum.on_applied(voters.ghosts, "broker", 1, (1, 1, 1), None)
+    with breaks("I19", r"broker 1 applies the metadata batch \(2, 2, 1\)"):
+        quorum.on_applied(voters.ghosts, "broker", 1, (2, 2, 1), None)
+
+
+def test_i19_other_records_at_the_same_offset(voters: Quorum):
+    committed(voters)
+    with breaks("I19", "controller 103 applies"):
+        quorum.on_applied(voters.ghosts, "controller", 103, (1, 1, 1), [encode_record(register(7, offset=1))])
+
+
+def test_i19_an_image_that_misses_a_change(voters: Quorum):
+    committed(voters)
+    empty = MetadataImage.EMPTY.apply([], 1, 1).image
+    with breaks("I19", "broker 5 has broker 1 as None at metadata offset 1"):
+        quorum.compare_images(voters.ghosts, "broker 5", 5, -1, empty)
+    with breaks("I19", r"differs from the committed metadata at offset 1 in partitions \[\], brokers \[1\]"):
+        quorum.check_same_state("broker 5", 5, empty, voters.ghosts.metadata.images[1])
+
+
+def test_i19_an_image_that_ends_inside_of_a_batch(voters: Quorum):
+    committed(voters)
+    with breaks("I19", "where no committed batch ends"):
+        quorum.compare_images(voters.ghosts, "broker 5", 5, -1, MetadataImage.EMPTY.apply([], 7, 1).image)
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "text"),
+    [(SnapshotId(3, 1), "committed is 2"), (SnapshotId(2, 4), "up to 2 of epoch 4, where no such committed batch ends")],
+)
+def test_i19_a_snapshot_of_what_is_not_committed(voters: Quorum, snapshot_id: SnapshotId, text: str):
+    committed(voters)
+    with breaks("I19", text):
+        quorum.on_snapshot(voters.ghosts, 103, snapshot_id, None)
+
+
+def test_i19_a_snapshot_with_another_state(voters: Quorum):
+    committed(voters)
+    quorum.on_snapshot(voters.ghosts, 103, SnapshotId(2, 1), voters.ghosts.metadata.images[1])
+    with breaks("I19", "differs from the committed metadata"):
+        quorum.on_snapshot(voters.ghosts, 103, SnapshotId(2, 1), MetadataImage.EMPTY.apply([], 1, 1).image)
+
+
+def test_a_quorum_that_lost_most_of_its_disks_is_judged_no_more(voters: Quorum):
+    committed(voters)
+    voters.ghosts.permit_loss("two of three disks were replaced")
+    voters.elect(103, 5)
+    voters.copy(103)
+    voters.flush(103)
+    voters.commit(103, 5, 3)
+    quorum.on_applied(voters.ghosts, "broker", 1, (9, 9, 9), None)

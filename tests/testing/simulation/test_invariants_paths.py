@@ -1,0 +1,94 @@
+"""A log is a path in the tree of all batches: what can be asked of it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from strandline.testing.simulation.invariants.paths import NOTHING, Batch, Path, Tree
+
+
+def path(*runs: tuple[int, int], start: int = 0) -> Path:
+    """From (epoch, end of its records)."""
+    made = Path(start)
+    for epoch, end in runs:
+        made.extend(epoch, end)
+    return made
+
+
+def test_a_path_knows_who_wrote_what():
+    log = path((1, 4), (3, 6))
+    assert [log.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
+    assert log.holds(3, 1)
+    assert not log.holds(4, 1)
+    assert not log.holds(6, 3), "it ends there"
+
+
+def test_what_was_deleted_below_the_log_start_counts_as_held():
+    log = path((1, 4), (3, 6))
+    log.start = 5
+    assert log.holds(2, 99)
+    assert log.holds_all_of(path((2, 3)))
+
+
+def test_two_paths_part_where_the_first_record_differs():
+    assert path((1, 7)).agrees_until(path((1, 4), (2, 6))) == 4
+    assert path((1, 4), (2, 6)).agrees_until(path((1, 7))) == 4
+    assert path((1, 4), (2, 6)).agrees_until(path((1, 4), (3, 9))) == 4
+    assert path((1, 4)).agrees_until(path((1, 4), (3, 9))) == 4, "the shorter one ends"
+    assert path((2, 5)).agrees_until(path((1, 5))) == 0
+
+
+def test_a_truncated_path_has_no_epoch_of_which_nothing_is_left():
+    log = path((1, 4), (3, 6), (4, 9))
+    log.truncate(4)
+    assert (log.epochs, log.end) == ([1], 4)
+    log.extend(5, 6)
+    assert list(log.segments(0, 6)) == [(1, 0, 4), (5, 4, 6)]
+
+
+def test_paths_of_one_tree_agree_as_far_as_their_batches_are_the_same():
+    """Against the plain definition: compare record by record."""
+    random = Random(7)
+    for _ in range(300):
+        logs = [_random_log(random)]
+        for _ in range(3):  # each later leader goes on from some earlier log
+            base = random.choice(logs)
+            cut = random.randint(0, len(base))
+            logs.append(base[:cut] + [len(logs) + 10] * random.randint(0, 5))
+        for one in logs:
+            for other in logs:
+                ours, theirs = _as_path(one), _as_path(other)
+                same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+                assert ours.agrees_until(theirs) == same, (one, other)
+                assert ours.holds_all_of(theirs) == (same == len(other))
+
+
+def _random_log(random: Random) -> list[int]:
+    return sorted(random.randint(0, 3) for _ in range(random.randint(0, 8)))
+
+
+def _as_path(epochs: list[int]) -> Path:
+    return path(*((epoch, offset + 1) for offset, epoch in enumerate(epochs)))
+
+
+def test_a_tree_takes_batches_of_an_epoch_one_behind_the_other():
+    tree = Tree()
+    assert not tree.enter(1, _batch(0, 2), NOTHING)
+    assert not tree.enter(1, _batch(2, 3), 1)
+    assert "none begins at 5" in tree.enter(1, _batch(5, 6), 1)
+    assert tree.find(1, 2) == _batch(2, 3)
+    assert tree.find_bytes(2, 3) == 1
+
+
+def test_a_walk_goes_along_the_path():
+    tree = Tree()
+    for base in (0, 2, 4):
+        tree.enter(1, _batch(base, base + 2), 1 if base else NOTHING)
+    tree.enter(2, _batch(4, 7), 1)
+    walked = [(epoch, batch.base) for epoch, batch in tree.walk(path((1, 4), (2, 7)), 0, 7)]
+    assert walked == [(1, 0), (1, 2), (2, 4)]
+    assert [batch.base for _, batch in tree.walk(path((1, 4), (2, 7)), 2, 4)] == [2]
+
+
+def _batch(base: int, next_offset: int) -> Batch:
+    return Batch(base, next_offset, next_offset, 70, -1, -1, -1, False)

@@ -1,0 +1,314 @@
+"""I7, I10, I12, I13, I15: what is committed, who has it, what may be acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from invariant_bench import TOPIC_ID, Bench, bench
+
+from strandline.broker.partition_state import CommittedIsr
+from strandline.testing.simulation.invariants import reads, watermark
+
+
+@pytest.fixture
+def at() -> Iterator[Bench]:
+    with bench() as found:
+        yield found
+        if found.invariants.failure is not None:
+            raise found.invariants.failure
+
+
+def hear(at: Bench, node: int) -> None:
+    """The leader learns of the newest registration."""
+    at.take_role(node)
+
+
+# -- I10: the true high watermark ---------------------------------------------------------------------------------------
+
+
+def test_what_all_of_the_isr_holds_may_be_committed(at: Bench):
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    at.raise_hw(1, 1)
+    at.step()
+    assert at.orders.true_high_watermark == 1
+
+
+def test_i10_a_high_watermark_beyond_a_member_of_the_isr(at: Bench):
+    at.append(1, "a")
+    at.copy(1, 2)
+    with at.flags("I10", "broker 3 of the ISR [1, 2, 3] has only"):
+        at.raise_hw(1, 1)
+
+
+def test_i10_the_isr_is_the_controllers_not_the_leaders(at: Bench):
+    """KIP-497: the expansion is committed, and the leader, who does not know it yet, counts on the old ISR."""
+    at.change(isr=(1, 2))
+    hear(at, 1)
+    at.replicated("a")
+    at.change(isr=(1, 2, 3))
+    at.append(1, "b")
+    at.copy(1, 2)
+    with at.flags("I10", "broker 3 of the ISR"):
+        at.raise_hw(1, 2)
+
+
+def test_i10_commits_with_fewer_than_min_insync_replicas(at: Bench):
+    at.change(isr=(1,))
+    hear(at, 1)
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    with at.flags("I10", "with the ISR [1], of 2 at least"):
+        at.raise_hw(1, 1)
+
+
+def test_a_leader_that_has_not_heard_of_a_shrink_commits_by_what_it_knows(at: Bench):
+    """Its followers fetched that far while they were in the ISR; whoever is left in it has everything."""
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    at.change(isr=(1,))
+    at.raise_hw(1, 1)
+    at.step()
+
+
+def test_a_leader_that_was_replaced_may_still_commit_what_its_successors_have(at: Bench):
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    at.change(isr=(2, 3), leader=2)
+    at.raise_hw(1, 1)
+    at.take_role(2)
+    at.step()
+
+
+def test_i10_a_leader_that_was_replaced_and_commits_what_its_successor_lacks(at: Bench):
+    at.append(1, "a")
+    at.change(isr=(2, 3), leader=2)
+    at.take_role(2)
+    with at.flags("I10", "broker 2 of the ISR [2, 3]"):
+        at.raise_hw(1, 1)
+
+
+def test_who_is_down_is_not_asked(at: Bench):
+    """It fetched, and died with what it had: its disk is a fault of its own."""
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    at.replica(3).process.has_ended = True  # type: ignore[union-attr]
+    at.replica(3).path.truncate(0)
+    at.raise_hw(1, 1)
+    at.step()
+
+
+def test_i10_a_followers_high_watermark_above_the_true_one(at: Bench):
+    at.append(1, "a")
+    at.copy(1, 2)
+    with at.flags("I10", "of broker 2 is 1, the true one 0"):
+        at.raise_hw(2, 1)
+
+
+def test_i10_a_checkpoint_that_knows_too_much(at: Bench):
+    at.append(1, "a")
+    at.log(1).high_watermark = 1
+    with at.flags("I10"):
+        watermark.check_recovered(at.replica(1), 1)
+
+
+# -- I10: what clients are told -----------------------------------------------------------------------------------------
+
+
+def elect(at: Bench, node: int) -> None:
+    at.change(leader=node)
+    at.take_role(node)
+
+
+def test_i10_latest_offset_goes_back(at: Bench):
+    """A new leader with an old high watermark must not tell it to who asks for the latest offset."""
+    at.append(1, "a", "b")
+    at.copy(1, 2, 3)
+    at.raise_hw(1, 2)
+    reads.on_told(at.replica(1), 2, is_answer=True)
+    elect(at, 2)
+    with at.flags("I10", "tells 0 in epoch 1, and 2 was told in epoch 0"):
+        reads.on_told(at.replica(2), 0, is_answer=True)
+
+
+def test_a_new_leaders_fetch_responses_may_carry_an_old_high_watermark(at: Bench):
+    at.append(1, "a", "b")
+    at.copy(1, 2, 3)
+    at.raise_hw(1, 2)
+    reads.on_told(at.replica(1), 2, is_answer=False)
+    elect(at, 2)
+    reads.on_told(at.replica(2), 0, is_answer=False)
+    at.raise_hw(2, 2)
+    reads.on_told(at.replica(2), 2, is_answer=True)
+
+
+def test_a_leader_that_was_replaced_tells_old_news(at: Bench):
+    at.replicated("a")
+    elect(at, 2)
+    at.append(2, "b")
+    at.copy(2, 1, 3)
+    at.raise_hw(2, 2)
+    reads.on_told(at.replica(2), 2, is_answer=True)
+    reads.on_told(at.replica(1), 1, is_answer=True)
+
+
+def test_i10_more_is_told_than_is_committed(at: Bench):
+    at.append(1, "a")
+    with at.flags("I10", "tells the high watermark 1, the true one is 0"):
+        reads.on_told(at.replica(1), 1, is_answer=False)
+
+
+# -- I7 -----------------------------------------------------------------------------------------------------------------
+
+
+def test_i7_an_elected_leader_that_lacks_what_is_committed(at: Bench):
+    at.change(isr=(1, 2))
+    hear(at, 1)
+    at.append(1, "a", "b")
+    at.copy(1, 2)
+    at.raise_hw(1, 2)
+    watermark.on_acked(at.ghosts, at.replica(1), 2)
+    at.orders.registration = at.orders.registration._replace(leader=3, leader_epoch=1, partition_epoch=2)  # type: ignore[union-attr]
+    at.orders.leaders[1] = 3
+    with at.flags("I7", "lacks the committed records 0 to 1, 2 of them acknowledged"):
+        at.take_role(3)
+
+
+def test_i7_a_member_of_the_isr_that_lost_what_is_committed(at: Bench):
+    at.replicated("a")
+    at.step()
+    at.replica(2).path.truncate(0)
+    with at.flags("I7", "broker 2 is in the ISR"):
+        watermark.check_members(at.ghosts, at.orders)
+
+
+def test_who_hears_late_of_an_election_that_is_over_need_not_have_everything(at: Bench):
+    at.change(isr=(1, 2))
+    hear(at, 1)
+    at.append(1, "a")
+    at.copy(1, 2)
+    at.raise_hw(1, 1)
+    stale = at.registration()
+    at.change(leader=2)
+    at.orders.leaders[1] = 3
+    at.partitions[3].make_leader(type(stale)(stale.replicas, stale.isr, 3, 1, stale.partition_epoch + 1))
+    at.orders.registration = at.orders.registration._replace(leader_epoch=2)  # type: ignore[union-attr]
+    at.invariants.failure = None
+    watermark.on_leader(at.ghosts, at.replica(3), 1)
+
+
+def test_a_permitted_loss_is_written_down_and_the_leaders_log_is_the_truth(at: Bench):
+    at.replicated("a")
+    at.replicated("b")
+    at.ghosts.permit_loss("the last member of the ISR lost its power")
+    at.log(2).truncate_to(1)
+    elect(at, 2)
+    assert [(loss.start, loss.end, loss.leader) for loss in at.orders.losses] == [(1, 2, 2)]
+    assert at.orders.true_high_watermark == 1
+    at.step()
+
+
+# -- I12, I13 -----------------------------------------------------------------------------------------------------------
+
+
+def test_i12_a_leader_that_does_not_wait_for_a_member_of_the_isr(at: Bench):
+    leadership = at.partitions[1].leadership
+    assert leadership is not None
+    leadership.isr = CommittedIsr((1, 2))
+    at.ghosts.disturbed[at.orders] = None
+    with at.flags("I12", "waits for [1, 2] only, and the controllers may elect any of [1, 2, 3]"):
+        at.step()
+
+
+def test_while_an_expansion_is_under_way_the_leader_waits_for_the_newcomer(at: Bench):
+    at.change(isr=(1, 2))
+    hear(at, 1)
+    leadership = at.partitions[1].leadership
+    assert leadership is not None
+    leadership._propose(leadership.isr.committed.expand(3))
+    at.change(isr=(1, 2, 3))
+    at.step()
+
+
+def test_i13_a_newcomer_behind_the_true_high_watermark(at: Bench):
+    """KAFKA-7128: it has reached the high watermark that a new leader knows, and that one is old."""
+    at.change(isr=(1, 2))
+    hear(at, 1)
+    at.append(1, "a")
+    at.copy(1, 2)
+    at.raise_hw(1, 1)
+    with at.flags("I13", "broker 3 joins the ISR [1, 2]"):
+        at.change(isr=(1, 2, 3))
+
+
+def test_i13_a_newcomer_that_is_fenced(at: Bench):
+    at.change(isr=(1, 2))
+    at.ghosts.metadata.brokers[3].fenced = True
+    with at.flags("I13", "is fenced"):
+        at.change(isr=(1, 2, 3))
+
+
+def test_i13_the_process_that_the_leader_saw_is_no_more(at: Bench):
+    """KIP-903: it registered again, with an empty disk, before the proposal arrived."""
+    at.change(isr=(1, 2))
+    at.orders.accepted[2] = {1: 0, 2: 1, 3: 2}
+    at.ghosts.metadata.brokers[3].epoch = 9
+    with at.flags("I13", "as the process of broker epoch 2, registered is 9"):
+        at.change(isr=(1, 2, 3))
+
+
+def test_a_newcomer_that_has_everything_is_welcome(at: Bench):
+    at.change(isr=(1, 2))
+    at.replicated("a")
+    at.orders.accepted[2] = {1: 0, 2: 1, 3: 2}
+    at.change(isr=(1, 2, 3))
+    at.step()
+
+
+# -- I15 ----------------------------------------------------------------------------------------------------------------
+
+
+def test_i15_an_acknowledgement_before_the_commit(at: Bench):
+    at.append(1, "a")
+    with at.flags("I15", "acknowledges up to 1, committed is"):
+        watermark.on_acked(at.ghosts, at.replica(1), 1)
+
+
+def test_i15_an_acknowledgement_of_a_record_that_the_isr_does_not_have(at: Bench):
+    at.replicated("a")
+    at.replica(3).path.truncate(0)
+    with at.flags("I15", "which broker 3 of the ISR does not have"):
+        watermark.on_acked(at.ghosts, at.replica(1), 1)
+    at.replica(3).path.extend(0, 1)
+
+
+def test_i15_too_few_copies(at: Bench):
+    at.replicated("a")
+    at.change(isr=(1,))
+    for node in (2, 3):
+        at.replica(node).path.truncate(0)
+    with at.flags("I15", "1 copies and not 2"):
+        watermark.on_acked(at.ghosts, at.replica(1), 1)
+
+
+def test_i15_another_record_than_the_committed_one(at: Bench):
+    """The leader of an old epoch acknowledges its own record at an offset where another one was committed."""
+    at.append(1, "mine")
+    at.change(isr=(2, 3), leader=2)
+    at.take_role(2)
+    at.append(2, "theirs")
+    at.copy(2, 3)
+    at.raise_hw(2, 1)
+    with at.flags("I15"):
+        watermark.on_acked(at.ghosts, at.replica(1), 1)
+
+
+def test_an_acknowledgement_of_a_committed_record_is_true(at: Bench):
+    at.replicated("a")
+    watermark.on_acked(at.ghosts, at.replica(1), 1)
+    assert at.orders.acked_end == 1
+
+
+def test_the_topic_id_of_the_bench_is_its_own(at: Bench):
+    assert at.orders.key == (TOPIC_ID, 0)
