@@ -1,0 +1,20 @@
+"""The directed scenarios, as they are told."""
+
+from __future__ import annotations
+
+from strandline.testing.simulation.scenarios import run_scenario
+from strandline.testing.simulation.story import narrate
+
+
+def test_a_copy_of_several_epochs_is_told_with_each_of_them() -> None:
+    """In S03 broker 2 fetches, in one response, records of the epochs 0 and 2. A page that gave all of them the epoch of the
+    last would show two logs that part where they are the same."""
+    report = run_scenario("S03", 0, full_trace=True)
+    assert report.trace is not None
+    copied = [
+        (event.fields["base"], event.fields["last"], event.fields["epoch"])
+        for event in report.trace.events(partition="orders-0", kinds="log.appended")
+        if event.node == 2 and event.fields["role"] == "follower"
+    ]
+    assert copied[-2:] == [(10, 11, 0), (12, 12, 2)]
+    assert narrate(report.trace).count("here the histories part") == 2
