@@ -28,6 +28,8 @@ class RecordingProducer(Producer):
         super().__init__(**options)
         self.history = history
         self.name = name
+        self._noted = 0
+        """Sends that were written down so far."""
 
     async def start(self) -> None:
         await super().start()
@@ -35,20 +37,29 @@ class RecordingProducer(Producer):
         self._bare_open = {}
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
-        return self._send_each(topic, values, key, partition)
+        at, before = self.history.now(), self._noted
+        receipts = super().send_many(topic, values, key=key, partition=partition)
+        if self._noted == before:  # They went another way than one by one.
+            for value, receipt in zip(values, receipts, strict=True):
+                self._note(topic, value, partition, receipt, at)
+        return receipts
 
     def _send_any(
         self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
     ) -> Receipt:
         at = self.history.now()
         receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms)
+        self._note(topic, value, partition, receipt, at)
+        return receipt
+
+    def _note(self, topic: str, value: Any, partition: int | None, receipt: Receipt, at: float) -> None:
+        self._noted += 1
         known = None if partition is None else (topic, partition)
         options = self.options
         send = self.history.invoke(
             self.name, known, self._bytes_of(value), acks=options.required_acks, idempotent=options.idempotent, at=at
         )
         self._settle_when_done(send, receipt)
-        return receipt
 
     def _bytes_of(self, value: Any) -> Any:
         if self._value_serializer is not None and value is not None:

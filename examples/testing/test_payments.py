@@ -1,0 +1,78 @@
+"""Is the consumer idempotent? Not by reading it: by giving it duplicates, and by killing it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from payments import Ledger, book_payments
+
+from strandline.testing import Cluster
+
+
+def payment(number: int, account: str = "alice", cents: int = 100) -> bytes:
+    return json.dumps({"id": f"payment-{number}", "account": account, "cents": cents}).encode()
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(sqlite3.connect(":memory:"))
+
+
+@asynccontextmanager
+async def running(topic: str, cluster: Cluster, ledger: Ledger) -> AsyncIterator[None]:
+    """The consumer, until the end of the block: then it dies, wherever it is."""
+    consumer = asyncio.create_task(book_payments(topic, cluster.bootstrap_servers, ledger))
+    try:
+        yield
+    finally:
+        consumer.cancel()
+        await asyncio.gather(consumer, return_exceptions=True)
+
+
+async def has_booked(ledger: Ledger, offset: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(ledger.positions().values()) < offset:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_payment_that_is_in_the_topic_twice_is_booked_once(cluster: Cluster, ledger: Ledger) -> None:
+    topic = await cluster.create_topic("payments")
+    # Without idempotence, a producer that does not hear the answer sends again: here is how the duplicate comes about.
+    async with cluster.producer(enable_idempotence=False) as producer:
+        with cluster.drop("Produce", where="response", times=1):
+            await producer.send_and_wait(topic, payment(1))
+    assert len(await cluster.read_all(topic)) == 2
+
+    async with running(topic, cluster, ledger):
+        await has_booked(ledger, 2)
+    assert ledger.balances() == {"alice": 100}
+
+
+async def test_a_consumer_that_dies_goes_on_where_it_was(cluster: Cluster, ledger: Ledger) -> None:
+    topic = await cluster.create_topic("payments", partitions=3)
+    async with cluster.producer() as producer:
+        for number in range(300):
+            await producer.send(topic, payment(number, account=f"account-{number % 7}"), key=b"%d" % (number % 7))
+        await producer.flush()
+        for seen in (40, 150, 299):
+            async with running(topic, cluster, ledger):
+                await has_booked(ledger, seen)
+    async with running(topic, cluster, ledger):
+        await has_booked(ledger, 300)
+    assert sum(ledger.balances().values()) == 300 * 100
+
+
+async def test_no_payment_is_missed_when_the_leader_dies_under_the_consumer(cluster: Cluster, ledger: Ledger) -> None:
+    topic = await cluster.create_topic("payments")
+    async with cluster.producer() as producer, running(topic, cluster, ledger):
+        for number in range(50):
+            await producer.send_and_wait(topic, payment(number))
+            if number == 25:
+                await cluster.kill(await cluster.leader_of(topic))
+        await has_booked(ledger, 50)
+    assert ledger.balances() == {"alice": 5000}
