@@ -26,6 +26,14 @@ def fault_text(event: Event) -> str:
     return f"{fault_name(event)}{whom}{fields_text(rest, ' (', ')')}"
 
 
+def over_text(begun: Event) -> str:
+    """When it has ended."""
+    nodes = nodes_of(begun)
+    if begun.fields.get("fault") in ("cut", "cut_node", "cut_pair") and nodes:
+        return f"{names_of(nodes)} {'are' if len(nodes) > 1 else 'is'} no longer cut off"
+    return f"over: {fault_text(begun)}"
+
+
 def fault_name(event: Event) -> str:
     return str(event.fields.get("fault", "fault")).replace("_", " ")
 

@@ -258,9 +258,15 @@ def _on_truncated(picture: Picture, event: Event) -> None:
 
 
 def _on_recovered(picture: Picture, event: Event) -> None:
-    replica = picture.replica(event.partition, event.node)
-    replica.cut(event.fields["end"])
+    """`epochs`, if it is said, is what the log itself tells: [epoch, first offset], in order."""
+    replica, said = picture.replica(event.partition, event.node), event.fields
+    replica.cut(said["end"])
     replica.hw = None
+    if "epochs" in said:
+        ends = [start for _, start in said["epochs"][1:]] + [said["end"]]
+        runs = [Run(start, end, epoch) for (epoch, start), end in zip(said["epochs"], ends, strict=False) if end > start]
+        replica.runs, replica.start = runs, min(said.get("start", 0), said["end"])
+        replica.start_at(replica.start)
 
 
 def _on_start_moved(picture: Picture, event: Event) -> None:

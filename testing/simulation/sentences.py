@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, fault_name, fault_text, fields_text, is_clause
+from strandline.testing.simulation.fault_words import (
+    BY_NODE_EVENTS,
+    fault_name,
+    fault_text,
+    fields_text,
+    is_clause,
+    over_text,
+)
 from strandline.testing.simulation.picture import (
     DEAD,
     PAUSED,
@@ -80,7 +87,7 @@ class Sentences:
 
     def _fault_end(self, event: Event) -> str:
         fault = ended_by(event, self.picture.faults)
-        return f"over: {fault_text(fault.event if fault else event)}"
+        return over_text(fault.event if fault else event)
 
     # -- the controllers
 

@@ -2,13 +2,6 @@
 logs look like, how to see it again. `narrate` is for a run that is to be understood: the scenario's headings, what happened
 under each in sentences, and a picture of the logs.
 
-    offset       0..9   10..11   12
-    broker 1   |  e1  |   e1   |      |   LEO 12   HW 10   dead
-    broker 2   |  e1  |   e2   |      |   LEO 12   HW 10   in the ISR
-    broker 3   |  e1  |   e1   |  e3  |   LEO 13   HW 13   leads epoch 3, in the ISR
-                      ^
-                      here the histories part
-
 What happens all the time (a fetch that brings nothing, a heartbeat, a vote) is in neither; and what is repeated is said
 once: ten records that go through one after the other are "0..9".
 """
@@ -16,18 +9,22 @@ once: ten records that go through one after the other are "0..9".
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, fault_name, short
-from strandline.testing.simulation.picture import UNKNOWN, Picture, Replica, name_of, names_of, offsets
+from strandline.testing.simulation.drawing import WIDTH, draw
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, short
+from strandline.testing.simulation.gathering import Gathering, Told
+from strandline.testing.simulation.picture import Picture, listed, name_of
 from strandline.testing.simulation.sentences import Sentences, state_text
 from strandline.testing.simulation.trace import Event, Trace, partition_order
 
-WIDTH = 100
 EVENTS, EARLIER = 40, 20
 """How many sentences a failed run's page tells at most: of the newest, and of what mattered most before these."""
+
+PARTITIONS = 3
+"""How many a page follows, unless it is told which."""
 
 MEANINGS = {
     "I1": "in one leader epoch at most one node acts as leader",
@@ -197,13 +194,6 @@ def _logs(picture: Picture, partition: str) -> list[str]:
 # -- a run that is to be understood
 
 
-class Told(NamedTuple):
-    """What is said about some events that belong together."""
-
-    time: float
-    text: str
-
-
 WORDS = """\
 offset         a record's number in its partition
 LEO            log end offset: the offset that the next record of this replica gets
@@ -215,12 +205,14 @@ acks=all       acknowledged as soon as the HW has passed the record\
 
 
 def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | None = None, words: bool = True) -> str:
-    """The whole run. `partition`: of which alone it shall speak; by default of all that are not the cluster's own."""
+    """The whole run. `partition`: of which alone it shall speak; by default of those of users to which most happened."""
     names = _chosen(trace, partition)
     events = [event for event in trace.events() if event.partition in names or not event.partition]
     out = _title(title, events)
     if not trace.is_complete:
         out += [*_wrapped("Not every event was kept: this begins in the midst of things."), ""]
+    if left := [name for name in trace.partitions() if name not in names and not name.startswith("__")]:
+        out += [*_wrapped(f"There are {len(left)} more partitions; this page follows {listed(names)}."), ""]
     picture = Picture()
     for number, (says, under) in enumerate(_sections(events)):
         out += _chapter(number, says, under, picture, names)
@@ -241,9 +233,13 @@ def _title(title: str, events: Sequence[Event]) -> list[str]:
 
 
 def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, ...]:
-    if partition is None:
-        return tuple(name for name in trace.partitions() if not name.startswith("__"))
-    return (partition,) if isinstance(partition, str) else tuple(partition)
+    if partition is not None:
+        return (partition,) if isinstance(partition, str) else tuple(partition)
+    names = [name for name in trace.partitions() if not name.startswith("__")]
+    if len(names) > PARTITIONS:
+        told = Counter(event.partition for event in trace.events(kinds=(*_NOTABLE, "log.appended")))
+        names = sorted(sorted(names, key=lambda name: -told[name])[:PARTITIONS], key=partition_order)
+    return tuple(names)
 
 
 HEADINGS = ("scenario.says", "phase")
@@ -292,18 +288,17 @@ def _shape(picture: Picture, partition: str) -> str:
 
 def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
     """Sentences for events. What goes on all the time is gathered until something of another kind happens."""
-    sentences, out, calm = Sentences(picture, several, brief=True), [], _Calm(several)
+    sentences, out, gathering = Sentences(picture, several, brief=True), [], Gathering(several)
     for event in events:
-        if event.kind in _GATHERED or (event.kind == "metadata.broker" and not event.fields.get("fenced")):
-            calm.add(event, picture)
+        if gathering.takes(event, picture):
+            gathering.add(event, picture)
         elif _is_told(event, picture):
-            out += calm.end()
+            out += gathering.end()
             out.append(Told(event.time, sentences.of(event)))
         picture.on(event)
-    return out + calm.end()
+    return out + gathering.end()
 
 
-_GATHERED = ("node.started", "log.appended", "hw.advanced", "follower.became", "produce.acked", "client.read", "metadata.topic")
 _NOTABLE = (
     "node.crashed",
     "node.stopped",
@@ -338,169 +333,6 @@ def _is_told(event: Event, picture: Picture) -> bool:
         replica = picture.replicas.get(event.partition, {}).get(event.node)
         return replica is not None and replica.end > said.get("end", 0)
     return event.kind in _NOTABLE
-
-
-class _Calm:
-    """What goes on all the time, gathered: who appended and copied what, where the HW got to, what was acknowledged."""
-
-    def __init__(self, several: bool) -> None:
-        self._several = several
-        self._groups: dict[tuple[object, ...], list[Event]] = {}
-        """By what makes events one sentence; in the order of their beginnings."""
-
-    def add(self, event: Event, picture: Picture) -> None:
-        if event.kind == "metadata.broker" and not _is_told(event, picture):
-            return
-        key = self._key(event, picture)
-        group = self._groups.get(key)
-        if group is not None and "base" in event.fields and event.fields["base"] > _last_offset(group) + 1:
-            self._groups[(*key, group[0].number)] = self._groups.pop(key)  # a gap: that one is complete
-        self._groups.setdefault(key, []).append(event)
-
-    @staticmethod
-    def _key(event: Event, picture: Picture) -> tuple[object, ...]:
-        said = event.fields
-        if event.kind == "follower.became":
-            return (event.kind, event.partition, said.get("leader"), said.get("epoch"))
-        if event.kind == "node.started":
-            return (event.kind, "again" if event.node in picture.nodes else "")
-        if event.kind == "metadata.broker":
-            return (event.kind,)
-        return (event.kind, event.partition, event.node, said.get("epoch"), said.get("acks"), said.get("name"))
-
-    def end(self) -> list[Told]:
-        """All of it in sentences, in order; and begin anew."""
-        lines: list[tuple[int, Told]] = []
-        for key, group in _merged(self._groups).items():
-            anchor = group[0] if group[0].kind in ("log.appended", "node.started") else group[-1]
-            lines.append((anchor.number, Told(anchor.time, self._sentence(group, again="again" in key))))
-        self._groups = {}
-        return [told for _, told in sorted(lines)]
-
-    def _sentence(self, group: Sequence[Event], *, again: bool) -> str:
-        event = group[0]
-        nodes = {each.fields["broker"] if each.kind == "metadata.broker" else each.node for each in group}
-        who, many = names_of(nodes), len(nodes) > 1
-        of, to = (f" of {event.partition}", f" to {event.partition}") if self._several else ("", "")
-        said = event.fields
-        if event.kind == "node.started":
-            return f"{who} start{'' if many else 's'}{' again' if again else ''}"
-        if event.kind == "metadata.broker":
-            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead, and be in ISRs"
-        if event.kind == "metadata.topic":
-            return f"topic {said['name']} is created"
-        if event.kind == "follower.became":
-            where = f" in {event.partition}" if self._several else ""
-            return f"{who} follow{'' if many else 's'} {name_of(said['leader'])}{where} (epoch {said['epoch']})"
-        if event.kind == "hw.advanced":
-            return f"HW{of} is {group[-1].fields['hw']} on {who}"
-        if event.kind == "client.read":
-            return f"{who} reads {offsets(said['from'], group[-1].fields['to'])}{of}"
-        what = offsets(said["base"], _last_offset(group))
-        if event.kind == "produce.acked":
-            acks = {-1: "all"}.get(said.get("acks", "?"), said.get("acks", "?"))
-            return f"{who} acknowledges {what}{of} (acks={acks})"
-        if said.get("role") == "follower":
-            return f"{who} cop{'y' if many else 'ies'} {what}{of} (epoch {said['epoch']})"
-        return f"{who} appends {what}{to} in epoch {said['epoch']}"
-
-
-def _last_offset(group: Sequence[Event]) -> int:
-    return max(int(event.fields["last"]) for event in group)
-
-
-def _merged(groups: Mapping[tuple[object, ...], list[Event]]) -> dict[tuple[object, ...], list[Event]]:
-    """Groups that say the same of different replicas, as one: followers that copied the same, HWs that got equally far."""
-    merged: dict[tuple[object, ...], list[Event]] = {}
-    for key, group in groups.items():
-        first, last = group[0], group[-1]
-        if first.kind == "hw.advanced":
-            merged.setdefault((first.kind, first.partition, last.fields["hw"]), []).append(last)
-        elif first.kind == "log.appended" and first.fields.get("role") == "follower":
-            what = (first.fields.get("epoch"), first.fields["base"], _last_offset(group))
-            merged.setdefault((first.kind, first.partition, *what), []).extend(group)
-        else:
-            merged[key] = group
-    return merged
-
-
-# -- the logs, side by side
-
-
-def draw(picture: Picture, partition: str) -> list[str]:
-    """The replicas' logs under each other, offset by offset, where they differ; epochs in the cells."""
-    replicas = [replica for _, replica in sorted(picture.replicas[partition].items())]
-    leader = _leader(picture, partition, replicas)
-    if not any(replica.runs for replica in replicas):
-        return []
-    columns = _columns(replicas, leader, room=WIDTH - 52)
-    labels = [offsets(base, end - 1) for base, end in columns]
-    rows = [[_cell(replica, base, end) for base, end in columns] for replica in replicas]
-    widths = [max(map(len, texts)) + 2 for texts in zip(labels, *rows, strict=True)]
-    names = [name_of(replica.node) for replica in replicas]
-    left = max(map(len, ["offset", *names])) + 3
-    out = [f"  {'offset':<{left}} {' '.join(map(str.center, labels, widths))}".rstrip()]
-    for replica, name, cells in zip(replicas, names, rows, strict=True):
-        hw = "?" if replica.hw is None else replica.hw
-        numbers = f"LEO {replica.end:<4} HW {hw:<4} {_role(picture, partition, replica)}"
-        row = "".join(f"{cell:^{width}}|" for cell, width in zip(cells, widths, strict=True))
-        out.append(f"  {name:<{left}}|{row}   {numbers}")
-    for end, texts in _remarks(replicas, leader, columns, rows).items():
-        at = 2 + left + sum(width + 1 for (base, _), width in zip(columns, widths, strict=True) if base < end)
-        out += [" " * at + "^", *(" " * min(at, WIDTH - len(text)) + text for text in texts)]
-    return out
-
-
-def _leader(picture: Picture, partition: str, replicas: Sequence[Replica]) -> Replica | None:
-    """Of those who think that they lead, the one of the newest epoch."""
-    leading = [replica for replica in replicas if replica.leads is not None]
-    return max(leading, key=lambda replica: replica.leads or 0, default=None)
-
-
-def _columns(replicas: Sequence[Replica], leader: Replica | None, room: int) -> list[tuple[int, int]]:
-    """Ranges of offsets within which nothing changes in any replica. Those in front become one when there are too many."""
-    marks = {mark for replica in replicas for run in replica.runs for mark in (run.base, run.end)}
-    if leader is not None and leader.hw is not None and marks and min(marks) < leader.hw < max(marks):
-        marks.add(leader.hw)
-    columns = list(pairwise(sorted(marks)))
-    while len(columns) > 2 and sum(len(offsets(base, end - 1)) + 3 for base, end in columns) > room:
-        columns[:2] = [(columns[0][0], columns[1][1])]
-    return columns
-
-
-def _cell(replica: Replica, base: int, end: int) -> str:
-    epochs = [run.epoch for run in replica.runs if run.base < end and run.end > base]
-    names = ["?" if epoch == UNKNOWN else f"e{epoch}" for epoch in epochs]
-    return "" if not names else names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
-
-
-def _role(picture: Picture, partition: str, replica: Replica) -> str:
-    node = picture.nodes.get(replica.node)
-    parts = []
-    if node is not None and node.state != "up":
-        parts.append({"paused": "stands still"}.get(node.state, node.state))
-    others = [fault for fault in picture.faults_of(replica.node) if fault.name not in BY_NODE_EVENTS]
-    parts += [fault_name(fault.event) for fault in others[:1]]
-    if replica.leads is not None:
-        parts.append(f"leads epoch {replica.leads}")
-    known = picture.partitions.get(partition)
-    if known is not None and replica.node in known.isr:
-        parts.append("in the ISR")
-    return ", ".join(parts)
-
-
-def _remarks(
-    replicas: Sequence[Replica], leader: Replica | None, columns: Sequence[tuple[int, int]], rows: Sequence[Sequence[str]]
-) -> dict[int, list[str]]:
-    """What has to be said about places in the picture, by offset."""
-    remarks: dict[int, list[str]] = {}
-    if leader is not None and leader.hw is not None and any(end == leader.hw for _, end in columns):
-        remarks.setdefault(leader.hw, []).append(f"HW {leader.hw}: everything to the left is committed")
-    for (base, _), cells in zip(columns, zip(*rows, strict=True), strict=True):
-        if len({cell for cell in cells if cell and ".." not in cell and cell != "?"}) > 1:
-            remarks.setdefault(base, []).append("here the histories part")
-            break
-    return dict(sorted(remarks.items()))
 
 
 # -- layout

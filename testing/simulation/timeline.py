@@ -38,14 +38,15 @@ EVENTS_MAX = 20_000
 """Rows of the table, at most: beyond, the least interesting are left out."""
 
 GROUPS = {
-    "leaders and ISR": ("leader.became", "follower.became", "metadata.partition", "isr.", "controller."),
+    "leaders and ISR": ("leader.became", "follower.became", "metadata.", "isr.", "controller."),
     "logs": ("log.truncated", "log.start_moved", "log.recovered", "log.appended", "log.rolled", "hw.", "fetch."),
     "acks and clients": ("produce.", "client."),
     "nodes and faults": ("node.", "fault.", "invariant."),
     "story": ("scenario.", "phase"),
+    "warnings": (),
     "other": ("",),
 }
-"""What the table can be narrowed to, by the kinds' beginnings; the first that fits."""
+"""What the table can be narrowed to, by the kinds' beginnings; the first that fits. Warnings are lines that were logged."""
 
 
 def render(
@@ -212,7 +213,8 @@ class _Film:
         self.table: list[list[Any]] = []
 
     def on(self, event: Event) -> None:
-        self.table.append([_t(event.time), event.kind, event.node, event.partition, self.sentences.of(event)])
+        group = _group(event.kind, event.fields.get("level"))
+        self.table.append([_t(event.time), event.kind, group, event.node, event.partition, self.sentences.of(event)])
         faults = list(self.picture.faults)
         self.picture.on(event)
         if event.kind.startswith("node."):
@@ -312,7 +314,9 @@ def _shows(event: Event) -> bool:
     return event.kind in _SHOWN and WORLD < event.node < CONTROLLERS_FROM
 
 
-def _group(kind: str) -> int:
+def _group(kind: str, level: object) -> int:
+    if level is not None:
+        return list(GROUPS).index("other" if level in ("debug", "info") else "warnings")
     return next(number for number, begins in enumerate(GROUPS.values()) if kind.startswith(begins))
 
 
@@ -329,4 +333,4 @@ def _table(rows: list[list[Any]], names: Sequence[str]) -> list[list[Any]]:
                 kept.append(row)
         rows = kept
     places = {name: place for place, name in enumerate(names)}
-    return [[t, kind, _group(kind), node, places.get(name, -1), text] for t, kind, node, name, text in rows]
+    return [[t, kind, group, node, places.get(name, -1), text] for t, kind, group, node, name, text in rows]

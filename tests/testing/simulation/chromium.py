@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -64,7 +65,13 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
         f"--user-data-dir={profile}",
         "--remote-debugging-port=0",
     ]
-    process = subprocess.Popen([program, *options, "about:blank"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [program, *options, "about:blank"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # it has children of its own
+    )
     assert process.stderr is not None
     try:
         said = []
@@ -75,7 +82,8 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
                 return
         raise RuntimeError(f"{program} did not start: {''.join(said)}")
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stderr.close()
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import pytest
 from told_runs import ORDERS, Told, busy, kip_101, kip_279
 
+from strandline.testing.simulation.drawing import WIDTH, draw
 from strandline.testing.simulation.picture import Picture, Replica, Run, names_of
 from strandline.testing.simulation.sentences import Sentences
-from strandline.testing.simulation.story import MEANINGS, WIDTH, draw, narrate, tell
+from strandline.testing.simulation.story import MEANINGS, narrate, tell
 from strandline.testing.simulation.trace import Event, Trace
 
 
@@ -321,6 +322,69 @@ def test_what_had_to_hold_and_did_not_is_told() -> None:
     told = Told()
     told.emit("scenario.must", 0, text="broker 3 goes on at offset 12", holds=False)
     assert "IT DOES NOT HOLD: broker 3 goes on at offset 12" in narrate(told.trace)
+
+
+def test_what_held_again_and_again_is_not_told_each_time() -> None:
+    """A scenario of three hundred writes says of each that it was acknowledged."""
+    told = Told()
+    for number in range(300):
+        told.appends(1, number, number, 0)
+        told.emit("scenario.must", 0, text=f"write {number} is acknowledged", holds=True)
+    assert re.findall(r" s  (.*)", narrate(told.trace)) == [
+        "broker 1 appends 0..299 in epoch 0",
+        "it holds: write 0 is acknowledged",
+        "it holds: write 1 is acknowledged",
+        "it holds, like 297 other things: write 299 is acknowledged",
+    ]
+
+
+def test_many_topics_are_created_in_one_sentence() -> None:
+    told = Told()
+    for number in range(20):
+        told.emit("metadata.topic", 101, name=f"t{number}", topic_id="0")
+    assert re.findall(r" s  (.*)", narrate(told.trace)) == ["topics t0, t1, t2 and 17 more are created"]
+
+
+def test_of_many_partitions_those_are_followed_to_which_most_happened() -> None:
+    told = Told()
+    for number in range(50):
+        told.appends(1, 0, 0, 1, partition=f"t-{number}")
+    for number in (48, 7, 20):
+        told.emit("log.truncated", 1, f"t-{number}", to=0, was=1)
+    text = narrate(told.trace)
+    assert "There are 47 more partitions; this page follows t-7, t-20 and t-48." in text
+    assert "t-3 " not in text
+
+
+def test_a_log_that_tells_its_epochs_when_it_is_opened_is_known_from_then_on() -> None:
+    told = Told()
+    told.emit("log.recovered", 1, ORDERS, start=5, end=30, epochs=[[0, 0], [2, 10], [3, 20]])
+    replica = Picture.after(told.trace.events()).replicas[ORDERS][1]
+    assert (str(replica), replica.start) == ("5..9@e0 10..19@e2 20..29@e3", 5)
+
+
+def test_a_fault_that_ends_is_told_as_its_end() -> None:
+    told = Told()
+    told.emit("fault.begin", 1, fault="cut_node", number=3, victim=1)
+    assert sentence(told, "fault.end", 1, fault="cut_node", number=3) == "broker 1 is no longer cut off"
+    told.emit("fault.begin", 0, fault="clog", number=4, nodes=[1, 2], delay_s=0.5)
+    assert sentence(told, "fault.end", 0, fault="clog", number=4) == "over: all messages of brokers 1 and 2 arrive 0.5 s late"
+
+
+def test_a_crash_that_is_told_by_the_node_is_not_told_by_the_fault_again() -> None:
+    told = Told()
+    told.emit("node.crashed", 1, lossy=False)
+    told.emit("fault.begin", 1, fault="crash", number=1, victim=1)
+    assert len(re.findall(r" s  (.*)", narrate(told.trace))) == 1
+
+
+def test_a_fault_is_over_when_everything_is_healed() -> None:
+    told = Told()
+    told.emit("fault.begin", 1, fault="cut")
+    told.emit("fault.begin", 2, fault="reset", number=9, victim=2)
+    assert [fault.name for fault in Picture.after(told.trace.events()).faults] == ["cut"]
+    told.emit("phase", 0, name="heal")
+    assert Picture.after(told.trace.events()).faults == []
 
 
 def test_several_partitions_are_named_and_the_clusters_own_are_left_out() -> None:
