@@ -146,7 +146,8 @@ class Probes:
         invariants = self.invariants
 
         def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
-            invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
+            if node_of() in (None, config.node_id):  # Else a second process with somebody's id, which must not be let in.
+                invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
 
         def make_start(original: Function) -> Function:
             async def start(server: Any) -> None:

@@ -81,7 +81,8 @@ async def s42(stage: Stage) -> None:
 
     stage.says("Now a bit flips on the leader's disk, and its page cache is gone. A consumer reads from the beginning.")
     disk = _disk(stage, 1)
-    disk.rot(LOG, offsets=range(bad, bad + 30))
+    value = disk.read(LOG).find(good[20])
+    disk.rot(LOG, offsets=range(value, value + len(good[20])))
     stage.replica(1).log.tail.clear()
     read = await _read_all(stage, 1)
     wrong = [offset for offset, value in read if good[offset] != value]

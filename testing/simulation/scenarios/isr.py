@@ -175,6 +175,30 @@ async def s17(stage: Stage) -> None:
     stage.start(2)
     await stage.at_rest()
 
+    stage.says("Broker 2's heartbeats get lost. Broker 3 lags, and the proposal to go on with 1 and 2 is on its way for long.")
+    stage.cut(2, [101], inbound=False)
+    await stage.sleep(0.6)
+    silent = stage.hold("Fetch", source=3, target=1)
+    parked = stage.hold("Fetch", source=1, target=3, response=True)
+    proposals = stage.hold("AlterPartition", source=1, limit=1)
+    await stage.append(1, acks=1)
+    await stage.until(lambda: proposals.has, what="broker 1 proposes to go on without broker 3")
+    stage.says("Now broker 2 is fenced, and leaves the ISR; 3 fetches again, and what brokers 1 and 3 have is committed.")
+    starved = stage.hold("Fetch", source=1, target=2, response=True)
+    await stage.until(lambda: stage.isr() == {1, 3} and stage.knows_isr(1, {1, 3}), what="broker 2 is out, and broker 1 knows")
+    silent.release()
+    parked.release()
+    await stage.append(3)
+    stage.says("Broker 2 is unfenced, and has none of that, as the old proposal arrives, which names it.")
+    stage.mend(2, [101], inbound=False)
+    await stage.until(lambda: not stage.cluster.image().brokers[2].fenced, what="broker 2 is unfenced")
+    before = stage.registration().partition_epoch
+    proposals.release()
+    await stage.sleep(0.3)
+    stage.must(stage.isr() == {1, 3} and stage.registration().partition_epoch == before, "the old proposal is refused")
+    starved.release()
+    await stage.at_rest()
+
 
 @scenario("S18", "The AlterPartition answer is lost", source="KAFKA-14144")
 async def s18(stage: Stage) -> None:

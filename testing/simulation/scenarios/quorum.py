@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from strandline.broker.config import BrokerConfig
 from strandline.broker.server import BrokerServer
 from strandline.client import NewTopic
 from strandline.client.errors import ClientError
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.simulation.cluster import BROKER_PORT
+from strandline.testing.simulation.machine import Machine
 from strandline.testing.simulation.scenarios.stage import Broken, Stage, scenario
 
 
@@ -149,7 +152,7 @@ async def s51(stage: Stage) -> None:
     await stage.append(3)
     epoch = stage.cluster.image().brokers[1].broker_epoch
 
-    async def try_to_be(node: int, **changes: object) -> StrandlineError:
+    def imposter(node: int, **changes: object) -> tuple[Machine, BrokerServer, asyncio.Task[None]]:
         machine = stage.world.add_machine(60 + len(stage.world.machines), f"imposter-{len(stage.world.machines)}")
         loop, doors, files = machine.boot()
         values = {
@@ -163,7 +166,10 @@ async def s51(stage: Stage) -> None:
         }
         with stage.world.within(loop):
             server = BrokerServer(BrokerConfig.from_mapping(values), doors, files)
-        starting = machine.spawn(server.start(), "start")
+        return machine, server, machine.spawn(server.start(), "start")
+
+    async def try_to_be(node: int, **changes: object) -> StrandlineError:
+        machine, _, starting = imposter(node, **changes)
         try:
             await stage.world.join(starting)
         except StrandlineError as e:
@@ -182,3 +188,19 @@ async def s51(stage: Stage) -> None:
     stage.must(7 not in stage.cluster.image().brokers, "no broker 7 is registered")
     stage.must(stage.leads(1), "broker 1 leads, as before")
     await stage.append(1)
+
+    stage.says("Broker 1 stands still until its session is over, and another machine takes its place, with an empty disk.")
+    stage.pause(1)
+    await stage.until(lambda: stage.cluster.image().brokers[1].fenced, what="broker 1 is fenced")
+    machine, _, starting = imposter(1)
+    await stage.world.join(starting)
+    second = stage.cluster.image().brokers[1].broker_epoch
+    stage.must(second > epoch, f"it is registered in a later epoch, {second}")
+    stage.says("That machine dies. Then the old broker 1 wakes, and speaks of its own epoch.")
+    machine.crash()
+    await stage.until(lambda: stage.cluster.image().brokers[1].fenced, what="the second one is fenced")
+    stage.resume(1)
+    await stage.sleep(3.0)
+    known = stage.cluster.image().brokers[1]
+    stage.must(known.broker_epoch != second or known.fenced, "no heartbeat of the old one keeps the second one's session")
+    await stage.until(lambda: 1 not in stage.cluster.brokers or stage.cluster.image().brokers[1].broker_epoch > second, 30.0)

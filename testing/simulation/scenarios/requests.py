@@ -29,6 +29,9 @@ async def s29(stage: Stage) -> None:
     await stage.until(lambda: stage.isr(0) >= {1, 2} and stage.isr(1) >= {1, 2}, what="broker 1 is back in both ISRs")
     stage.crash(2)
     await stage.until(lambda: all(stage.leader(i) == 1 and stage.leads(1, i) for i in (0, 1)), what="broker 1 leads again")
+    stage.says("A fetch of a follower that still lives in the first epoch is on its way.")
+    late = await stage.fetch_as(3, 1, 2, epoch)
+    stage.must(late.error_code == ErrorCode.FENCED_LEADER_EPOCH, f"it proves nothing: {ErrorCode(late.error_code).name}")
     stage.says("The session goes on, and mentions only the second partition, with its new epoch.")
     now = stage.registration(1).leader_epoch
     answer = await stage.fetch_session(1, opened.session_id, 1, [(1, 2, now)])

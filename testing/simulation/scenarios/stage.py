@@ -265,6 +265,14 @@ class Stage:
         response: FetchResponse = await self.ask(broker, apis.FETCH, request)
         return response
 
+    async def fetch_as(self, follower: int, broker: int, offset: int, epoch: int, *, index: int = 0) -> Any:
+        """What a follower with this LEO, and this idea of the leader's epoch, would be answered."""
+        topic_id, known = self.cluster.topic_id(self.topic), self.cluster.image().brokers[follower]
+        wanted = FetchPartition(topic_id, index, epoch, offset, epoch, 0, 1 << 20)
+        request = FetchRequest(follower, known.broker_epoch, 0, 0, 1 << 20, 0, 0, -1, [wanted])
+        response: FetchResponse = await self.ask(broker, apis.FETCH, request)
+        return response.partitions[0]
+
     async def fetch(
         self, broker: int, offset: int, *, index: int = 0, max_wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
     ) -> tuple[Any, list[tuple[int, bytes]]]:
