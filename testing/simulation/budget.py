@@ -39,6 +39,8 @@ class Budget:
     """By partition, who has lost something since the last moment at which the ISR was full."""
     _windows: dict[int, int] = field(default_factory=dict)
     """Who has lost something and may still be in an ISR: broker -> its broker epoch before."""
+    _armed: Counter[int] = field(default_factory=Counter)
+    """Faults that may yet cost a broker something."""
     _wiped: set[int] = field(default_factory=set)
     """Controllers that came back with an empty disk since all were last caught up."""
 
@@ -46,10 +48,11 @@ class Budget:
 
     def may_touch(self, nodes: Collection[int]) -> bool:
         """Whether these may be held up (or crash) now: not when they are all that is left beside one that has lost something."""
-        if not self.enforced or not self._windows:
+        if not self.enforced or not self.windows:
             return True
         self.look()
-        return all(self._survivors(p, nodes) for p in self._partitions() if set(self._windows) & set(p.replicas))
+        windows = set(self.windows)
+        return all(self._survivors(p, nodes) for p in self._partitions() if windows & set(p.replicas))
 
     def may_lose(self, broker: int) -> bool:
         """Whether this broker's disk may lose what was not synced."""
@@ -77,7 +80,7 @@ class Budget:
 
     def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
         """Whether a member of the ISR is well, and none of these."""
-        return any(n not in nodes and n not in self._windows and self._is_well(n) for n in partition.isr)
+        return any(n not in nodes and n not in self.windows and self._is_well(n) for n in partition.isr)
 
     def _is_well(self, broker: int) -> bool:
         server = self.cluster.brokers.get(broker)
@@ -96,6 +99,17 @@ class Budget:
             if broker in p.replicas:
                 self._lossy.setdefault(key, set()).add(broker)
 
+    def arm(self, broker: int) -> None:
+        """A fault waits that may cost this broker something; when it strikes, `lost` is called as well."""
+        self._armed[broker] += 1
+        for key, p in self._keyed(self.cluster.image()):
+            if broker in p.replicas:
+                self._lossy.setdefault(key, set()).add(broker)
+
+    def disarm(self, broker: int) -> None:
+        """It waits no more."""
+        self._armed[broker] -= 1
+
     def wiped_controller(self, node: int) -> None:
         self.exceeded = self.exceeded or (not self.enforced)
         self.losses += 1
@@ -112,7 +126,7 @@ class Budget:
             if is_out or (known is not None and known.broker_epoch > epoch):
                 del self._windows[broker]
         for key, p in self._keyed(image):
-            if key in self._lossy and set(p.isr) == set(p.replicas) and not set(self._windows) & set(p.replicas):
+            if key in self._lossy and set(p.isr) == set(p.replicas) and not set(self.windows) & set(p.replicas):
                 del self._lossy[key]
         if self._wiped and self._controllers_caught_up():
             self._wiped.clear()
@@ -125,7 +139,7 @@ class Budget:
     @property
     def windows(self) -> list[int]:
         """Brokers that have lost something and may still be in an ISR."""
-        return sorted(self._windows)
+        return sorted({*self._windows, *(n for n, count in self._armed.items() if count > 0)})
 
     # -- reading the metadata -----------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ a while.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,9 +21,14 @@ from typing import Any
 from strandline.protocol import apis
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.disk import Fault, Latency
+from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.network import Message
 from strandline.testing.simulation.options import FaultPlan, Options
 from strandline.testing.simulation.world import ProcessGone
 
+FIRST_CLIENT = 200
+"""Clients are numbered from behind it."""
 OPERATOR_S = (0.3, 2.0)
 """How long it takes until somebody starts a process again that ended by itself."""
 
@@ -56,8 +62,28 @@ class Nemesis:
         self.draw = self.world.stream("nemesis")
         self._active: dict[int, Effect] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._failures = 0
+        self._returning: dict[int, None] = {}
+        """Nodes that the operator is about to start again."""
         self.going = True
+        self.stopping: set[int] = set()
+        """Nodes that are being stopped in order."""
+        for node, machine in cluster.machines.items():
+            machine.files.on_fault = partial(self._on_disk_fault, node)
+
+    def _on_disk_fault(self, node: int, kind: str, operation: str, path: str) -> None:
+        self.world.trace.emit("disk.fault", node, fault=kind, operation=operation, path=path)
+        if (kind, operation) == ("error", "fsync") and node in self.cluster.broker_ids:
+            self.budget.lost(node)
+
+    async def stop(self, node: int) -> None:
+        """SIGTERM; nobody sends it twice."""
+        self.stopping.add(node)
+        try:
+            await self.cluster.stop(node)
+        except ProcessGone:
+            pass
+        finally:
+            self.stopping.discard(node)
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -102,15 +128,17 @@ class Nemesis:
         while self.going:
             await asyncio.sleep(0.1)
             self.budget.look()
-            failures = self.cluster.failures
-            while self._failures < len(failures):
-                _, node, _ = failures[self._failures]
-                self._failures += 1
-                self.spawn(self._restart_later(node), f"operator starts {node}")
+            for node, machine in self.cluster.machines.items():
+                if machine.loop is None and self.down[node] <= 0 and node not in self._returning:
+                    self._returning[node] = None
+                    self.spawn(self._restart_later(node), f"operator starts {node}")
 
     async def _restart_later(self, node: int) -> None:
-        await asyncio.sleep(self.draw.uniform(*OPERATOR_S))
-        self.start(node)
+        try:
+            await asyncio.sleep(self.draw.uniform(*OPERATOR_S))
+            self.start(node)
+        finally:
+            self._returning.pop(node, None)
 
     def start(self, node: int) -> None:
         """Unless it runs, or another fault keeps it down."""
@@ -127,10 +155,13 @@ class Nemesis:
         for number in list(self._active):
             self.end(number)
         self.network.heal()
+        for machine in self.world.machines.values():
+            machine.wall_jump_ms = 0
+            machine.resume()
         for node, machine in self.cluster.machines.items():
+            machine.files.heal()
             if node not in left_out:
                 self.down[node] = 0
-                machine.resume()
                 self.start(node)
 
     def watch(self) -> None:
@@ -214,16 +245,12 @@ def _controller_kill(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect
 
 @kind("stop")
 def _stop(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    node = nemesis.victim(draw, [n for n in nemesis.running(nemesis.role_weighted(draw)) if n not in nemesis.stopping])
     if node is None:
         return None
-    cluster = nemesis.cluster
 
     async def stop() -> None:
-        try:
-            await cluster.stop(node)
-        except ProcessGone:
-            pass
+        await nemesis.stop(node)
         nemesis.start(node)
 
     nemesis.down[node] += 1
@@ -455,6 +482,268 @@ def _fragment(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
     return Effect({"victim": node, "chance": chance, "bytes": bytes_max}, (), undo)
 
 
+@kind("hold")
+def _hold(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Messages of one kind stay where they are for a while, and what is behind them on their connections."""
+    api_key, is_request, limit = draw.choice(HOLDABLE), draw.random() < 0.5, draw.choice((1, 1, 3, -1))
+    node = draw.choice(nemesis.nodes)
+    if not nemesis.budget.may_touch(nemesis.nodes):
+        return None
+
+    def matches(message: Message) -> bool:
+        return message.api_key == api_key and message.is_request == is_request and node in (message.source, message.target)
+
+    hold = nemesis.network.hold(matches, limit)
+    what = {"api": apis.api_name(api_key), "is_request": is_request, "node": node, "limit": limit}
+    return Effect(what, tuple(nemesis.nodes), hold.release)
+
+
+HOLDABLE = (*BREAKABLE, apis.VOTE, apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH)
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+@kind("blackout")
+def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """All brokers, all controllers, or everybody dies at once; they come back each at its own time. Only controllers may lose
+    their power so: what they have told anybody is on their disks."""
+    who = draw.choice(("brokers", "controllers", "all"))
+    cluster = nemesis.cluster
+    nodes = [n for n in nemesis.nodes if who == "all" or (n in cluster.broker_ids) == (who == "brokers")]
+    nodes = nemesis.running(nodes)
+    if not nodes or not nemesis.budget.may_touch(nodes):
+        return None
+    for node in nodes:
+        lossy = draw.random() < 0.5 if node in cluster.controller_ids else False
+        cluster.crash(node, lossy=lossy)
+        nemesis.down[node] += 1
+        nemesis.spawn(_come_back(nemesis, node, draw.uniform(0, fault.duration_s)), f"{node} comes back")
+    return Effect({"victims": nodes})
+
+
+async def _come_back(nemesis: Nemesis, node: int, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    nemesis.down[node] -= 1
+    nemesis.start(node)
+
+
+@kind("rolling")
+def _rolling(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Every node is stopped in order and started again, one after the other, as an upgrade does it."""
+    nodes = draw.choice((nemesis.cluster.broker_ids, nemesis.cluster.controller_ids, nemesis.nodes))
+    nemesis.spawn(_roll(nemesis, list(nodes)), "rolling restart")
+    return Effect({"nodes": nodes})
+
+
+async def _roll(nemesis: Nemesis, nodes: list[int]) -> None:
+    for node in nodes:
+        is_up = nemesis.cluster.machines[node].loop is not None and node not in nemesis.stopping
+        if not is_up or not nemesis.budget.may_touch((node,)):
+            continue
+        nemesis.down[node] += 1
+        nemesis.budget.touched[node] += 1
+        try:
+            await nemesis.stop(node)
+        finally:
+            nemesis.down[node] -= 1
+        nemesis.start(node)
+        await asyncio.sleep(0.5)
+        nemesis.budget.touched[node] -= 1
+
+
+# -- disks ------------------------------------------------------------------------------------------------------------
+
+
+@kind("crash_in_disk")
+def _crash_in_disk(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The process dies inside one of its next operations on the disk."""
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    pattern = draw.choice(("*", "*", "*.log", "*checkpoint*", "*.snapshot", "*quorum*"))
+    return _death(nemesis, node, draw.choice((1, 2, 5, 20)), pattern)
+
+
+def _death(nemesis: Nemesis, node: int, n: int, pattern: str) -> Effect:
+    files = nemesis.cluster.machines[node].files
+    files.crash_at(n, pattern=pattern)
+
+    def undo() -> None:
+        files.crash_point = None
+        files.rearm()
+
+    return Effect({"victim": node, "operation": n, "pattern": pattern}, (node,), undo)
+
+
+@kind("crash_in_start")
+def _crash_in_start(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The process dies, and its successor dies while it starts."""
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    nemesis.cluster.crash(node)
+    nemesis.start(node)
+    return _death(nemesis, node, draw.choice((1, 2, 3, 5, 8, 13, 21)), "*")
+
+
+@kind("wipe")
+def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The machine comes back with an empty disk."""
+    budget, cluster = nemesis.budget, nemesis.cluster
+    if draw.random() < 0.7:
+        node = nemesis.victim(draw, [n for n in cluster.broker_ids if budget.may_lose(n)])
+        if node is not None:
+            budget.lost(node)
+    else:
+        candidates = [n for n in cluster.controller_ids if budget.may_wipe_controller(n)]
+        node = draw.choice(candidates) if candidates else None
+        if node is not None:
+            budget.wiped_controller(node)
+    if node is None:
+        return None
+    cluster.crash(node, lossy=True)
+    cluster.machines[node].files.wipe()
+    return _keep_down(nemesis, node)
+
+
+@kind("disk_slow")
+def _disk_slow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    files, factor = nemesis.cluster.machines[node].files, draw.choice((10, 100, 1000))
+    before = files.latency
+    files.take_time(Latency(spike_probability=draw.choice((0.0, 0.01)), spike_s=0.5 / factor))
+    files.slow(factor)
+
+    def undo() -> None:
+        files.slow(1.0)
+        files.take_time(before)
+
+    return Effect({"victim": node, "factor": factor}, (node,), undo)
+
+
+def _armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
+    files = nemesis.cluster.machines[node].files
+
+    def undo() -> None:
+        fault.end()
+        files.rearm()
+
+    return Effect({"victim": node, **what}, (node,), undo)
+
+
+@kind("disk_stall")
+def _disk_stall(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    seconds, operation = draw.choice((0.3, 1.0, 4.0)), draw.choice(("*", "write", "fsync", "read"))
+    stall = nemesis.cluster.machines[node].files.stall(seconds, operation, times=draw.choice((1, 1, 3)))
+    return _armed(nemesis, node, stall, {"operation": operation, "seconds": seconds})
+
+
+ERRORS = (
+    ("write", "*.log", errno.EIO),
+    ("write", "*", errno.EIO),
+    ("read", "*.log", errno.EIO),
+    ("read", "*", errno.EIO),
+    ("rename", "*", errno.EIO),
+    ("create", "*", errno.EIO),
+    ("truncate", "*", errno.EIO),
+    ("unlink", "*", errno.EIO),
+    ("write", "*", errno.EROFS),
+)
+
+
+@kind("disk_error")
+def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    operation, pattern, error = draw.choice(ERRORS)
+    failing = nemesis.cluster.machines[node].files.fail(operation, pattern, error, times=draw.choice((1, 1, 5)))
+    what = {"operation": operation, "pattern": pattern, "error": errno.errorcode[error]}
+    return _armed(nemesis, node, failing, what)
+
+
+@kind("disk_fsync")
+def _disk_fsync(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """An fsync fails, and takes with it what it should have written: no other one brings that back."""
+    budget, cluster = nemesis.budget, nemesis.cluster
+    nodes = nemesis.role_weighted(draw)
+    node = nemesis.victim(draw, [n for n in nodes if n in cluster.controller_ids or budget.may_lose(n)])
+    if node is None:
+        return None
+    files = cluster.machines[node].files
+    failing = files.fail("fsync", draw.choice(("*", "*.log")), errno.EIO, times=1)
+    effect = _armed(nemesis, node, failing, {"operation": "fsync"})
+    if node in cluster.broker_ids:
+        budget.arm(node)
+        end = effect.undo
+        assert end is not None
+
+        def undo() -> None:
+            end()
+            budget.disarm(node)
+
+        effect.undo = undo
+    return effect
+
+
+@kind("disk_full")
+def _disk_full(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    files, room = nemesis.cluster.machines[node].files, draw.choice((0, 100, 3000))
+    files.fill(room)
+    return Effect({"victim": node, "room_bytes": room}, (node,), files.free)
+
+
+# -- clocks and clients -----------------------------------------------------------------------------------------------
+
+
+@kind("clock_jump")
+def _clock_jump(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """A wall clock is wrong for a while: by a second, or by an hour."""
+    machine = draw.choice([m for n, m in nemesis.world.machines.items() if n])
+    jump_ms = int(draw.choice((1_000, 60_000, 3_600_000)) * draw.uniform(-1, 1))
+    machine.wall_jump_ms += jump_ms
+
+    def undo() -> None:
+        machine.wall_jump_ms -= jump_ms
+
+    return Effect({"machine": machine.name, "jump_ms": jump_ms}, (), undo)
+
+
+def _clients(nemesis: Nemesis) -> list[Machine]:
+    return [m for n, m in nemesis.world.machines.items() if n > FIRST_CLIENT and m.loop is not None]
+
+
+@kind("client_pause")
+def _client_pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """It reads nothing meanwhile, and its answers pile up at the brokers."""
+    clients = _clients(nemesis)
+    if not clients:
+        return None
+    machine = draw.choice(clients)
+    machine.pause()
+    return Effect({"client": machine.name}, (), machine.resume)
+
+
+@kind("client_cut")
+def _client_cut(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    clients = _clients(nemesis)
+    if not clients:
+        return None
+    machine, some = draw.choice(clients), draw.random() < 0.5
+    nodes = [n for n in nemesis.nodes if not some or draw.random() < 0.5]
+    links = [link for node in nodes for link in ((node, machine.id), (machine.id, node))]
+    return _cut(nemesis, links, {"client": machine.name, "nodes": nodes}, ())
+
+
 # -- elections --------------------------------------------------------------------------------------------------------
 
 
@@ -472,11 +761,3 @@ def _elect(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
     client.spawn(ask(), "elect")
     return Effect({})
-
-
-@dataclass(slots=True)
-class Core:
-    """Who is healed first."""
-
-    left_out: tuple[int, ...]
-    brokers: tuple[int, ...] = field(default=())

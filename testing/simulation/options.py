@@ -35,9 +35,27 @@ FAULTS: dict[str, float] = {
     "reset": 1.0,
     "reset_response": 1.0,
     "fragment": 0.5,
+    "hold": 0.7,
     "elect": 0.7,
+    "rolling": 0.3,
+    "blackout": 0.4,
+    "crash_in_start": 0.7,
+    "crash_in_disk": 1.0,
+    "wipe": 0.4,
+    "disk_slow": 0.6,
+    "disk_stall": 0.6,
+    "disk_error": 0.5,
+    "disk_fsync": 0.5,
+    "disk_full": 0.5,
+    "clock_jump": 0.6,
+    "client_pause": 0.4,
+    "client_cut": 0.4,
 }
 """The kinds of faults, and how often each is drawn when it is in the swarm, relative to the others."""
+
+ADMIN = ("churn", "min_isr", "elect", "describe")
+"""What an administrator may do meanwhile: a topic that comes and goes under one name, `min.insync.replicas` up and down,
+elections, questions."""
 
 ALL, LEADER = "all", "leader"
 """What was promised of a topic's records: with `acks=all` and idempotence everything, with `acks=1` and 0 less."""
@@ -52,6 +70,10 @@ class TopicPlan:
     promise: str
     """`ALL` or `LEADER`."""
     configs: dict[str, Any]
+
+    @property
+    def has_retention(self) -> bool:
+        return "retention.bytes" in self.configs
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -106,6 +128,8 @@ class Options:
     consumers: tuple[ConsumerPlan, ...]
     readers: int
     """Processes that ask for the latest offsets again and again."""
+    admin: tuple[str, ...]
+    """What the administrator does, of `ADMIN`."""
     kinds: dict[str, float]
     """The kinds of faults of this run, with their weights."""
     faults: tuple[FaultPlan, ...]
@@ -114,6 +138,8 @@ class Options:
     delay_ms: float
     """The shortest way between two machines."""
     jitter_ms: float
+    disks_take_time: bool
+    """Each operation of a disk takes as long as on a good one; otherwise no time."""
     clock_drift: float
     """How much faster or slower a clock runs, at most: 0.05 is 5 %."""
     leave_out: int
@@ -156,6 +182,7 @@ class Options:
         """The opposite of `as_dict`, also after it went through JSON."""
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
         made = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
+        made["admin"] = tuple(values["admin"])
         return cls(**{**values, **made})
 
     def table(self) -> str:
@@ -167,9 +194,11 @@ class Options:
             *((f"producer of {p.topic}", _producer_text(p)) for p in self.producers),
             *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
             ("readers of offsets", self.readers),
+            ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
             ("controllers", _pairs(self.controller_settings)),
             ("network", f"delay {self.delay_ms:g} ms and more ({self.jitter_ms:g} ms on average)"),
+            ("disks", "take time" if self.disks_take_time else "take no time"),
             ("clocks", f"within {self.clock_drift:.1%}"),
             ("faults", f"{len(self.faults)} in {self.faults_s:g} s: {', '.join(self.kinds) or 'none'}"),
             ("the end", f"{'in order' if self.orderly_end else 'at once'}, up to {self.leave_out} nodes left out of the heal"),
@@ -224,11 +253,13 @@ def draw_options(seed: int | str) -> Options:
         producers=_draw_producers(draw, topics, faults_s),
         consumers=_draw_consumers(draw, topics, faults_s),
         readers=draw.choice((0, 0, 1)),
+        admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,
         faults=_draw_faults(draw, kinds, faults_s),
         faults_s=faults_s,
         delay_ms=draw.choice((0.05, 0.1, 0.5, 2.0)),
         jitter_ms=draw.choice((0.05, 0.2, 1.0, 5.0)),
+        disks_take_time=draw.random() < 0.5,
         clock_drift=draw.choice((0.0, 0.0, 0.01, 0.05)),
         leave_out=draw.choice((0, 0, 1, 1, 2)),
         orderly_end=draw.random() < 0.3,
@@ -252,6 +283,7 @@ def _draw_settings(draw: Random, session_ms: int) -> dict[str, Any]:
         "max.incremental.fetch.session.cache.slots": draw.choice((0, 2, 4, 1000, 1000)),
         "controlled.shutdown.timeout.ms": draw.choice((500, 2000)),
         "fetch.max.bytes": draw.choice((2000, 55 << 20)),
+        "log.retention.check.interval.ms": 500,
     }
 
 
@@ -285,6 +317,8 @@ def _draw_topic(draw: Random, name: str, brokers: int, promise: str) -> TopicPla
         "flush.messages": draw.choice((1, 20, 2**63 - 1, 2**63 - 1)),
         "file.delete.delay.ms": draw.choice((0, 1000)),
     }
+    if draw.random() < 0.15:
+        configs |= {"retention.bytes": draw.choice((3000, 20_000)), "segment.bytes": draw.choice((1000, 5000))}
     return TopicPlan(name, draw.choice((1, 2, 2, 3, 4)), replication_factor, least, promise, configs)
 
 
@@ -328,7 +362,8 @@ def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float
         for _ in range(draw.choice((0, 1, 1, 2))):
             options = {
                 **_draw_patience(draw),
-                "auto_offset_reset": draw.choice(("earliest", "earliest", "latest")),
+                # Whoever is thrown back to the end by retention skips records, and does not say which.
+                "auto_offset_reset": "earliest" if topic.has_retention else draw.choice(("earliest", "earliest", "latest")),
                 "fetch_max_wait_ms": draw.choice((20, 100, 500)),
                 "fetch_max_bytes": draw.choice((1000, 52_428_800)),
                 "max_partition_fetch_bytes": draw.choice((500, 1_048_576)),

@@ -23,6 +23,7 @@ from strandline.protocol.errors import StrandlineError
 from strandline.protocol.records.batch import iter_headers
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.disk import Latency
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.nemesis import Nemesis
@@ -57,6 +58,7 @@ class Phases:
         self.workload = Workload(self.cluster, options)
         self.nemesis = Nemesis(self.cluster, options, self.budget)
         for machine in self.cluster.machines.values():
+            machine.files.take_time(Latency() if options.disks_take_time else None)
             machine.clock_rate = 1 + self.draw.uniform(-1, 1) * options.clock_drift
 
     @property
@@ -240,6 +242,7 @@ class Phases:
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
         except OutOfTime as e:
             raise Violation("I24", f"{e}{self.diagnosis([])}") from None
+        self._declare_log_starts()
         self._compare_replicas()
         self.invariants.at_rest()
         if self.options.orderly_end:
@@ -273,6 +276,15 @@ class Phases:
             if len({end for pair in ends.values() for end in (pair or (-1,))}) > 1:
                 complaints.append(f"{name}: (log end, high watermark) are {ends}")
         return complaints
+
+    def _declare_log_starts(self) -> None:
+        """What retention has deleted anywhere, nobody has to find."""
+        starts: dict[str, int] = {}
+        for event in self.world.trace.events(kinds="log.start_moved"):
+            starts[event.partition] = max(starts.get(event.partition, 0), int(event.fields["to"]))
+        for topic in self.options.topics:
+            for place in topic.places if topic.has_retention else ():
+                self.workload.history.log_start(place, starts.get(f"{place[0]}-{place[1]}", 0))
 
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from strandline.client import OffsetOutOfRange, TopicPartition
+from strandline.client import NewTopic, OffsetOutOfRange, TopicPartition
 from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineError, UnknownTopic
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import Client, SimCluster
@@ -46,6 +46,8 @@ class Workload:
             self._begin(f"c{number}", lambda client, name, plan=consumer: self._consume(client, name, plan), consumer.crash_at_s)
         for number in range(1, self.options.readers + 1):
             self._begin(f"r{number}", self._read_offsets, 0.0)
+        if self.options.admin:
+            self._begin("admin", self._administer, 0.0)
 
     def _begin(self, name: str, work: Callable[[Client, str], Any], crash_at_s: float) -> None:
         client = self.cluster.client(name)
@@ -211,6 +213,39 @@ class Workload:
         finally:
             await consumer.stop()
 
+    # -- the administrator --------------------------------------------------------------------------------------------
+
+    async def _administer(self, client: Client, name: str) -> None:
+        draw = self.world.stream("admin")
+        patience = {"request_timeout_ms": 1000, "max_block_ms": 1000, "connect_timeout_ms": 500}
+        admin = await self._started(lambda: client.admin(**patience))
+        if admin is None:
+            return
+        side = SideTopic(self, client, patience)
+        try:
+            while self.going:
+                await asyncio.sleep(draw.uniform(0.1, 1.0))
+                what = draw.choice(self.options.admin)
+                try:
+                    await (side.churn(admin) if what == "churn" else self._ask(admin, what, draw))
+                except (StrandlineError, TimeoutError) as e:
+                    self.world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(e))
+        finally:
+            await admin.stop()
+
+    async def _ask(self, admin: Any, what: str, draw: Random) -> None:
+        topic = draw.choice(self.options.topics)
+        if what == "min_isr":
+            least = draw.randint(1, topic.replication_factor)
+            await admin.alter_configs("topic", topic.name, {"min.insync.replicas": least}, timeout_ms=2000)
+        elif what == "elect":
+            await admin.elect_leaders(timeout_ms=2000)
+        else:
+            await admin.describe_cluster(timeout_ms=1000)
+            await admin.describe_topics([topic.name], timeout_ms=1000)
+            await admin.describe_configs("topic", topic.name, timeout_ms=1000)
+            await admin.describe_quorum(timeout_ms=1000)
+
     # -- the last read ------------------------------------------------------------------------------------------------
 
     async def read_all(self) -> None:
@@ -230,3 +265,44 @@ class Workload:
                     pairs = [(r.offset, bytes(r.value or b"")) for r in records]
                     self.history.poll("final", (place.topic, place.partition), pairs, final=True)
                 left = {place for place in left if await consumer.position(place) < ends[place]}
+
+
+class SideTopic:
+    """A topic that comes and goes under one name. What is read is always its present self: a record names its generation."""
+
+    NAME = "side"
+    RECORDS = 5
+
+    def __init__(self, workload: Workload, client: Client, patience: dict[str, Any]) -> None:
+        self.workload = workload
+        self.client = client
+        self.patience = patience
+        self.generation = 0
+
+    async def churn(self, admin: Any) -> None:
+        """One generation. A `StrandlineError` ends it where it stands; the next one begins by deleting what is there."""
+        self.generation += 1
+        if self.NAME in await admin.list_topics(timeout_ms=2000):
+            await admin.delete_topics([self.NAME], timeout_ms=2000)
+        replicas = min(self.workload.options.brokers, 3)
+        await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
+        await self._write()
+        await self._read()
+
+    async def _write(self) -> None:
+        async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
+            for number in range(self.RECORDS):
+                receipt = await producer.send_and_wait(self.NAME, b"%d %d" % (self.generation, number), partition=0)
+                if receipt.offset != number:
+                    self._problem(f"record {number} is at {receipt.offset}")
+
+    async def _read(self) -> None:
+        async with self.client.consumer(**self.patience, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([(self.NAME, 0)])
+            first = await consumer.getone(timeout_ms=2000)
+            if first.value != b"%d 0" % self.generation:
+                self._problem(f"its first record is {first.value!r}")
+
+    def _problem(self, text: str) -> None:
+        if not self.workload.options.loss_permitted:
+            self.workload.problems.append(f"generation {self.generation} of topic {self.NAME}: {text}")
