@@ -27,7 +27,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import msgpack
+import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
@@ -60,12 +60,12 @@ class Trace:
     __slots__ = (
         "_all",
         "_counts",
+        "_encode",
         "_hash",
         "_now",
         "_number",
         "_of_kind",
         "_of_partition",
-        "_pack",
         "_pending",
         "_recent",
         "about",
@@ -77,7 +77,7 @@ class Trace:
         self._pending: list[tuple[Any, ...]] = []
         """Not hashed yet, in order."""
         self._hash = hashlib.sha256()
-        self._pack = msgpack.Packer(default=_repr, unicode_errors="surrogatepass").pack
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_repr).encode
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._all: list[Event] | None = [] if full else None
         self._recent: deque[Event] = deque(maxlen=OF_ALL)
@@ -115,11 +115,17 @@ class Trace:
 
     def _hash_pending(self) -> None:
         pending, self._pending = self._pending, []
-        update, pack = self._hash.update, self._pack
         try:
-            update(b"".join(map(pack, pending)))
-        except OverflowError:  # an integer beyond 64 bits
-            update(repr(pending).encode())
+            encoded = list(map(self._encode, pending))
+        except (OverflowError, UnicodeEncodeError):
+            encoded = [self._encoded(entry) for entry in pending]
+        self._hash.update(b"".join(encoded))
+
+    def _encoded(self, entry: tuple[Any, ...]) -> bytes:
+        try:
+            return self._encode(entry)
+        except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, half of a surrogate pair
+            return repr(entry).encode()
 
     # -- reading
 
