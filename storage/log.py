@@ -399,6 +399,18 @@ class Log:
         self.recovery_point = self.log_end_offset
         self.dirty_since_ms = None
 
+    def write_again(self, offset: int) -> None:
+        """Write all from `offset` on once more, as it is read, so that the next flush brings it to the disk.
+
+        For who opens the log of a process that may have ended with an fsync that failed. The kernel has dropped the dirty
+        pages then, and may show their bytes until they leave its cache: they are read, they are in order, and no fsync
+        writes them.
+        """
+        with self._disk():
+            for segment in self.segments[self.segment_for(offset) :]:
+                for position in range(0, segment.size, _WRITE_AGAIN):
+                    segment.file.pwrite(segment.file.pread(_WRITE_AGAIN, position), position)
+
     def sync_names(self) -> None:
         for path in list(self.unsynced):
             self.files.fsync_path(path)
@@ -480,6 +492,7 @@ class Log:
 
 
 _FOREVER = 2**63 - 1
+_WRITE_AGAIN = 1 << 20
 
 
 def _base_offset(segment: Segment) -> int:

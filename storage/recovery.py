@@ -12,6 +12,10 @@ expects the next offset exactly, an epoch that the epoch checkpoint allows, and 
 
 Weak spot: base offset, length and leader epoch lie outside of the CRC. The first two are checked by continuity; a leader
 epoch that was flipped upwards in the very last batches, beyond the epoch checkpoint's last entry, looks like a new epoch.
+
+Another: what a failed fsync has dropped may be read from the page cache by the next process, and its next flush counts it
+as durable. The metadata log, of which every promise rests on fsync, is therefore written again (`Log.write_again`); a
+data log, whose promises rest on its replicas, is not: it could be gigabytes.
 """
 
 from __future__ import annotations

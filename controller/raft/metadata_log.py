@@ -76,10 +76,10 @@ class MetadataLog:
             now_ms=now_ms,
         )
         opened = cls(files, directory, log, snapshots)
-        opened._recover()
+        opened._recover(committed_offset)
         return opened
 
-    def _recover(self) -> None:
+    def _recover(self, committed_offset: int) -> None:
         if self._log.corrupt_at is not None:
             raise UsageError(
                 f"the metadata log in {self._directory} is damaged at offset {self._log.corrupt_at}, below what was committed: "
@@ -95,6 +95,7 @@ class MetadataLog:
             )
         if latest is not None:
             self._log.update_high_watermark(latest.end_offset)
+        self._log.write_again(committed_offset)
         self._log.flush()
 
     # -- the log -------------------------------------------------------------------------------------------------------

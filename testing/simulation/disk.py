@@ -111,6 +111,7 @@ class SimFiles(MemoryFiles):
         error: int = errno.EIO,
         *,
         times: int | None = None,
+        skip: int = 0,
         probability: float = 1.0,
         offsets: range = ANYWHERE,
         short_write: int | None = None,
@@ -120,6 +121,7 @@ class SimFiles(MemoryFiles):
         """Operations fail, until the fault is ended; see `Fault` for what the arguments mean."""
         fault = Fault("error", operation, pattern, probability, times, offsets, error)
         fault.short_write, fault.is_torn, fault.reads_back_old = short_write, is_torn, reads_back_old
+        fault.skip = skip
         return self.arm(fault)
 
     def fail_next(self, operation: str, pattern: str, error: int, *, times: int = 1, short_write: int = 0) -> None:

@@ -53,6 +53,8 @@ class Fault:
     """"misdirected": the cache still has it right, until it is evicted or the machine loses its power."""
     seconds: float = 0.0
     """"stalled"."""
+    skip: int = 0
+    """So many operations that match are spared first."""
     happened: int = 0
     """How often it has bitten."""
 
@@ -67,6 +69,9 @@ class Fault:
         if self.kind != kind or self.operation not in ("*", operation) or self.times == 0:
             return False
         if start >= self.offsets.stop or end <= self.offsets.start or not matches(path, self.pattern):
+            return False
+        if self.skip:
+            self.skip -= 1
             return False
         if self.probability < 1 and random.random() >= self.probability:
             return False

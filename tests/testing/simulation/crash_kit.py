@@ -7,10 +7,12 @@ others are power cuts, each leaving another part of what was not synced.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
+from strandline.protocol.errors import StrandlineError
 from strandline.storage.disk import Files
 from strandline.storage.memory_files import matches
 from strandline.storage.memory_inodes import Inode
@@ -60,6 +62,30 @@ def deaths(
                 disk.crash(lossy=seed > 0)
                 disk.heal()
                 yield Death(step, operation, path, moment, seed), disk, seen
+
+
+def failures(
+    story: Story[W], witness: Callable[[], W], seeds: Sequence[int], prepare: Callable[[SimFiles], object] = lambda disk: None
+) -> Iterator[tuple[Death, SimFiles, W, Exception | None]]:
+    """Every operation, reads as well, fails once; then the process ends. With what came out of the story."""
+    disk = SimFiles(Random(0))
+    prepare(disk)
+    operations = disk.record()
+    story(disk.mount(), witness())
+    for step, (operation, path) in enumerate(list(operations)):
+        for seed in seeds:
+            disk, seen, raised = SimFiles(Random(f"{step} {seed}")), witness(), None
+            prepare(disk)
+            disk.leave_torn_writes = seed % 2 > 0
+            fault = disk.fail("*", error=errno.EIO if seed % 3 else errno.ENOSPC, skip=step, times=1)
+            try:
+                story(disk.mount(), seen)
+            except StrandlineError as e:
+                raised = e
+            assert fault.happened
+            disk.crash(lossy=seed > 0)
+            disk.heal()
+            yield Death(step, operation, path, "half", seed), disk, seen, raised
 
 
 def moments(operation: str) -> tuple[Moment, ...]:

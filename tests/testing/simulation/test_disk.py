@@ -404,6 +404,16 @@ def test_every_operation_can_fail_and_then_has_done_nothing(operation: str, call
     call(disk.mount())
 
 
+def test_the_nth_operation_can_be_the_one_that_fails() -> None:
+    disk = disk_of()
+    file = disk.mount().open("d/a", create=True)
+    disk.fail("fsync", skip=2, times=1)
+    file.fsync()
+    file.fsync()
+    assert failed(file.fsync) == errno.EIO
+    file.fsync()
+
+
 def test_errors_come_with_their_probability() -> None:
     disk = disk_of()
     files = disk.mount()
