@@ -65,6 +65,7 @@ class _Performance:
         self.world = World(seed, full_trace=full_trace)
         self.invariants = Invariants(self.world.trace, on_violation=self.world.scheduler.fail)
         self.marks = Marks()
+        self.stage: Stage | None = None
 
     def run(self) -> Report:
         began = time.perf_counter()
@@ -72,6 +73,8 @@ class _Performance:
             with self._watched():
                 self._play()
         finally:
+            if self.stage is not None:
+                self.stage.undo()
             self._fill()
             self.world.close()
             self.report.wall_s = time.perf_counter() - began
@@ -98,7 +101,7 @@ class _Performance:
                 self._violated(Violation("I24", str(e), partition="orders-0"))
 
     def _on_stage(self, stage: Stage) -> None:
-        stage.invariants = self.invariants
+        self.stage, stage.invariants = stage, self.invariants
 
     def _violated(self, violation: Violation) -> None:
         report, world = self.report, self.world

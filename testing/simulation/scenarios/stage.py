@@ -114,6 +114,7 @@ class Stage:
         may have made it the only one."""
         self.invariants: Invariants | None = None
         """Who watches; a story that makes logs by hand tells them of its records."""
+        self._patches: list[tuple[Any, str, Any]] = []
         self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
         """Told of the cluster's machines before they boot."""
         self._client: Client
@@ -188,6 +189,15 @@ class Stage:
     @property
     def client(self) -> Client:
         return self._client
+
+    def patch(self, owner: Any, name: str, replacement: Any) -> None:
+        """Production code that lies, until the story's end: what a broken peer would do, and no fault of a network can."""
+        self._patches.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, replacement)
+
+    def undo(self) -> None:
+        while self._patches:
+            setattr(*self._patches.pop())
 
     # -- asking single brokers, as a client that knows what it wants -----------------------------------------------------
 

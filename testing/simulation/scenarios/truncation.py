@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from strandline.broker.partition import FetchPosition, Partition
+from strandline.protocol.messages.data import FetchPartitionResponse
+from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.builder import encode_batch
 from strandline.testing.simulation.network import Message
 from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
 
@@ -174,16 +180,33 @@ async def s05(stage: Stage) -> None:
 async def s06(stage: Stage) -> None:
     """There are no records to cut off, and still something to forget: or the follower asks about the same epoch for ever."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
-    await stage.raise_epoch(4, leader=1, other=2)
-    stage.says("Both have ten records of epoch 1. The leader saw epoch 3 begin at 10, the follower epoch 2.")
-    await stage.end_both(1, 2)
-    stage.forge(1, [(1, 10)], empty_epoch=3)
-    stage.forge(2, [(1, 10)], empty_epoch=2)
+    await stage.append(10)
+    diverging: list[int] = []
+
+    def look(message: Message) -> None:
+        if message.api == "Fetch" and not message.is_request and (message.source, message.target) == (1, 2):
+            diverging.extend(p.diverging_epoch.end_offset for p in message.body.partitions if p.diverging_epoch.epoch >= 0)
+
+    stage.says(
+        "Broker 1 dies. Broker 2 leads in an epoch in which it writes nothing, and of which broker 1, back again, hears nothing."
+    )
+    stage.crash(1)
+    await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
+    idle = stage.registration().leader_epoch
     stage.start(1)
-    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 1 is in the ISR")
+    stage.must(idle not in dict(stage.epochs(1)), f"broker 1 has no entry of epoch {idle}")
+    stage.says(
+        "Broker 2 is cut off, and broker 1 leads. Then broker 2 follows, and asks from its end, which is also the leader's."
+    )
+    stage.cut(2)
+    await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
+    stage.must((idle, 10) in stage.epochs(2), f"broker 2 has the entry of epoch {idle}")
+    stage.world.network.taps.append(look)
+    stage.mend(2)
     await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR: no loop")
-    stage.must(2 not in dict(stage.epochs(2)), "broker 2 has forgotten epoch 2")
+    stage.must(0 < len(diverging) <= 2, f"it was told {len(diverging)} times that the leader knows nothing of epoch {idle}")
+    stage.must(idle not in dict(stage.epochs(2)), f"broker 2 has forgotten epoch {idle}")
     await stage.append(1)
 
 
@@ -309,3 +332,44 @@ async def s11(stage: Stage) -> None:
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
     answer, records = await stage.fetch(2, 100, max_wait_ms=2000)
     stage.must(not answer.error_code and records and records[0][0] == 100, "a consumer at 100 is served")
+
+
+@scenario("S12", "Records of a future epoch in a fetch response", source="KAFKA-18723")
+async def s12(stage: Stage) -> None:
+    """A leader may be deposed and elected again while it builds a response. What it read last is of an epoch that the follower
+    has not asked about, and of which it cannot judge yet whether its own log fits. And a response may be broken altogether."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.append(9)
+    await stage.until(lambda: stage.end(2) == 9, what="broker 2 has nine records")
+    append_fetched, lies = Partition.append_fetched, list[Callable[[bytes, Partition], bytes]]()
+
+    def lying(self: Partition, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
+        if lies and len(records) and self.context.broker_id == 2:
+            records = memoryview(bytearray(lies.pop()(bytes(records), self)))
+        return append_fetched(self, position, response, records)
+
+    stage.patch(Partition, "append_fetched", lying)
+
+    def of_the_future(records: bytes, partition: Partition) -> bytes:
+        *_, (_, last) = iter_headers(records)
+        later = encode_batch(
+            [(None, b"future", [], 0)], base_offset=last.last_offset + 1, leader_epoch=partition.leader_epoch + 2
+        )
+        return records + later
+
+    def broken(records: bytes, _: Partition) -> bytes:
+        return records[:-1] + bytes([records[-1] ^ 1])
+
+    def gap(records: bytes, _: Partition) -> bytes:
+        *_, (_, last) = iter_headers(records)
+        return records + encode_batch([(None, b"gap", [], 0)], base_offset=last.last_offset + 3, leader_epoch=0)
+
+    for name, lie in (("also has a record of a later epoch", of_the_future), ("has a wrong bit", broken), ("has a gap", gap)):
+        stage.says(f"A response to broker 2 {name}.")
+        lies.append(lie)
+        expected = stage.end(1) + 1
+        await stage.append(1)
+        await stage.until(lambda: not lies, what="broker 2 has got it")
+        stage.must(stage.end(2) <= expected, "it has taken nothing that its leader does not have")
+        await stage.until(lambda n=expected: stage.end(2) == n, 10.0, "it fetches again, and goes on")
+        stage.must(stage.log_bytes(2) == stage.log_bytes(1), "the two logs are equal")
