@@ -138,6 +138,7 @@ class Machine:
         if self.loop is not None:
             self._bury(power=True)
         self.has_power = False
+        self.world.network.on_power_cut(self)
         self.world.unmount_disk(self, lossy=True)
 
     def _bury(self, *, power: bool) -> None:
@@ -145,7 +146,8 @@ class Machine:
         assert loop is not None
         loop.die()
         self.graveyard.append(loop)
-        self.world.network.on_process_gone(self, power=power)
+        if not power:
+            self.world.network.on_process_gone(loop)
 
     def pause(self) -> None:
         if self.loop is not None and not self.loop.paused:

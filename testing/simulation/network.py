@@ -1,18 +1,18 @@
-"""The simulated network: machines with addresses, links between them, and connections that behave as TCP does.
+"""The simulated network: machines with addresses and names, links between them, and what goes wrong there.
 
-    transport.write -> frames -> segment -> link (delay, loss, cut) -> peer's kernel -> peer's protocol, in its turn
+    connections     tcp.py: bytes arrive in order, once, or the connection ends
+    links           links.py: one for each direction, so a partition may be one-way
+    messages        messages.py: the frames in the bytes, for whoever wants to see, hold or lose one
 
-What TCP promises holds under every fault: within a connection bytes arrive in order, once, or the connection ends.
-A link that loses packets therefore only delays (they are sent again), and a cut link is silence: what was sent waits for
-the heal, and a connection whose bytes nobody acknowledges for half a minute ends with a time-out, as `TCP_USER_TIMEOUT`
-ends it in production. Links have a direction each, so a partition may be one-way.
+Faults of links: delay, jitter, loss, little bandwidth (`link(a, b)`), clogs, cuts. Of connections: `reset_between` (both
+ends are told), `mute_between` (nobody is told: the one who sends, or asks for a sign of life, finds out). Of readers:
+`fragment`, `slow_reader`. Of names: `names`, `silent_names`.
 
-A **message** is one frame of ours. Messages can be watched, held back and let go, or made the point at which a connection
-breaks (`taps`, `hold`, `break_on`): so a story says "hold the response that carries the new high watermark". A held
-message holds up what comes behind it on its connection, since TCP has no overtaking.
-
-How connections end: a process that exits closes them (FIN, or RST when it left bytes unread), a machine without power is
-silent, and answers RST when it is back.
+Messages can be watched (`taps`), held back and let go (`hold`), or made the point at which a connection breaks
+(`break_on`): so a story says "hold the response that carries the new high watermark". A held message holds up what comes
+behind it on its connection, since TCP has no overtaking, and it has not left its process: it is lost when that dies. A
+message cannot be lost alone; `break_on` is what TCP has for that. A request that is lost after its delivery comes twice,
+on two connections.
 """
 
 from __future__ import annotations
@@ -20,567 +20,126 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from strandline.protocol import frames
-from strandline.protocol.apis import api_name
+from strandline.testing.simulation.links import FAST, Link
 from strandline.testing.simulation.loop import NodeLoop
-from strandline.testing.simulation.scheduler import Entry, Scheduler
+from strandline.testing.simulation.messages import Message, Place, Predicate, request_head, response_id, split_frames
+from strandline.testing.simulation.scheduler import Scheduler
+from strandline.testing.simulation.tcp import READ_BYTES, WINDOW_BYTES, End, Segment, SimTransport, reset_error, timeout_error
 
 if TYPE_CHECKING:
     from strandline.testing.simulation.machine import Machine
     from strandline.testing.simulation.world import World
 
-USER_TIMEOUT_S = 30.0
-"""Bytes that nobody acknowledges for so long end the connection (`protocol/rpc/sockets.py` sets it)."""
-SYN_RETRY_S = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
-"""When an unanswered SYN is sent again; after the last the connect fails."""
-WINDOW_BYTES = 256 * 1024
-"""What a receiver's kernel takes in before its process reads."""
-RTO_S = 0.2
-"""A lost packet is sent again after this, then after twice as long, and so on."""
-SEND_BUFFER_BYTES = 64 * 1024
-"""What a sender's kernel takes, so that a process that closes need not wait for it to leave."""
-_READ_BYTES = 64 * 1024
+__all__ = ["WINDOW_BYTES", "Hold", "Link", "Message", "Network", "Predicate", "SimServer", "SimTransport"]
 
-Predicate = Callable[["Message"], bool]
+SYN_RETRY_S = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0)
+"""When an unanswered SYN is sent again; at the last the connect fails."""
+RESOLVE_S = 0.001
+"""What a look-up of a name takes, on average."""
+_PORTS, _EPHEMERAL_PORTS = 30_000, range(32_768, 61_000)
 
 
-# -- what is on its way -----------------------------------------------------------------------------------------------
-
-
-class Message:
-    """One frame on its way from one machine to another."""
-
-    __slots__ = ("_body", "api_key", "connection", "correlation_id", "data", "is_request", "source", "target")
-
-    def __init__(
-        self, connection: int, source: int, target: int, is_request: bool, api_key: int, correlation_id: int, data: bytes
-    ):
-        self.connection = connection
-        self.source = source
-        """Machine ids."""
-        self.target = target
-        self.is_request = is_request
-        self.api_key = api_key
-        self.correlation_id = correlation_id
-        self.data = data
-        """The whole frame, length included."""
-        self._body: Any = None
-
-    @property
-    def api(self) -> str:
-        """Such as "Fetch"."""
-        return api_name(self.api_key)
-
-    @property
-    def body(self) -> Any:
-        """The request or response as its message class; for a refusal the `frames.Refusal`."""
-        if self._body is None:
-            content = bytearray(memoryview(self.data)[4:])
-            if self.is_request:
-                self._body = frames.decode_request(content).body
-            else:
-                answer = frames.decode_response(self.api_key, content)
-                self._body = answer if isinstance(answer, frames.Refusal) else answer[1]
-        return self._body
-
-    def __repr__(self) -> str:
-        return f"<{self.api} {'request' if self.is_request else 'response'} {self.correlation_id} {self.source}->{self.target}>"
-
-
-class Segment:
-    """Bytes that travel together: whole messages, or the rest of a flow that the window had held back."""
-
-    __slots__ = ("data", "ends", "last", "messages")
-
-    def __init__(self, data: bytes, messages: list[Message], ends: bool = False) -> None:
-        self.data = data
-        self.messages = messages
-        self.ends = ends
-        """Carries the FIN."""
-
-
-@dataclass(slots=True)
-class Link:
-    """One direction between two machines."""
-
-    delay_s: float
-    """The shortest way."""
-    jitter_s: float
-    """Mean of what is added to it (exponential)."""
-    loss: float = 0.0
-    """Share of segments that must be sent again."""
-    cut: int = 0
-    """How many faults keep it cut now; 0: open."""
-    bytes_per_s: float = 1e9
-
-    def travel_s(self, random: Random, size: int) -> float:
-        delay_s = self.delay_s + random.expovariate(1.0) * self.jitter_s + size / self.bytes_per_s
-        if self.loss:
-            rto_s = RTO_S
-            while random.random() < self.loss:
-                delay_s += rto_s
-                rto_s *= 2
-        return delay_s
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Hold:
     """A breakpoint for messages: those that match stay where they are until `release`."""
 
     matches: Predicate
     network: Network
+    left: int = -1
+    """How many more it takes; -1: all."""
     held: list[Message] = field(default_factory=list)
-    _flows: list[Flow] = field(default_factory=list)
-    _limit: int = -1
+    """Those that it keeps, in the order in which it took them. Without those whose connection has ended."""
+    _ends: list[tuple[End, Message]] = field(default_factory=list)
 
     @property
     def has(self) -> bool:
         """Whether a message is being held."""
         return bool(self.held)
 
+    def keep(self, end: End, message: Message) -> None:
+        self.held.append(message)
+        self._ends.append((end, message))
+        self.left -= self.left > 0
+        end.held_by = self
+
+    def drop(self, end: End) -> None:
+        """What it keeps of this connection is no more."""
+        end.held_by = None
+        self.held = [message for other, message in self._ends if other is not end]
+        self._ends = [(other, message) for other, message in self._ends if other is not end]
+
     def release(self) -> None:
-        """Let go what is held, and hold nothing more."""
+        """Let go what is held, in the order in which it came, and hold nothing more."""
         if self in self.network.holds:
             self.network.holds.remove(self)
-        flows, self._flows = self._flows, []
-        self.held.clear()
-        for flow in flows:
-            flow.held_by = None
-            flow.pump()
+        ends, self._ends = self._ends, []
+        self.held = []
+        for end, _ in ends:
+            if end.held_by is self:
+                end.held_by = None
+                end.pump()
 
 
-# -- one direction of a connection ------------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Break:
+    """A point at which connections break."""
+
+    matches: Predicate
+    times: int
+    after: bool
+    chance: float
 
 
-class Flow:
-    """The bytes from one end of a connection to the other."""
+class SimServer(asyncio.AbstractServer):
+    """A listening socket; one that does not listen yet has its address, and refuses."""
 
-    __slots__ = (
-        "_flying", "_network", "_timeout", "acknowledged", "held_by", "in_window", "last_arrival", "owner", "peer", "queue",
-        "stuck_since", "taken",
-    )  # fmt: skip
-
-    def __init__(self, network: Network, owner: SimTransport) -> None:
-        self._network = network
-        self.owner = owner
-        self.peer: SimTransport
-        self.queue: deque[Segment] = deque()
-        """Not on the wire yet: held, cut, or beyond the receiver's window."""
-        self._flying: deque[Segment] = deque()
-        """On the wire. Which of several events of one time comes first is open, which segment arrives first is not."""
-        self.in_window = 0
-        """Bytes on the wire or in the receiver's kernel, not read by its process."""
-        self.last_arrival = 0.0
-        self.taken = 0
-        """Bytes that reached the other kernel."""
-        self.acknowledged = 0
-        self.held_by: Hold | None = None
-        self.stuck_since = -1.0
-        """Since when the oldest unacknowledged bytes wait, while the way there or back is cut; -1: nothing is stuck."""
-        self._timeout: Entry | None = None
-
-    def send(self, segment: Segment) -> None:
-        self.queue.append(segment)
-        self.pump()
-
-    @property
-    def waiting_bytes(self) -> int:
-        return sum(len(segment.data) for segment in self.queue)
-
-    def pump(self) -> None:
-        """Put on the wire what may go."""
-        network = self._network
-        queue = self.queue
-        while queue and self.held_by is None and not self.owner.is_gone:
-            segment = queue[0]
-            if self.in_window and self.in_window + len(segment.data) > WINDOW_BYTES:
-                return
-            if network.holds and self._maybe_hold(segment):
-                continue
-            link = network.link(self.owner.machine.id, self.peer.machine.id)
-            if link.cut:
-                self._be_stuck()
-                return
-            queue.popleft()
-            self._depart(segment, link)
-        if not queue and self.owner.is_closing():
-            self.owner.finish()
-
-    def _maybe_hold(self, segment: Segment) -> bool:
-        """Whether the segment was split before a message that is to be held, or is held as a whole."""
-        for index, message in enumerate(segment.messages):
-            hold = next((hold for hold in self._network.holds if hold._limit != 0 and hold.matches(message)), None)
-            if hold is None:
-                continue
-            if index:
-                size = sum(len(m.data) for m in segment.messages[:index])
-                rest = Segment(segment.data[size:], segment.messages[index:], segment.ends)
-                self.queue[0] = Segment(segment.data[:size], segment.messages[:index])
-                self.queue.insert(1, rest)
-                # The first part goes now, the second is looked at next.
-                link = self._network.link(self.owner.machine.id, self.peer.machine.id)
-                if not link.cut:
-                    self._depart(self.queue.popleft(), link)
-                    return True
-                return False
-            hold.held.append(message)
-            hold._flows.append(self)
-            hold._limit -= hold._limit > 0
-            self.held_by = hold
-            return True
-        return False
-
-    def _depart(self, segment: Segment, link: Link) -> None:
-        network, size = self._network, len(segment.data)
-        start = self.owner.loop.busy_until
-        arrival = start + link.travel_s(network.random, size)
-        if arrival < self.last_arrival:
-            arrival = self.last_arrival
-        self.last_arrival = arrival
-        self.in_window += size
-        self._flying.append(segment)
-        network.scheduler.at(arrival, self._arrive)
-
-    def _arrive(self) -> None:
-        """At the peer's kernel. What was on the wire when the link was cut had passed already."""
-        segment = self._flying.popleft()
-        network, peer = self._network, self.peer
-        if not peer.machine.has_power:
-            self._be_stuck()
-            return
-        network.messages += len(segment.messages)
-        network.trace_arrival(peer.machine.id, segment)
-        self.taken += len(segment.data)
-        if network.link(peer.machine.id, self.owner.machine.id).cut:
-            self._be_stuck()
-        else:
-            self.acknowledged = self.taken
-        if network.breaks and network.maybe_break(self.owner, segment):
-            return
-        peer.receive(segment)
-
-    def _be_stuck(self) -> None:
-        if self.stuck_since < 0:
-            self.stuck_since = self._network.scheduler.now
-            self._timeout = self._network.scheduler.after(USER_TIMEOUT_S, self._on_timeout)
-
-    def _on_timeout(self) -> None:
-        if self.stuck_since >= 0 and not self.owner.is_gone:
-            self.owner.end(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
-
-    def on_healed(self) -> None:
-        """The way is open again, there and back: what was lost is sent again, a moment later."""
-        if self.stuck_since < 0:
-            return
-        network = self._network
-        waited_s = network.scheduler.now - self.stuck_since
-        self.stuck_since = -1.0
-        if self._timeout is not None:
-            self._timeout.cancel()
-        network.scheduler.after(network.random.random() * min(max(waited_s, RTO_S), 2.0), self._resend)
-
-    def _resend(self) -> None:
-        network = self._network
-        if self.owner.is_gone:
-            return
-        here, there = self.owner.machine, self.peer.machine
-        if network.link(here.id, there.id).cut or not there.has_power:
-            self._be_stuck()
-            return
-        if self.peer.is_gone:
-            self.owner.end(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            return
-        if network.link(there.id, here.id).cut:
-            self._be_stuck()
-        else:
-            self.acknowledged = self.taken
-        self.pump()
-
-    def on_read(self, size: int) -> None:
-        self.in_window -= size
-        if self.queue:
-            self.pump()
-        if self.owner.wants_room:
-            self.owner.on_room()
-
-
-# -- one end of a connection ------------------------------------------------------------------------------------------
-
-
-class SimTransport(asyncio.Transport):
-    """What a protocol is given; one end of a connection."""
-
-    def __init__(self, network: Network, loop: NodeLoop, number: int, is_client: bool) -> None:
-        super().__init__()
-        self.network = network
-        self.loop = loop
-        self.machine: Machine = loop.machine
-        self.number = number
-        self.is_client = is_client
-        self.is_gone = False
-        """The socket is closed: nothing arrives, nothing leaves."""
-        self.wants_room = False
-        self.flow: Flow = Flow(network, self)
-        """What leaves here."""
-        self.protocol: Any = None
-        self._closing = False
-        self._was_told = False
-        """The process knows, or is about to be told, that this is over; its kernel may still be sending."""
-        self._inbox: deque[memoryview] = deque()
-        self._eof = False
-        self._read_is_due = False
-        self._reading = True
-        self._high = 64 * 1024
-        self._low = 16 * 1024
-        self._extra_socket = SimSocket(self)
-        self.peer_address: tuple[str, int] = ("", 0)
-        self.own_address: tuple[str, int] = ("", 0)
-        self._apis: dict[int, int] = {}
-        """Of the requests that left here and are not answered: correlation id -> API key."""
-        self._partial = b""
-
-    @property
-    def peer(self) -> SimTransport:
-        return self.flow.peer
-
-    # -- what protocols call ------------------------------------------------------------------------------------------
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if name == "peername":
-            return self.peer_address
-        if name == "sockname":
-            return self.own_address
-        if name == "socket":
-            return self._extra_socket
-        return default
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def get_protocol(self) -> Any:
-        return self.protocol
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = 64 * 1024 if high is None else high
-        self._low = self._high // 4 if low is None else low
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
-    def get_write_buffer_size(self) -> int:
-        return self.flow.waiting_bytes if self.flow.queue else 0
-
-    def write(self, data: Any) -> None:
-        self.writelines((data,))
-
-    def writelines(self, list_of_data: Any) -> None:
-        if self.is_gone or self._closing or self.loop.is_dead:
-            return
-        data = b"".join(list_of_data)
-        self.flow.send(Segment(data, list(self.network.messages_in(self, data))))
-        if not self.wants_room and self.flow.queue and self.flow.waiting_bytes > self._high:
-            self.wants_room = True
-            self.protocol.pause_writing()
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        if not self._reading:
-            self._reading = True
-            self._maybe_read()
-
-    def is_reading(self) -> bool:
-        return self._reading and not self._closing
-
-    def close(self) -> None:
-        if self._closing or self.loop.is_dead:
-            return
-        self._closing = True
-        self.flow.send(Segment(b"", [], ends=True))
-        self.finish()
-
-    def abort(self) -> None:
-        if not self.is_gone and not self.loop.is_dead:
-            self._closing = True
-            self._leave(reset=True)
-            self._tell_lost(None)
-
-    # -- the kernel's side --------------------------------------------------------------------------------------------
-
-    def on_room(self) -> None:
-        """The other side has read something."""
-        if self.flow.waiting_bytes <= self._low:
-            self.wants_room = False
-            if not self.is_gone:
-                self.loop.io(self._resume_writing)
-        self.finish()
-
-    def _resume_writing(self) -> None:
-        if not self.is_gone and not self.wants_room:
-            self.protocol.resume_writing()
-
-    def finish(self) -> None:
-        """As far as it can be: a process that closes is done when its kernel has taken everything, and the kernel when
-        everything has left for the wire."""
-        if self._closing and not self.is_gone:
-            if not self.flow.queue:
-                self.is_gone = True
-                self.network.forget(self)
-            if self.is_gone or self.flow.waiting_bytes <= SEND_BUFFER_BYTES:
-                self._tell_lost(None)
-
-    def receive(self, segment: Segment) -> None:
-        if self.is_gone:
-            # Nobody is there any more: the kernel says so, if it can.
-            self.network.reset(self, self.peer)
-            return
-        if self._was_told:
-            if segment.data:  # for nobody: the kernel resets the connection, and drops what it has not sent
-                self._leave(reset=True)
-            return
-        if segment.data:
-            self._inbox.append(memoryview(segment.data))
-        if segment.ends:
-            self._eof = True
-        self._maybe_read()
-
-    def _maybe_read(self) -> None:
-        if (
-            not self._read_is_due
-            and self._reading
-            and (self._inbox or self._eof)
-            and self.protocol is not None
-            and not self.is_gone
-        ):
-            self._read_is_due = True
-            self.loop.io(self._read)
-
-    def _read(self) -> None:
-        self._read_is_due = False
-        if self.is_gone or not self._reading or self._closing:
-            return
-        if self._inbox:
-            self._read_some()
-            self._maybe_read()
-        elif self._eof:
-            self._eof = False
-            keep_open = self.protocol.eof_received()
-            if not keep_open and not self.is_gone:
-                self.close()
-
-    def _read_some(self) -> None:
-        limit = self.network.read_limit(self.machine.id)
-        if not isinstance(self.protocol, asyncio.BufferedProtocol):
-            piece = self._inbox.popleft()
-            if len(piece) > limit:
-                self._inbox.appendleft(piece[limit:])
-            self.protocol.data_received(bytes(piece[:limit]))
-            self.peer.flow.on_read(min(len(piece), limit))
-            return
-        buffer = self.protocol.get_buffer(-1)
-        size = min(len(buffer), limit)
-        done = 0
-        while done < size and self._inbox:
-            piece = self._inbox[0]
-            take = min(len(piece), size - done)
-            buffer[done : done + take] = piece[:take]
-            done += take
-            if take == len(piece):
-                self._inbox.popleft()
-            else:
-                self._inbox[0] = piece[take:]
-        self.protocol.buffer_updated(done)
-        self.peer.flow.on_read(done)
-
-    @property
-    def unread(self) -> bool:
-        return bool(self._inbox)
-
-    def end(self, error: Exception | None) -> None:
-        """The connection is over for this end, and the kernel tells its process why."""
-        if not self.is_gone:
-            self._closing = True
-            self._leave(reset=False)
-            self._tell_lost(error)
-
-    def _leave(self, *, reset: bool) -> None:
-        self.is_gone = True
-        self.flow.queue.clear()
-        self._inbox.clear()
-        self.network.forget(self)
-        if reset:
-            self.network.reset(self, self.peer)
-
-    def _tell_lost(self, error: Exception | None) -> None:
-        if not self._was_told:
-            self._was_told = True
-            self.loop.io(self._lost, error)
-
-    def _lost(self, error: Exception | None) -> None:
-        if self.protocol is not None:  # else it was reset before its process knew of it: the attempt fails
-            self.protocol.connection_lost(error)
-
-
-class SimSocket:
-    """What the production code asks of a transport's socket."""
-
-    family = socket.AF_INET
-
-    def __init__(self, transport: SimTransport) -> None:
-        self._transport = transport
-
-    def setsockopt(self, *_: Any) -> None:
-        return None
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._transport.own_address
-
-    def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
-        """TCP_INFO with the one field that is looked at: acknowledged bytes, the last eight."""
-        return bytes(size - 8) + self._transport.flow.acknowledged.to_bytes(8, sys.byteorder)
-
-
-class SimServer:
-    """A listening socket."""
-
-    def __init__(self, network: Network, loop: NodeLoop, factory: Callable[[], Any], address: str, port: int) -> None:
+    def __init__(
+        self, network: Network, loop: NodeLoop, factory: Callable[[], Any], address: tuple[str, int], is_listening: bool
+    ) -> None:
         self.network = network
         self.loop = loop
         self.factory = factory
         self.address = address
-        self.port = port
-        self.is_serving = False
+        self.is_listening = is_listening
         self.sockets = (self,)
+        self._is_closed: asyncio.Future[None] = loop.create_future()
 
     def getsockname(self) -> tuple[str, int]:
-        return self.address, self.port
+        return self.address
+
+    def get_loop(self) -> NodeLoop:
+        return self.loop
+
+    def is_serving(self) -> bool:
+        return self.is_listening
 
     async def start_serving(self) -> None:
-        self.is_serving = True
+        if self._is_closed.done():
+            raise RuntimeError(f"server {self.address!r} is closed")
+        self.is_listening = True
+
+    async def serve_forever(self) -> None:
+        await self.start_serving()
+        try:
+            await asyncio.shield(self._is_closed)
+        finally:
+            self.close()
 
     def close(self) -> None:
-        self.is_serving = False
+        """Connections that were accepted live on; those that were not are reset."""
+        self.is_listening = False
+        self.sockets = ()
         self.network.unlisten(self)
+        if not self._is_closed.done():
+            self._is_closed.set_result(None)
 
     async def wait_closed(self) -> None:
-        return None
-
-
-# -- the network ------------------------------------------------------------------------------------------------------
+        await asyncio.shield(self._is_closed)
 
 
 class Network:
@@ -590,295 +149,404 @@ class Network:
         self.world = world
         self.scheduler = scheduler
         self.random = random
+        self.draw = random.random
         self.delay_s = 0.000_1
         self.jitter_s = 0.000_1
         """Defaults of links that are made from now on."""
         self.messages = 0
         """Frames that arrived."""
         self.holds: list[Hold] = []
-        self.breaks: list[tuple[Predicate, list[int]]] = []
+        self.breaks: list[Break] = []
         self.taps: list[Callable[[Message], object]] = []
-        """Called with each message as it is sent."""
+        """Called with each message as its process writes it."""
+        self.names: dict[str, list[str]] = {}
+        """Addresses by name. Machines have their own; who asks for an unknown one is told that there is none."""
+        self.silent_names: set[str] = set()
+        """Whoever asks for these gets no answer while they are here."""
         self._links: dict[tuple[int, int], Link] = {}
         self._servers: dict[tuple[str, int], SimServer] = {}
-        self._addresses: dict[str, Machine] = {}
-        self._transports: dict[int, SimTransport] = {}
-        """Both ends of every connection that is not over; by number (client ends are even)."""
+        self._machines: dict[str, Machine] = {}
+        self._ends: dict[int, End] = {}
+        """Of every connection that is not over; by number (client ends are even)."""
+        self._backlog: dict[SimServer, list[End]] = {}
+        """Open for the asking side, not accepted yet."""
         self._read_limits: dict[int, tuple[float, int]] = {}
-        self._number = 0
+        self._read_delays: dict[int, float] = {}
+        self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
+        """To the resolver, which is silent."""
+        self._connections = 0
+        self._trace_step = world.trace.step
         self._ports: dict[str, int] = {}
 
-    # -- links and faults ---------------------------------------------------------------------------------------------
+    # -- links --------------------------------------------------------------------------------------------------------
 
     def add(self, machine: Machine) -> None:
-        self._addresses[machine.address] = machine
+        self._machines[machine.address] = machine
+        self.names[machine.name] = [machine.address]
 
     def link(self, source: int, target: int) -> Link:
+        """The same object each time: whoever changes its numbers changes the link."""
         found = self._links.get((source, target))
         if found is None:
             found = self._links[source, target] = Link(self.delay_s, self.jitter_s)
         return found
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing goes this way any more. Cuts add up; each needs its `mend`."""
-        self.link(source, target).cut += 1
+        """Nothing goes this way any more, nor does what is on its way arrive. Cuts add up; each needs its `mend`."""
+        link = self.link(source, target)
+        link.cut += 1
+        if link.cut == 1:
+            for end in self._ends_between(source, target):
+                end.on_broken()
 
     def mend(self, source: int, target: int) -> None:
         link = self.link(source, target)
-        link.cut = max(0, link.cut - 1)
-        if not link.cut:
-            for transport in list(self._transports.values()):
-                ends = (transport.machine.id, transport.peer.machine.id)
-                if ends in ((source, target), (target, source)):
-                    transport.flow.on_healed()
+        if link.cut:
+            link.cut -= 1
+            if not link.cut:
+                for end in self._ends_between(source, target):
+                    end.on_mended()
+
+    def clog(self, source: int, target: int, for_s: float) -> None:
+        """What is sent this way in the next seconds leaves at their end."""
+        link = self.link(source, target)
+        link.clogged_until = max(link.clogged_until, self.scheduler.now + for_s)
 
     def heal(self) -> None:
-        """Every link is open, without loss, at the default delay; nothing is held."""
+        """Every link is open, without loss, at the default delay; nothing is held, breaks, or is read slowly."""
         for hold in list(self.holds):
             hold.release()
         self.breaks.clear()
         self._read_limits.clear()
+        self._read_delays.clear()
+        for link in self._links.values():
+            link.loss, link.delay_s, link.jitter_s, link.bytes_per_s = 0.0, self.delay_s, self.jitter_s, FAST
+            link.clogged_until = 0.0
         for (source, target), link in self._links.items():
-            link.loss, link.delay_s, link.jitter_s, link.bytes_per_s = 0.0, self.delay_s, self.jitter_s, 1e9
             if link.cut:
                 link.cut = 1
                 self.mend(source, target)
+        self.answer_names()
+
+    def partition(self, one: Iterable[int], other: Iterable[int], *, both_ways: bool = True) -> Callable[[], None]:
+        """Cut all links from the ones to the others (and back); returns what mends them."""
+        ways = [(a, b) for a in one for b in other if a != b]
+        if both_ways:
+            ways += [(b, a) for a, b in ways]
+        for way in ways:
+            self.cut(*way)
+
+        def undo() -> None:
+            while ways:
+                self.mend(*ways.pop())
+
+        return undo
+
+    async def swizzle(self, nodes: Iterable[int], others: Iterable[int], random: Random, *, pace_s: float) -> None:
+        """For a story: the nodes are cut off from all others one by one, and come back one by one, in another order."""
+        order, others = list(nodes), list(others)
+        random.shuffle(order)
+        mends = {}
+        for node in order:
+            mends[node] = self.partition([node], [other for other in others if other != node])
+            await asyncio.sleep(pace_s * random.random())
+        random.shuffle(order)
+        for node in order:
+            mends[node]()
+            await asyncio.sleep(pace_s * random.random())
+
+    # -- readers ------------------------------------------------------------------------------------------------------
 
     def fragment(self, machine: int, chance: float, bytes_max: int = 1) -> None:
         """Reads of this machine bring so little with this chance."""
         self._read_limits[machine] = (chance, bytes_max)
 
+    def slow_reader(self, machine: int, delay_s: float) -> None:
+        """Each read of this machine comes so much later; 0: as fast as it can."""
+        self._read_delays[machine] = delay_s
+
     def read_limit(self, machine: int) -> int:
         if self._read_limits:
             chance, bytes_max = self._read_limits.get(machine, (0.0, 0))
-            if chance and self.random.random() < chance:
+            if chance and self.draw() < chance:
                 return bytes_max
-        return _READ_BYTES
+        return READ_BYTES
+
+    def read_delay_s(self, machine: int) -> float:
+        return self._read_delays.get(machine, 0.0) if self._read_delays else 0.0
+
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def hold(self, matches: Predicate, limit: int = -1) -> Hold:
         """Keep back each message that matches (at most `limit` of them), and what comes behind it on its connection."""
-        hold = Hold(matches, self)
-        hold._limit = limit
+        hold = Hold(matches, self, limit)
         self.holds.append(hold)
         return hold
 
-    def break_on(self, matches: Predicate, times: int = 1) -> None:
-        """The connection of a message that matches breaks as it arrives: the receiver never sees it, both ends are reset."""
-        self.breaks.append((matches, [times]))
+    def hold_of(self, message: Message) -> Hold | None:
+        return next((hold for hold in self.holds if hold.left and hold.matches(message)), None)
 
-    def maybe_break(self, owner: SimTransport, segment: Segment) -> bool:
-        for matches, left in self.breaks:
-            if left[0] and any(matches(message) for message in segment.messages):
-                left[0] -= 1
-                error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-                owner.peer.end(error)
-                owner.end(error)
-                return True
+    def break_on(self, matches: Predicate, times: int = 1, *, after: bool = False, chance: float = 1.0) -> None:
+        """The connection of a message that matches breaks as it arrives, and both ends are reset. The receiver has seen what
+        came before it, and with `after` the message, too."""
+        self.breaks.append(Break(matches, times, after, chance))
+
+    def maybe_break(self, sender: End, segment: Segment) -> bool:
+        for place in sender.places(segment):
+            for each in self.breaks:
+                if each.times and each.matches(place.message) and (each.chance >= 1 or self.draw() < each.chance):
+                    each.times -= 1
+                    seen = segment.data[: place.end if each.after else max(0, place.start)]
+                    receiver = sender.peer
+                    receiver.receive(Segment(seen))
+                    receiver.die(reset_error())
+                    sender.die(reset_error())
+                    return True
         return False
 
-    def reset_between(self, one: int, other: int) -> int:
-        """Every connection between the two machines is reset; returns how many there were."""
-        count = 0
-        for transport in list(self._transports.values()):
-            if transport.is_client and {transport.machine.id, transport.peer.machine.id} == {one, other}:
-                count += 1
-                for end in (transport, transport.peer):
-                    end.end(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-        return count
+    def places_in(self, end: End, data: bytes) -> list[Place]:
+        """The messages in bytes that leave an end."""
+        number, source, target = end.number // 2, end.here.id, end.there.id
+        found = []
+        for start, stop in split_frames(data):
+            frame = data[start:stop]
+            if end.is_client:
+                api_key, correlation_id = request_head(frame)
+                end.apis[correlation_id] = api_key
+            else:
+                correlation_id = response_id(frame)
+                api_key = _asked(end.peer, correlation_id)
+            found.append(Place(start, stop, Message(number, source, target, end.is_client, api_key, correlation_id, frame)))
+        return found
+
+    def trace_arrival(self, machine: int, size: int) -> None:
+        self._trace_step(self.scheduler.now, machine, size)
+
+    # -- connections --------------------------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
-        return sum(transport.is_client for transport in self._transports.values())
+        """Those of which at least one process has an end."""
+        return sum(not (end.is_orphan and end.peer.is_orphan) for end in self._ends.values() if end.is_client)
+
+    def reset_between(self, one: int, other: int) -> int:
+        """Every connection between the two machines is reset, and both ends are told; returns how many there were."""
+        ends = self._ends_between(one, other)
+        for end in ends:
+            end.die(reset_error())
+        return sum(end.is_client for end in ends)
+
+    def mute_between(self, one: int, other: int) -> int:
+        """Nothing of the connections that there are between the two machines arrives any more, and nobody is told. New ones
+        can be made. (Somebody between them has forgotten them.) Returns how many there were."""
+        ends = self._ends_between(one, other)
+        for end in ends:
+            end.is_muted = True
+        for end in ends:
+            end.on_broken()
+        return sum(end.is_client for end in ends)
+
+    def _ends_between(self, one: int, other: int) -> list[End]:
+        return [end for end in self._ends.values() if (end.here.id, end.there.id) in ((one, other), (other, one))]
+
+    def forget(self, end: End) -> None:
+        self._ends.pop(end.number, None)
+
+    def on_process_gone(self, loop: NodeLoop) -> None:
+        """Its kernel closes its sockets."""
+        for server in [server for server in self._servers.values() if server.loop is loop]:
+            self.unlisten(server)
+        for end in [end for end in self._ends.values() if end.loop is loop]:
+            end.on_process_gone()
+
+    def on_power_cut(self, machine: Machine) -> None:
+        """Nobody closes anything, and nothing arrives there any more."""
+        for server in [server for server in self._servers.values() if server.loop.machine is machine]:
+            del self._servers[server.address]
+        self._backlog = {server: ends for server, ends in self._backlog.items() if server.loop.machine is not machine}
+        for end in [end for end in self._ends.values() if end.here is machine]:
+            end.vanish()
+
+    def on_power(self, machine: Machine) -> None:
+        """It is back, and knows nothing of its connections: who goes on with one of them is told so."""
+        for end in [end for end in self._ends.values() if end.there is machine]:
+            end.on_mended()
 
     # -- listening and connecting -------------------------------------------------------------------------------------
 
-    def listen(self, loop: NodeLoop, factory: Callable[[], Any], host: str, port: int, *, start_serving: bool) -> SimServer:
+    def listen(
+        self, loop: NodeLoop, factory: Callable[[], Any], host: str | None, port: int | None, *, start_serving: bool
+    ) -> SimServer:
         address = loop.machine.address
         if host not in (address, "0.0.0.0", "", None, loop.machine.name):
             raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
         if not port:
-            port = self._ports[address] = self._ports.get(address, 30_000) + 1
+            port = self._ports[address] = self._ports.get(address, _PORTS) + 1
         if (address, port) in self._servers:
             raise OSError(errno.EADDRINUSE, "Address already in use")
-        server = self._servers[address, port] = SimServer(self, loop, factory, address, port)
-        server.is_serving = start_serving
+        server = self._servers[address, port] = SimServer(self, loop, factory, (address, port), start_serving)
         return server
 
     def unlisten(self, server: SimServer) -> None:
-        if self._servers.get((server.address, server.port)) is server:
-            del self._servers[server.address, server.port]
-
-    async def connect(self, loop: NodeLoop, factory: Callable[[], Any], address: str, port: int) -> tuple[SimTransport, Any]:
-        target = self._addresses.get(address)
-        if target is None:
-            raise OSError(errno.EHOSTUNREACH, "No route to host")
-        established = loop.create_future()
-        attempt = _Attempt(self, loop, target, port, factory, established)
-        attempt.send_syn()
-        try:
-            return await established
-        finally:
-            attempt.is_over = True
-
-    def establish(self, attempt: _Attempt, server: SimServer) -> None:
-        """The SYN reached a listening socket."""
-        self._number += 2
-        client = SimTransport(self, attempt.loop, self._number, True)
-        answering = SimTransport(self, server.loop, self._number + 1, False)
-        client.flow.peer, answering.flow.peer = answering, client
-        client.peer_address = answering.own_address = (server.address, server.port)
-        client.own_address = answering.peer_address = (attempt.loop.machine.address, 40_000 + self._number // 2)
-        self._transports[client.number], self._transports[answering.number] = client, answering
-        server.loop.io(self._accept, server, answering)
-        attempt.answer(client)
-
-    def _accept(self, server: SimServer, transport: SimTransport) -> None:
-        protocol = server.factory()
-        transport.protocol = protocol
-        protocol.connection_made(transport)
-        transport._maybe_read()
+        if self._servers.get(server.address) is server:
+            del self._servers[server.address]
+        for end in self._backlog.pop(server, ()):
+            end.on_process_gone()
 
     def server_at(self, machine: Machine, port: int) -> SimServer | None:
         return self._servers.get((machine.address, port))
 
-    # -- ends ---------------------------------------------------------------------------------------------------------
+    async def connect(self, loop: NodeLoop, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
+        if not is_address(host):
+            host = (await self.look_up(host))[0]
+        target = self._machines.get(host)
+        if target is None:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        attempt = _Attempt(self, loop, target, port, factory)
+        attempt.send_syn()
+        try:
+            return await attempt.established
+        except asyncio.CancelledError:
+            if attempt.made is not None:  # in the same moment
+                attempt.made.close()
+            raise
+        finally:
+            attempt.is_over = True
 
-    def forget(self, transport: SimTransport) -> None:
-        self._transports.pop(transport.number, None)
+    def open(self, attempt: _Attempt, server: SimServer) -> End:
+        """The SYN reached a listening socket; the asking end of the connection that is there now."""
+        self._connections += 1
+        number = 2 * self._connections
+        own = attempt.loop.machine
+        port = _EPHEMERAL_PORTS[self._connections % len(_EPHEMERAL_PORTS)]
+        client = End(self, attempt.loop, attempt.target, number, (own.address, port), is_client=True)
+        answering = End(self, server.loop, own, number + 1, server.address, is_client=False)
+        client.peer, answering.peer = answering, client
+        self._ends[client.number], self._ends[answering.number] = client, answering
+        self._backlog.setdefault(server, []).append(answering)
+        server.loop.io(self._accept, server, answering)
+        return client
 
-    def reset(self, source: SimTransport, target: SimTransport) -> None:
-        """An RST on its way to `target`; lost if the way is cut (then the next bytes bring another, or a time-out)."""
-        link = self.link(source.machine.id, target.machine.id)
-        if not target.is_gone and not link.cut:
-            error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-            self.scheduler.after(link.travel_s(self.random, 0), target.end, error)
+    def _accept(self, server: SimServer, end: End) -> None:
+        waiting = self._backlog.get(server, [])
+        if end not in waiting:
+            return  # the server was closed
+        waiting.remove(end)
+        transport = end.transport = SimTransport(end)
+        transport.protocol = server.factory()
+        transport.protocol.connection_made(transport)
+        transport.maybe_read()
 
-    def on_process_gone(self, machine: Machine, *, power: bool) -> None:
-        """The process ended: its kernel closes its sockets. Without power nobody closes anything."""
-        for server in [server for server in self._servers.values() if server.loop.machine is machine]:
-            self.unlisten(server)
-        for transport in [t for t in self._transports.values() if t.machine is machine]:
-            peer = transport.peer
-            unread = transport.unread
-            transport.is_gone = True
-            self.forget(transport)
-            if power:
-                # Nobody sends anything. Who has sent something finds out by its time-out, who has not by keepalive.
-                self.scheduler.after(USER_TIMEOUT_S, self._keepalive, transport, peer)
-            elif unread:
-                transport.flow.queue.clear()
-                self.reset(transport, peer)
-            else:
-                self._last_bytes(transport)
+    # -- names --------------------------------------------------------------------------------------------------------
 
-    def _last_bytes(self, transport: SimTransport) -> None:
-        """What the kernel had taken still leaves, then the FIN."""
-        link = self.link(transport.machine.id, transport.peer.machine.id)
-        waiting = [segment for segment in transport.flow.queue if segment.data]
-        transport.flow.queue.clear()
-        if link.cut or transport.flow.held_by is not None:
+    def look_up(self, host: str) -> asyncio.Future[list[str]]:
+        """In the place of `protocol/rpc/resolver.py`: the addresses of a name, as the process that asks is told them."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NodeLoop)
+        found: asyncio.Future[list[str]] = loop.create_future()
+        if host in self.silent_names:
+            self._questions.append((host, found))
+        else:
+            self.scheduler.after(2 * RESOLVE_S * self.draw(), loop.io, self._tell_address, host, found)
+        return found
+
+    def answer_names(self) -> None:
+        """The resolver answers again, also those who have asked meanwhile."""
+        self.silent_names.clear()
+        questions, self._questions = self._questions, []
+        for host, found in questions:
+            loop = found.get_loop()
+            assert isinstance(loop, NodeLoop)
+            loop.io(self._tell_address, host, found)
+
+    def _tell_address(self, host: str, found: asyncio.Future[list[str]]) -> None:
+        if found.done():
             return
-        for segment in waiting[: self.random.randint(0, len(waiting))]:
-            transport.flow._depart(segment, link)
-        transport.flow._depart(Segment(b"", [], ends=True), link)
+        addresses = self.names.get(host)
+        if addresses:
+            found.set_result(list(addresses))
+        else:
+            found.set_exception(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
 
-    def on_power(self, machine: Machine) -> None:
-        """It is back, and knows nothing of its connections: who sends into one of them is told so."""
-        for transport in list(self._transports.values()):
-            if transport.peer.machine is machine and transport.peer.is_gone:
-                transport.flow.on_healed()
+    def close(self) -> None:
+        """The world ends."""
+        for each in (self._ends, self._servers, self._backlog, self._machines):
+            each.clear()
+        for seen in (self.holds, self.breaks, self.taps, self._questions):
+            seen.clear()
 
-    def _keepalive(self, gone: SimTransport, peer: SimTransport) -> None:
-        if not peer.is_gone:
-            peer.end(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
 
-    # -- messages -----------------------------------------------------------------------------------------------------
+def is_address(host: str) -> bool:
+    return host.replace(".", "").isdigit()
 
-    def messages_in(self, transport: SimTransport, data: bytes) -> Iterator[Message]:
-        """The frames of what a transport writes. Our connections write whole frames; others' bytes are no messages."""
-        position, source, target = 0, transport.machine.id, transport.peer.machine.id
-        apis = transport._apis if transport.is_client else transport.peer._apis
-        while position + 4 < len(data):
-            end = position + 4 + int.from_bytes(data[position : position + 4], "big")
-            if end > len(data):
-                return
-            frame = data[position:end]
-            if transport.is_client:
-                api_key, correlation_id = _request_head(frame)
-                apis[correlation_id] = api_key
-            else:
-                correlation_id = frames.correlation_id_of(bytearray(frame[4:16]))
-                api_key = apis.pop(correlation_id, -1)
-            message = Message(transport.number // 2, source, target, transport.is_client, api_key, correlation_id, frame)
-            for tap in self.taps:
-                tap(message)
-            yield message
-            position = end
 
-    def trace_arrival(self, machine: int, segment: Segment) -> None:
-        self.world.trace.step(self.scheduler.now, machine, len(segment.data))
+def _asked(asker: End, correlation_id: int) -> int:
+    """The API key of a request, as far as it is remembered: by whoever looked at it, or by the one who waits for its answer."""
+    api_key = asker.apis.pop(correlation_id, -1)
+    if api_key < 0 and asker.transport is not None:
+        pending = getattr(asker.transport.protocol, "_pending", None)
+        api_key = getattr(pending.get(correlation_id), "api_key", -1) if isinstance(pending, dict) else -1
+    return api_key
 
 
 class _Attempt:
     """A connection that is being opened."""
 
-    def __init__(
-        self, network: Network, loop: NodeLoop, target: Machine, port: int, factory: Callable[[], Any], established: Any
-    ) -> None:
+    def __init__(self, network: Network, loop: NodeLoop, target: Machine, port: int, factory: Callable[[], Any]) -> None:
         self.network, self.loop, self.target, self.port = network, loop, target, port
         self.factory = factory
-        self.established = established
+        self.established: asyncio.Future[tuple[SimTransport, Any]] = loop.create_future()
+        self.made: SimTransport | None = None
         self.is_over = False
+        """Nobody waits for it any more."""
+        self._began_at = network.scheduler.now
         self._tries = 0
-        self._answered = False
+        self._is_answered = False
 
     def send_syn(self) -> None:
-        if self.is_over or self._answered or self.loop.is_dead:
-            return
         network = self.network
-        link = network.link(self.loop.machine.id, self.target.id)
-        now = network.scheduler.now
-        lost = link.cut or (link.loss and network.random.random() < link.loss)
-        if not lost:
-            network.scheduler.after(link.travel_s(network.random, 0), self._on_syn)
-        if self._tries == len(SYN_RETRY_S):
-            self._fail(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        if self.is_over or self._is_answered or self.loop.is_dead:
             return
-        gap = SYN_RETRY_S[self._tries] - (SYN_RETRY_S[self._tries - 1] if self._tries else 0.0)
+        if self._tries == len(SYN_RETRY_S):
+            self._is_answered = True
+            self._fail(timeout_error())
+            return
+        link = network.link(self.loop.machine.id, self.target.id)
+        if not link.cut and not (link.loss and network.draw() < link.loss):
+            network.scheduler.at(link.arrival(network.scheduler.now, network.draw, 0), self._on_syn)
+        network.scheduler.at(self._began_at + SYN_RETRY_S[self._tries], self.send_syn)
         self._tries += 1
-        network.scheduler.at(now + gap, self.send_syn)
 
     def _on_syn(self) -> None:
-        """At the target's kernel."""
-        network = self.network
-        back = network.link(self.target.id, self.loop.machine.id)
-        if self._answered or self.is_over or back.cut or not self.target.has_power:
+        """At the target's kernel. An answer that is lost on its way back brings another SYN."""
+        network, target, asker = self.network, self.target, self.loop.machine
+        way, back = network.link(asker.id, target.id), network.link(target.id, asker.id)
+        if self._is_answered or self.is_over or self.loop.is_dead or way.cut or back.cut or not target.has_power:
             return
-        server = network.server_at(self.target, self.port)
-        self._answered = True
-        if server is None or not server.is_serving:
-            delay_s = back.travel_s(network.random, 0)
-            network.scheduler.after(delay_s, self._fail, ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
+        if back.loss and network.draw() < back.loss:
+            return
+        self._is_answered = True
+        server = network.server_at(target, self.port)
+        arrives_at = back.arrival(network.scheduler.now, network.draw, 0)
+        if server is None or not server.is_listening:
+            error = ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {(target.address, self.port)!r}")
+            network.scheduler.at(arrives_at, self._fail, error)
         else:
-            network.establish(self, server)
+            client = network.open(self, server)
+            network.scheduler.at(arrives_at, self.loop.io, self._on_established, client)
 
-    def answer(self, client: SimTransport) -> None:
-        network = self.network
-        back = network.link(self.target.id, self.loop.machine.id)
-        network.scheduler.after(back.travel_s(network.random, 0), self.loop.io, self._on_established, client)
-
-    def _on_established(self, client: SimTransport) -> None:
-        if self.established.done() or self.is_over:
-            client.protocol = asyncio.Protocol()
-            client.abort()
-            return
-        if client.is_gone:
-            self._tell(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            return
-        client.protocol = self.factory()
-        client.protocol.connection_made(client)
-        self.established.set_result((client, client.protocol))
-        client._maybe_read()
+    def _on_established(self, client: End) -> None:
+        """In a turn of the process that asked."""
+        if self.is_over or self.established.done():
+            client.on_process_gone()
+        elif client.is_over:
+            self.established.set_exception(client.error or reset_error())
+        else:
+            transport = self.made = client.transport = SimTransport(client)
+            transport.protocol = self.factory()
+            transport.protocol.connection_made(transport)
+            self.established.set_result((transport, transport.protocol))
+            transport.maybe_read()
 
     def _fail(self, error: OSError) -> None:
         self.loop.io(self._tell, error)
@@ -886,23 +554,3 @@ class _Attempt:
     def _tell(self, error: OSError) -> None:
         if not self.established.done():
             self.established.set_exception(error)
-
-
-def _request_head(frame: bytes) -> tuple[int, int]:
-    """API key and correlation id of `[api_key, api_version, correlation_id, ...]`, from the head of the frame."""
-    api_key, position = _integer(frame, 5)
-    _, position = _integer(frame, position)
-    correlation_id, _ = _integer(frame, position)
-    return api_key, correlation_id
-
-
-_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-
-
-def _integer(data: bytes, position: int) -> tuple[int, int]:
-    """A msgpack integer that is not negative, and the position behind it."""
-    head = data[position]
-    if head < 0x80:
-        return head, position + 1
-    width = _WIDTHS.get(head, 0)
-    return int.from_bytes(data[position + 1 : position + 1 + width], "big"), position + 1 + width

@@ -13,11 +13,14 @@ import asyncio
 import contextlib
 import gc
 import sys
+import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any, TypeVar
+from unittest import mock
 
+from strandline.protocol.rpc import dial
 from strandline.testing.simulation.disk import Mount, SimFiles
 from strandline.testing.simulation.loop import Generators, NodeLoop, SimTask
 from strandline.testing.simulation.machine import Machine
@@ -99,7 +102,7 @@ class World:
         before = events._get_running_loop()
         events._set_running_loop(None)
         try:
-            with captured_logs(self.trace), Generators():
+            with captured_logs(self.trace), Generators(), mock.patch.object(dial, "look_up", self.network.look_up):
                 yield
         finally:
             events._set_running_loop(before)
@@ -120,8 +123,9 @@ class World:
         """The world ends. What dead processes left is thrown away now; nothing that their finalizers do counts."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
-            self._forget()
-            gc.collect()
+            with warnings.catch_warnings(action="ignore"):
+                self._forget()
+                gc.collect()
         finally:
             sys.unraisablehook = hook
 
@@ -135,7 +139,7 @@ class World:
                 loop.forget()
             machine.graveyard.clear()
         self.scheduler.clear()
-        self.network._transports.clear()
+        self.network.close()
 
     def on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> None:
         """An exception reached an event loop's handler: nobody expected it, so it is a bug."""
