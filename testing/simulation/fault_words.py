@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +20,23 @@ def fault_text(event: Event) -> str:
     nodes = nodes_of(event)
     if isinstance(said.get("text"), str):
         return str(said["text"])
-    teller = _TELLERS.get(str(said.get("fault")))
-    if teller is not None and nodes:
-        return teller(event.node if event.node != WORLD else nodes[0], nodes, said)
+    clause = _clause(event)
+    if clause is not None:
+        return clause
     rest = {name: value for name, value in said.items() if name not in ("fault", "number", *NODE_FIELDS)}
     whom = f", {names_of(nodes)}" if nodes else ""
     return f"{fault_name(event)}{whom}{fields_text(rest, ' (', ')')}"
+
+
+def _clause(event: Event) -> str | None:
+    said, nodes = event.fields, nodes_of(event)
+    teller = TELLERS.get(str(said.get("fault")))
+    if teller is None:
+        return None
+    victim = said.get("victim", event.node)
+    with contextlib.suppress(KeyError, IndexError, TypeError):  # it has not the fields that the words need
+        return teller(nodes[0] if victim == WORLD and nodes else victim, nodes, said)
+    return None
 
 
 def over_text(begun: Event) -> str:
@@ -49,8 +62,25 @@ def short(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {short(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
-        return "{" + ",".join(map(short, value)) + "}"
+        return "{" + ("," if all(isinstance(each, int) for each in value) else ", ").join(map(short, value)) + "}"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def brief(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a seed drew, short enough to be read: of lists the kinds or names of their entries, of settings only how many."""
+    return {name: _brief(value) for name, value in options.items()}
+
+
+def _brief(value: object) -> object:
+    if isinstance(value, Mapping):
+        return f"{len(value)} set"
+    if isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
+        for key in ("kind", "name", "topic"):
+            if all(key in each for each in value):
+                counts = Counter(str(each[key]) for each in value)
+                return [f"{count} {name}" if count > 1 else name for name, count in sorted(counts.items())]
+        return len(value)
+    return value
 
 
 Said = Mapping[str, Any]
@@ -113,12 +143,85 @@ def _fragment(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"{name_of(node)} reads a few bytes at a time"
 
 
+def _messages(said: Said) -> str:
+    return f"{said['api']} {'requests' if said['is_request'] else 'responses'}"
+
+
+def _reset_response(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"connections break under the next {_messages(said)} ({said['times']} times)"
+
+
+def _hold(node: int, nodes: Sequence[int], said: Said) -> str:
+    whose = f" of {names_of(nodes)}" if nodes else ""
+    return f"{_messages(said)}{whose} are held back" if "api" in said else f"messages{whose} are held back"
+
+
+def _blackout(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{names_of(nodes)} {'die' if len(nodes) > 1 else 'dies'} at once"
+
+
+def _rolling(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{names_of(nodes)} are stopped and started again, one after the other"
+
+
+def _crash_in_disk(node: int, nodes: Sequence[int], said: Said) -> str:
+    where = "" if said["pattern"] == "*" else f" on {said['pattern']}"
+    return f"{name_of(node)} is to die inside operation {said['operation']}{where} of its disk"
+
+
+def _crash_in_start(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{name_of(node)} died, starts, and is to die again meanwhile"
+
+
+def _wipe(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the disk of {name_of(node)} is lost; it will come back with an empty one"
+
+
+def _disk_slow(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the disk of {name_of(node)} is {said['factor']:g} times as slow"
+
+
+def _disk_stall(node: int, nodes: Sequence[int], said: Said) -> str:
+    what = "" if said["operation"] == "*" else f" at a {said['operation']}"
+    return f"the disk of {name_of(node)} hangs for {said['seconds']:g} s{what}"
+
+
+def _disk_error(node: int, nodes: Sequence[int], said: Said) -> str:
+    where = "" if said["pattern"] == "*" else f" of {said['pattern']}"
+    return f"the disk of {name_of(node)} fails: {said['operation']}{where} gives {said['error']}"
+
+
+def _disk_fsync(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"an fsync of {name_of(node)} fails, and what it should have written is gone"
+
+
+def _disk_full(node: int, nodes: Sequence[int], said: Said) -> str:
+    room = f", but for {said['room_bytes']} bytes" if said.get("room_bytes") else ""
+    return f"the disk of {name_of(node)} is full{room}"
+
+
+def _clock_jump(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the wall clock of {said['machine']} is {said['jump_ms'] / 1000:+g} s wrong"
+
+
+def _client_pause(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the client {said['client']} stands still"
+
+
+def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the client {said['client']} is cut off from {names_of(nodes) if nodes else 'everybody'}"
+
+
+def _elect(node: int, nodes: Sequence[int], said: Said) -> str:
+    return "somebody asks for the preferred leaders"
+
+
 def is_clause(event: Event) -> bool:
     """Whether `fault_text` is a whole sentence."""
-    return event.fields.get("fault") in _TELLERS or isinstance(event.fields.get("text"), str)
+    return isinstance(event.fields.get("text"), str) or _clause(event) is not None
 
 
-_TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
+TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "cut": _cut,
     "cut_node": _cut,
     "cut_pair": _cut_pair,
@@ -131,5 +234,21 @@ _TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "delay": _delay,
     "loss": _loss,
     "reset": _reset,
+    "reset_response": _reset_response,
     "fragment": _fragment,
+    "hold": _hold,
+    "blackout": _blackout,
+    "rolling": _rolling,
+    "crash_in_disk": _crash_in_disk,
+    "crash_in_start": _crash_in_start,
+    "wipe": _wipe,
+    "disk_slow": _disk_slow,
+    "disk_stall": _disk_stall,
+    "disk_error": _disk_error,
+    "disk_fsync": _disk_fsync,
+    "disk_full": _disk_full,
+    "clock_jump": _clock_jump,
+    "client_pause": _client_pause,
+    "client_cut": _client_cut,
+    "elect": _elect,
 }

@@ -200,7 +200,7 @@ def ended_by(event: Event, faults: Iterable[Fault]) -> Fault | None:
 
 NODE_FIELDS = ("victim", "victims", "nodes", "node", "a", "b", "source", "target", "side", "others")
 """Fields of a fault that say whom it is done to; the last: from whom they are cut off."""
-MOMENTARY = frozenset({"elect", "reset"})
+MOMENTARY = frozenset({"elect", "reset", "blackout", "rolling"})
 """Faults that are over as soon as they have begun."""
 
 

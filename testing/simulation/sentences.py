@@ -89,6 +89,10 @@ class Sentences:
         fault = ended_by(event, self.picture.faults)
         return over_text(fault.event if fault else event)
 
+    def _disk_fault(self, event: Event) -> str:
+        said = event.fields
+        return f"the disk of {name_of(event.node)} fails: {said['fault']} at {said['operation']} of {said['path']}"
+
     # -- the controllers
 
     def _elected(self, event: Event) -> str:
@@ -306,6 +310,7 @@ _TELLERS: dict[str, Callable[[Sentences, Event], str]] = {
     "node.resumed": Sentences._resumed,
     "fault.begin": Sentences._fault_begin,
     "fault.end": Sentences._fault_end,
+    "disk.fault": Sentences._disk_fault,
     "controller.elected": Sentences._elected,
     "controller.resigned": Sentences._resigned,
     "raft.voted": Sentences._voted,

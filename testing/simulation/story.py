@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from strandline.testing.simulation.drawing import WIDTH, draw
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, short
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, brief, short
 from strandline.testing.simulation.gathering import Gathering, Told
 from strandline.testing.simulation.picture import Picture, listed, name_of
 from strandline.testing.simulation.sentences import Sentences, state_text
@@ -87,7 +87,7 @@ def tell(
         head += [*_wrapped(f"{name}: {MEANINGS[name]}.", hang=len(name) + 2), ""]
     head += [f"seed {seed}{f', scenario {scenario}' if scenario else ''}, at {trace.now():.3f} s of virtual time"]
     if options:
-        drawn = ", ".join(f"{key} {short(value)}" for key, value in options.items())
+        drawn = ", ".join(f"{key} {short(value)}" for key, value in brief(options).items())
         head += _wrapped(f"drawn: {drawn}", hang=7)
     command = f"strandline simulate --seed {seed}{f' --scenario {scenario}' if scenario else ''}{f' {replay}' if replay else ''}"
     parts = [
@@ -306,6 +306,7 @@ _NOTABLE = (
     "node.resumed",
     "fault.begin",
     "fault.end",
+    "disk.fault",
     "controller.elected",
     "leader.became",
     "log.truncated",

@@ -11,13 +11,13 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, fault_text, short
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, brief, fault_text, short
 from strandline.testing.simulation.picture import (
     CONTROLLERS_FROM,
     DEAD,
@@ -31,7 +31,7 @@ from strandline.testing.simulation.picture import (
 )
 from strandline.testing.simulation.sentences import Sentences
 from strandline.testing.simulation.story import MEANINGS, Violation, narrate
-from strandline.testing.simulation.trace import WORLD, Event, Trace
+from strandline.testing.simulation.trace import WORLD, Event, Trace, plain
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 EVENTS_MAX = 20_000
@@ -41,7 +41,7 @@ GROUPS = {
     "leaders and ISR": ("leader.became", "follower.became", "metadata.", "isr.", "controller."),
     "logs": ("log.truncated", "log.start_moved", "log.recovered", "log.appended", "log.rolled", "hw.", "fetch."),
     "acks and clients": ("produce.", "client."),
-    "nodes and faults": ("node.", "fault.", "invariant."),
+    "nodes and faults": ("node.", "fault.", "disk.", "invariant."),
     "story": ("scenario.", "phase"),
     "warnings": (),
     "other": ("",),
@@ -56,10 +56,12 @@ def render(
     about: Mapping[str, object] | None = None,
     violation: Violation | None = None,
 ) -> str:
-    """The page. `about` is told under the title: seed, scenario, options."""
+    """The page. `about` is told under the title: seed, scenario, and `options`, a mapping."""
     text = narrate(trace, title=title)
     data = json.dumps(_data(trace, violation), ensure_ascii=False, separators=(",", ":"))
-    facts = {**(about or {}), "virtual time": f"{trace.now():.3f} s", "events": trace.emitted, "trace": trace.sha256()[:16]}
+    told = {**(about or {})}
+    options = told.pop("options", None)
+    facts = {**told, "virtual time": f"{trace.now():.3f} s", "events": trace.emitted, "trace": trace.sha256()[:16]}
     return _filled(
         TEMPLATE.read_text(encoding="utf-8"),
         {
@@ -67,11 +69,20 @@ def render(
             "facts": "".join(
                 f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(short(value))}</dd></div>" for name, value in facts.items()
             ),
+            "options": _options(options),
             "violation": _violation(violation),
             "text": html.escape(text),
             "data": data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
         },
     )
+
+
+def _options(options: object) -> str:
+    """What the seed drew: in short, and opened in full."""
+    if not isinstance(options, Mapping) or not options:
+        return ""
+    full = html.escape(json.dumps(plain(options), indent=2, ensure_ascii=False))
+    return f"<details class=options><summary>drawn: {html.escape(short(brief(options)))}</summary><pre>{full}</pre></details>"
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
@@ -103,6 +114,7 @@ def _data(trace: Trace, violation: Violation | None) -> dict[str, Any]:
             }
             for name in names
         ],
+        "first": max(range(len(names)), key=lambda place: film.happenings[names[place]], default=0),
         "controllers": film.controllers,
         "spans": film.spans,
         "groups": list(GROUPS),
@@ -211,10 +223,12 @@ class _Film:
         """Times in which something was wrong: {kind, nodes, from, to, text}."""
         self._open: dict[object, dict[str, Any]] = {}
         self.table: list[list[Any]] = []
+        self.happenings: Counter[str] = Counter()
 
     def on(self, event: Event) -> None:
         group = _group(event.kind, event.fields.get("level"))
         self.table.append([_t(event.time), event.kind, group, event.node, event.partition, self.sentences.of(event)])
+        self.happenings[event.partition] += 1
         faults = list(self.picture.faults)
         self.picture.on(event)
         if event.kind.startswith("node."):

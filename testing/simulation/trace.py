@@ -88,7 +88,8 @@ class Trace:
 
     # -- writing
 
-    def emit(self, kind: str, node: int, partition: str = "", **fields: Any) -> None:
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
+        """By position, so that a field may have any name."""
         for value in fields.values():
             if type(value) not in _PLAIN:
                 fields = {name: plain(each) for name, each in fields.items()}
@@ -262,7 +263,7 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
             line.pop(field, None)
         index = line.pop("partition", None)
         partition = "" if index is None else f"{line.pop('topic', '')}-{index}"
-        fields = {key: each for key, each in line.items() if key not in ("level", "kind", "node")}
+        fields = {key: each for key, each in line.items() if key not in ("level", "node")}
         if error is not None:
             fields["exception"], fields["raised_in"] = error, _frames(error)
         level = "error" if method == "exception" else method

@@ -12,6 +12,8 @@ import pytest
 from told_runs import ORDERS, Told, busy, kip_101, kip_279
 
 from strandline.testing.simulation.drawing import WIDTH, draw
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, TELLERS, brief, short
+from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.picture import Picture, Replica, Run, names_of
 from strandline.testing.simulation.sentences import Sentences
 from strandline.testing.simulation.story import MEANINGS, narrate, tell
@@ -170,6 +172,27 @@ def test_a_cut_says_from_whom_and_in_which_direction(fields: dict[str, object], 
     assert sentence(Told(), "fault.begin", 1, fault="cut", **fields) == expected
 
 
+def test_every_fault_of_the_nemesis_has_its_words() -> None:
+    assert set(KINDS) - BY_NODE_EVENTS - set(TELLERS) == set()
+
+
+def test_a_fault_without_the_fields_that_its_words_need_is_told_by_those_it_has() -> None:
+    assert sentence(Told(), "fault.begin", 0, fault="disk_stall", victim=3, seconds=2.0) == (
+        "fault begins: disk stall, broker 3 (seconds 2.000)"
+    )
+
+
+def test_options_are_told_in_short() -> None:
+    """A seed draws two hundred values; the command draws them again."""
+    options = {
+        "brokers": 3,
+        "settings": {"a": 1, "b": 2},
+        "faults": [{"kind": "cut"}, {"kind": "loss"}, {"kind": "cut"}],
+        "ids": [1],
+    }
+    assert short(brief(options)) == "brokers 3, settings 2 set, faults {2 cut, loss}, ids {1}"
+
+
 def test_nodes_are_called_by_what_they_are() -> None:
     assert names_of([3, 101, 1, 2]) == "controller 101 and brokers 1, 2 and 3"
     assert names_of([2]) == "broker 2"
@@ -217,7 +240,7 @@ def test_a_failed_run_tells_what_when_and_how_to_see_it_again() -> None:
     assert text.startswith("I6 is violated: broker 2 truncated orders-0 to 1, and offset 1 of epoch 1 is committed\n")
     assert f"I6: {MEANINGS['I6']}." in text
     assert "seed 4711, scenario S01, at 12.302 s of virtual time" in text
-    assert "drawn: brokers 2, faults {cut,lossy crash}" in text
+    assert "drawn: brokers 2, faults {cut, lossy crash}" in text
     assert text.endswith("  strandline simulate --seed 4711 --scenario S01 --until 13\n")
 
 

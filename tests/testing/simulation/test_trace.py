@@ -47,6 +47,13 @@ def test_an_event_has_the_virtual_time_and_a_number_of_its_own() -> None:
     ]
 
 
+def test_a_field_may_have_any_name() -> None:
+    """The nemesis writes down what it did to whom in its own words."""
+    trace = Trace(Clock())
+    trace.emit("fault.begin", 0, node=2, kind="hold", partition="orders-0")
+    assert trace.events() == [Event(0.0, 1, "fault.begin", 0, "", {"node": 2, "kind": "hold", "partition": "orders-0"})]
+
+
 def test_equal_runs_have_equal_hashes_and_each_difference_another_one() -> None:
     """The determinism canary compares nothing but this."""
     hashes = {
