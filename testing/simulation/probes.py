@@ -43,6 +43,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.data import LATEST_TIMESTAMP, ProduceResponse
+from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.log import Log
 from strandline.storage.log_dir import LogDir
@@ -388,11 +389,13 @@ class Probes:
     def _produced_to(
         self, result: tuple[Partition | None, int], _handler: Any, item: Any, records: Any, acks: int, *rest: Any
     ) -> None:
-        partition, required = result
+        partition, _ = result
         replica = replica_of(partition.log) if partition is not None and acks else None
         if replica is not None:
             response = rest[0]
-            self._produced[id(response)] = (response, replica, response.base_offset, required)
+            # Not the offset that the handler waits for: whether that is the right one is what I15 asks.
+            end = response.base_offset + sum(header.last_offset_delta + 1 for _, header in iter_headers(records))
+            self._produced[id(response)] = (response, replica, response.base_offset, end)
 
     def _parked(self, _: None, _operation: Any, partition: Partition, _index: int, required: int) -> None:
         replica = replica_of(partition.log)

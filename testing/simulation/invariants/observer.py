@@ -82,7 +82,8 @@ class Invariants:
             self._until_sweep = SWEEP_STEPS
             self._guarded(self._sweep)
         now = time.perf_counter()
-        self.steps.took(now - self._began_at)
+        if now - self._began_at > self.steps.longest_s or now - self._began_at > resources.SLOW_STEP_S:
+            self.steps.took(now - self._began_at)
         self._began_at = now
         if self.failure is not None and self._on_violation is None:
             raise self.failure
