@@ -216,9 +216,11 @@ class Stage:
 
     def start_produce(self, broker: int, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 20_000) -> Any:
         """Begin to write to one broker; the task ends with its answer (`ProducePartitionResponse`) or `BrokerError`."""
-        return asyncio.get_running_loop().create_task(
+        task = asyncio.get_running_loop().create_task(
             self.produce(broker, *values, acks=acks, index=index, timeout_ms=timeout_ms), name=f"produce to {broker}"
         )
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # A story that ended early does not ask.
+        return task
 
     async def produce(
         self,
@@ -304,7 +306,10 @@ class Stage:
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def crash(self, node: int, *, lossy: bool = False) -> None:
-        self.may_lose |= lossy and self.min_insync < 2
+        if lossy and self.min_insync < 2:
+            self.may_lose = True
+            if self.perturbed and self.invariants is not None:
+                self.invariants.ghosts.permit_loss("a power cut, and a topic that takes one copy for enough")
         self.cluster.crash(node, lossy=lossy)
 
     def wipe(self, node: int) -> None:
