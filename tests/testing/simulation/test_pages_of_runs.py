@@ -1,0 +1,95 @@
+"""The pages of runs that did happen: that they tell what was, and that the one about KIP-279 teaches it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
+from strandline.testing.simulation.picture import Picture, Run
+from strandline.testing.simulation.probes import Probes
+from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.scenarios import find
+from strandline.testing.simulation.scenarios.play import play
+from strandline.testing.simulation.scenarios.stage import Stage
+from strandline.testing.simulation.story import narrate, tell
+from strandline.testing.simulation.timeline import render
+from strandline.testing.simulation.trace import Trace
+from strandline.testing.simulation.world import World
+
+Held = dict[int, tuple[list[Run], int, int]]
+"""Of each broker: the epochs of its log, LEO, HW."""
+
+
+def held_by(stage: Stage) -> Held:
+    held: Held = {}
+    for broker in filter(stage.has, (1, 2, 3)):
+        entries, end = stage.epochs(broker), stage.end(broker)
+        starts = [start for _, start in entries[1:]] + [end]
+        runs = [Run(start, upto, epoch) for (epoch, start), upto in zip(entries, starts, strict=True) if upto > start]
+        held[broker] = (runs, end, stage.hw(broker))
+    return held
+
+
+@cache
+def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
+    """The trace, and what the logs were in the end by their own account."""
+    world, stages = World(seed, full_trace=True), list[Stage]()
+    invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
+    world.scheduler.after_step.append(invariants.after_step)
+
+    def on_stage(stage: Stage) -> None:
+        stage.invariants = invariants
+        stages.append(stage)
+
+    with Probes(invariants):
+        world.run(play(world, find(number), seed, on_stage=on_stage), limit_s=900.0)
+        held = held_by(stages[0])
+    world.close()
+    return world.trace, held
+
+
+@pytest.mark.parametrize("number", ["S03", "S09", "S14", "S24"])
+@pytest.mark.parametrize("seed", [1, 102])
+def test_the_logs_on_the_page_are_the_logs_of_the_brokers(number: str, seed: int) -> None:
+    """They are put together from events. A page that shows a fork where there is none would send people astray."""
+    trace, held = played(number, seed)
+    replicas = Picture.after(trace.events()).replicas["orders-0"]
+    assert {broker: (replica.runs, replica.end, replica.hw) for broker, replica in replicas.items()} == held
+
+
+def test_the_page_of_s03_teaches_kip_279() -> None:
+    """The fork, the question that the leader cannot answer exactly, and the smaller of two ends."""
+    text = narrate(played("S03")[0])
+    fork = text.split("\n5. ")[0]
+    fork = fork.split("\n4. ")[1]
+    drawn = {
+        cells[0]: cells[1:4] for cells in (re.split(r" *\| *", line.strip()) for line in fork.splitlines()) if len(cells) > 3
+    }
+    assert drawn == {"broker 1": ["e0", "e0", ""], "broker 2": ["e0", "e1", ""], "broker 3": ["e0", "e0", "e2"]}
+    assert "here the histories part" in fork
+    healing = text.split("\n5. ")[1].split("\n6. ")[0]
+    assert "broker 2 truncates its log from 12 to 10: leader says epoch 0 ends at 12, here at 10" in " ".join(healing.split())
+    assert "here the histories part" not in healing
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) < 160
+
+
+def test_a_random_run_has_a_page_a_story_and_a_picture() -> None:
+    report = run_seed(3, until_s=3.0, full_trace=True)
+    assert report.trace is not None
+    partition = next(name for name in report.trace.partitions() if not name.startswith("__"))
+    pages = [narrate(report.trace), tell(report.trace, Violation("I6", "it says so", partition=partition), 3)]
+    assert max(len(line) for page in pages for line in page.splitlines()) <= 100
+    assert "I6 is violated" in render(report.trace, "Seed 3", about={"options": report.options}, violation=Violation("I6", "so"))
+
+
+def test_a_run_whose_trace_was_a_ring_is_told_from_what_is_left() -> None:
+    """That is what a sweep has in its hands when a seed fails."""
+    report = run_seed(3, until_s=3.0)
+    assert report.trace is not None
+    for partition in ("", *report.trace.partitions()):
+        assert "-- I6 is violated --" in tell(report.trace, Violation("I6", "it says so", partition=partition), 3)
