@@ -361,9 +361,9 @@ class Probes:
         return replica
 
     def _proposed(self, before: tuple[Any], _: None, leadership: Leadership, pending: Any) -> None:
-        replica = self._disturb(leadership)
+        replica, proposed = self._disturb(leadership), list(pending.proposed)
         if replica is not None and leadership.isr is pending and before[0] is not pending:
-            self.invariants.on_isr("isr.proposed", replica, isr=list(pending.proposed))
+            self.invariants.on_isr("isr.proposed", replica, isr=proposed)
 
     def _installed(self, before: tuple[Any], _: None, leadership: Leadership, isr: tuple[int, ...]) -> None:
         replica = self._disturb(leadership)

@@ -379,7 +379,7 @@ class Ghosts:
         value = self._min_isr.get(key)
         if value is None:
             config = image.topic_config(topic, broker_id=manager.broker_id, static=manager._config.topic_defaults)
-            value = self._min_isr[key] = int(config["min.insync.replicas"])
+            value = self._min_isr[key] = int(str(config["min.insync.replicas"]))
             self._configs.append(image.configs)
         return value
 
