@@ -78,6 +78,9 @@ class Nemesis:
     async def stop(self, node: int) -> None:
         """SIGTERM; nobody sends it twice."""
         self.stopping.add(node)
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._stop(node), name=f"nemesis stops {node}"))
+
+    async def _stop(self, node: int) -> None:
         try:
             await self.cluster.stop(node)
         except ProcessGone:
@@ -147,11 +150,13 @@ class Nemesis:
 
     # -- the heal -----------------------------------------------------------------------------------------------------
 
-    def heal(self, left_out: Iterable[int] = ()) -> None:
+    async def heal(self, left_out: Iterable[int] = ()) -> None:
         """Every fault ends, and every node runs, but for those that are left out."""
         self.going = False
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         for number in list(self._active):
             self.end(number)
         self.network.heal()

@@ -99,7 +99,7 @@ class Phases:
     async def heal_core(self) -> None:
         self._enter("core")
         left_out: list[int] = []
-        self.nemesis.heal()
+        await self.nemesis.heal()
         self.nemesis.watch()
         if self.options.leave_out:
             await self._within(self._windows_are_open, "nobody who has lost something is in an ISR any more", [])
@@ -151,7 +151,7 @@ class Phases:
 
     async def heal_all(self) -> None:
         self._enter("full heal")
-        self.nemesis.heal()
+        await self.nemesis.heal()
         self.nemesis.watch()
         await self._within(lambda: self.complaints([]), "everything heals", [])
 
@@ -302,7 +302,7 @@ class Phases:
     async def stop_all(self) -> None:
         """Every process ends in order, and leaves no task behind."""
         self._enter("stop")
-        self.nemesis.heal()
+        await self.nemesis.heal()
         self.nemesis.going = False
         for node in [*self.cluster.broker_ids, *self.cluster.controller_ids]:
             machine = self.cluster.machines[node]
