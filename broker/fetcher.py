@@ -334,7 +334,7 @@ class FetcherCore:
             return False
         try:
             if answer.diverging_epoch.epoch >= 0:
-                state.partition.truncate_to_divergence(sent, answer.diverging_epoch)
+                state.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
                 appended = False
             else:
                 appended = state.partition.append_fetched(sent, answer, records)

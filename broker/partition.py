@@ -300,6 +300,19 @@ class Partition:
         log_.truncate_to(offset)
         self.damage_told = log_.corrupt_at
 
+    def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
+        """The leader says that our history is not its own.
+
+        Where its log starts behind the place at which they part, it cannot say where that is, and names its log start. All
+        that we have below is let go of at once, then: it may be a fork, of which nobody can tell us any more.
+        """
+        if not self._is_at(position):
+            return
+        self.truncate_to_divergence(position, diverging)
+        if 0 < self.log.log_end_offset <= leader_log_start_offset:
+            log.info("partition.restarted", **self.fields, offset=leader_log_start_offset)
+            self.log.truncate_fully_and_start_at(leader_log_start_offset)
+
     def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
         """Cut what the leader's history does not have (KIP-101, KIP-279); the next fetch compares again.
 

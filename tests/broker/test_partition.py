@@ -593,8 +593,25 @@ def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], 
     assert follower.log.latest_epoch <= answer[0]
 
 
+@pytest.mark.parametrize(
+    ("leader_start", "left"),
+    [(3, (0, 4)), (4, (4, 4)), (6, (6, 6)), (0, (0, 4))],
+    ids=["below", "at", "behind", "at its beginning"],
+)
+def test_what_ends_where_the_leaders_log_starts_is_let_go_of(leader_start: int, left: tuple[int, int]) -> None:
+    """The leader has deleted the place at which the histories part: what we have below it may be a fork."""
+    world = World(2)
+    world.topic(replicas=(1, 2), epoch=5)
+    follower = world[2].p
+    for _ in range(10):
+        follower.log.append_as_leader(memoryview(batch("x")), 1, NOW_MS)
+    follower.on_diverging(follower.fetch_position(), EpochEndOffset(1, 4), leader_start)
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == left
+
+
 def test_a_stale_divergence_truncates_nothing() -> None:
     _, _, follower = two_logs()
+    follower.p.on_diverging(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0), 2)
     follower.p.truncate_to_divergence(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0))
     assert follower.leo == 2
 
