@@ -254,19 +254,27 @@ def _on_appended(picture: Picture, event: Event) -> None:
 
 
 def _on_truncated(picture: Picture, event: Event) -> None:
-    picture.replica(event.partition, event.node).cut(event.fields["to"])
+    """Cut; or, where it ended below its leader's first offset, begun anew there."""
+    replica, said = picture.replica(event.partition, event.node), event.fields
+    if is_restart(event):
+        replica.start_at(said["to"])
+    else:
+        replica.cut(said["to"])
+
+
+def is_restart(event: Event) -> bool:
+    return bool(event.fields["to"] > event.fields.get("was", event.fields["to"]))
 
 
 def _on_recovered(picture: Picture, event: Event) -> None:
-    """`epochs`, if it is said, is what the log itself tells: [epoch, first offset], in order."""
+    """`epochs`, `start` and `hw`, where they are said, are what the log itself tells: [epoch, first offset], in order."""
     replica, said = picture.replica(event.partition, event.node), event.fields
     replica.cut(said["end"])
-    replica.hw = None
+    replica.hw = said.get("hw")
     if "epochs" in said:
         ends = [start for _, start in said["epochs"][1:]] + [said["end"]]
-        runs = [Run(start, end, epoch) for (epoch, start), end in zip(said["epochs"], ends, strict=False) if end > start]
-        replica.runs, replica.start = runs, min(said.get("start", 0), said["end"])
-        replica.start_at(replica.start)
+        replica.runs = [Run(start, end, epoch) for (epoch, start), end in zip(said["epochs"], ends, strict=False) if end > start]
+    replica.start_at(min(said.get("start", replica.start), said["end"]))
 
 
 def _on_start_moved(picture: Picture, event: Event) -> None:

@@ -24,6 +24,7 @@ from strandline.testing.simulation.picture import (
     Picture,
     ended_by,
     ids,
+    is_restart,
     name_of,
     names_of,
     offsets,
@@ -159,7 +160,9 @@ class Sentences:
     def _truncated(self, event: Event) -> str:
         said = event.fields
         what = event.partition if self.several else "its log"
-        if said["to"] >= said.get("was", said["to"] + 1):
+        if is_restart(event):
+            return f"{name_of(event.node)} begins {what} anew at {said['to']}, where its leader's begins"
+        if said["to"] == said.get("was"):
             return f"{name_of(event.node)} has nothing to truncate{self._in(event)}: it ends at {said['to']}{self._why(event)}"
         was = f" from {said['was']}" if "was" in said else ""
         return f"{name_of(event.node)} truncates {what}{was} to {said['to']}{self._why(event)}"

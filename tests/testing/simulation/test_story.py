@@ -381,9 +381,21 @@ def test_of_many_partitions_those_are_followed_to_which_most_happened() -> None:
 
 def test_a_log_that_tells_its_epochs_when_it_is_opened_is_known_from_then_on() -> None:
     told = Told()
-    told.emit("log.recovered", 1, ORDERS, start=5, end=30, epochs=[[0, 0], [2, 10], [3, 20]])
+    told.emit("log.recovered", 1, ORDERS, start=5, end=30, epochs=[[0, 0], [2, 10], [3, 20], [4, 30]], hw=28)
     replica = Picture.after(told.trace.events()).replicas[ORDERS][1]
-    assert (str(replica), replica.start) == ("5..9@e0 10..19@e2 20..29@e3", 5)
+    assert (str(replica), replica.start, replica.hw) == ("5..9@e0 10..19@e2 20..29@e3", 5, 28)
+
+
+def test_a_follower_that_is_behind_its_leaders_start_begins_anew() -> None:
+    told = Told()
+    told.copies(2, 0, 19, 1)
+    assert sentence(told, "log.truncated", 2, ORDERS, to=100, was=20) == (
+        "broker 2 begins orders-0 anew at 100, where its leader's begins"
+    )
+    told.emit("log.truncated", 2, ORDERS, to=100, was=20)
+    told.copies(2, 100, 104, 3)
+    replica = Picture.after(told.trace.events()).replicas[ORDERS][2]
+    assert (str(replica), replica.start) == ("100..104@e3", 100)
 
 
 def test_a_fault_that_ends_is_told_as_its_end() -> None:
