@@ -11,7 +11,7 @@ the clients' connections, are `Wire`s (`wires.py`) that ask here. Three kinds of
 - **A message is late** (DELAY), and with it all that comes behind it on its connection.
 
 A node is known by its id, a client by `CLIENT`. Which node is at the other end of an accepted connection is known by its
-port: every node tells from which one it dials.
+ports: every node tells from which one it dialled which.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Network:
         self._wires: dict[Wire, None] = {}
         self._node_at: dict[int, int] = {}
         """Where the nodes listen: port -> node."""
-        self._dialled_from: dict[int, int] = {}
-        """From where they dialled: port -> node."""
+        self._dialled: dict[tuple[int, int], int] = {}
+        """Who dialled: (from which port, which port) -> node. One port may be the beginning of several connections."""
         self._quiet: asyncio.Future[None] | None = None
         """Done when the last connection is gone, if somebody waits for that."""
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
@@ -164,14 +164,15 @@ class Network:
     def add(self, wire: Wire) -> None:
         self._wires[wire] = None
         if wire.is_dialled:
-            self._dialled_from[wire.local_port] = wire.node
-            for other in [w for w in self._wires if w.remote_port == wire.local_port]:
+            ends = wire.local_port, wire.remote_port
+            self._dialled[ends] = wire.node
+            for other in [w for w in self._wires if (w.remote_port, w.local_port) == ends]:
                 other.update()  # It was accepted before it was known by whom it was dialled.
 
     def remove(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
         if wire.is_dialled:
-            self._dialled_from.pop(wire.local_port, None)
+            self._dialled.pop((wire.local_port, wire.remote_port), None)
         if not self._wires and self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
@@ -184,9 +185,9 @@ class Network:
     def wires_of(self, loop: ProcessLoop) -> list[Wire]:
         return [wire for wire in self._wires if wire.loop is loop]
 
-    def dialler(self, port: int) -> int:
-        """Who dialled from this port."""
-        return self._dialled_from.get(port, CLIENT)
+    def dialler(self, from_port: int, to_port: int) -> int:
+        """Who dialled this port from that one."""
+        return self._dialled.get((from_port, to_port), CLIENT)
 
     def listener(self, port: int) -> int:
         """Who listens at this port."""

@@ -63,7 +63,7 @@ class Wire(asyncio.Protocol):
         """The node at the other end, or CLIENT."""
         if self._other is not None:
             return self._other
-        found = self._network.dialler(self.remote_port)
+        found = self._network.dialler(self.remote_port, self.local_port)
         if found:
             self._other = found
         return found

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from random import Random
 
 import pytest
 
 from strandline.client import ClientError, Consumer, Producer, RequestTimeout
 from strandline.protocol.errors import UsageError
 from strandline.testing import Cluster, caught_up, controller, fenced, hw, isr, leader, leaderless
+from strandline.testing.kit.network import CLIENT, Network
 
 NEVER_S = 0.3
 """Long enough to believe that nothing comes: a hundred times as long as it takes when it does."""
@@ -166,6 +169,26 @@ async def test_a_rule_is_about_its_api_its_place_and_its_asker(cluster: Cluster)
         assert (await cluster.describe(topic, 1)).isr == {2, 3}
         assert {record.value for record in await cluster.read_all(topic)} == {b"a", b"b"}
     await cluster.until(caught_up(topic, 0))
+
+
+@pytest.mark.parametrize("order", [(2, 3), (3, 2)])
+def test_two_connections_may_begin_at_one_port(order: tuple[int, int]) -> None:
+    """Systems let them, as long as they lead to different ports. The end of one must not make the other a stranger's."""
+    network = Network(Random(0))
+    wires = {node: FakeWire(node, local_port=40_000, remote_port=9000 + node) for node in (2, 3)}
+    for node in order:
+        network.add(wires[node])  # type: ignore[arg-type]
+    assert [network.dialler(40_000, 9002), network.dialler(40_000, 9003)] == [2, 3]
+    network.remove(wires[2])  # type: ignore[arg-type]
+    assert [network.dialler(40_000, 9002), network.dialler(40_000, 9003)] == [CLIENT, 3]
+
+
+@dataclass(eq=False)
+class FakeWire:
+    node: int
+    local_port: int
+    remote_port: int
+    is_dialled = True
 
 
 async def test_with_half_of_all_answers_lost_everything_arrives_once() -> None:
