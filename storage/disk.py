@@ -115,7 +115,8 @@ class Files(ABC):
         """Replace durably: temporary file, fsync, rename, directory fsync. After any crash it is the old or the new one."""
 
     @abstractmethod
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """DiskError when that cannot be found out: what looks missing is made anew."""
 
     @abstractmethod
     def size(self, path: str) -> int: ...
@@ -125,7 +126,8 @@ class Files(ABC):
         """The names in a directory, sorted."""
 
     @abstractmethod
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """DiskError when that cannot be found out."""
 
     def owner(self, path: str) -> int | None:
         """The user id that a file or directory belongs to; None when that cannot be said."""

@@ -16,9 +16,10 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
 from strandline.protocol.errors import UsageError
@@ -162,6 +163,16 @@ class RealFile(File):
         return self._fd >= 0
 
 
+def _stat(path: str, look: Callable[[str], os.stat_result]) -> os.stat_result | None:
+    """None when there is nothing of this name. (`os.path.exists` says so, too, when it could not find out.)"""
+    try:
+        return look(path)
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise DiskError("stat", path, e.errno or errno.EIO) from e
+
+
 def _fsync(fd: int, path: str) -> None:
     try:
         os.fsync(fd)
@@ -262,10 +273,11 @@ class RealFiles(Files):
             raise DiskError("write", path, e.errno or errno.EIO) from e
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _stat(path, os.stat) is not None
 
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path) and not os.path.islink(path)
+        found = _stat(path, os.lstat)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def size(self, path: str) -> int:
         try:

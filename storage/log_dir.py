@@ -300,8 +300,8 @@ class LogDir:
         del self._existing[key]
         self._departed.add(key)
         name = log_name(topic, partition)
-        target = join(self.path, self._free_name(name, topic_id, DELETE_SUFFIX))
         try:
+            target = join(self.path, self._free_name(name, topic_id, DELETE_SUFFIX))
             self.files.rename(join(self.path, name), target)
         except DiskError as e:
             self.fail(e)

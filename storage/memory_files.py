@@ -32,7 +32,11 @@ TEMPORARY = ".tmp"
 
 def matches(path: str, pattern: str) -> bool:
     """Shell style; the temporary file that will replace a file goes by its name, too."""
-    return fnmatchcase(path, pattern) or (path.endswith(TEMPORARY) and fnmatchcase(path[: -len(TEMPORARY)], pattern))
+    return (
+        pattern == "*"
+        or fnmatchcase(path, pattern)
+        or (path.endswith(TEMPORARY) and fnmatchcase(path[: -len(TEMPORARY)], pattern))
+    )
 
 
 @dataclass(slots=True)
@@ -238,12 +242,15 @@ class MemoryFiles(Files):
             raise DiskError("write", path, e.errno) from e
 
     def exists(self, path: str) -> bool:
+        self.maybe_fail("stat", path)
         return self._find(path) is not None
 
     def is_dir(self, path: str) -> bool:
+        self.maybe_fail("stat", path)
         return isinstance(self._find(path), Directory)
 
     def size(self, path: str) -> int:
+        self.maybe_fail("stat", path)
         return len(self._inode("stat", path).cache)
 
     def list(self, path: str) -> list[str]:
@@ -324,10 +331,11 @@ class MemoryFiles(Files):
 
     def _find(self, path: str) -> Inode | Directory | None:
         node: Inode | Directory | None = self.root
-        for name in _parts(path):
-            if not isinstance(node, Directory):
-                return None
-            node = node.entries.get(name)
+        for name in path.split("/"):
+            if name and name != ".":
+                if node is None or isinstance(node, Inode):
+                    return None
+                node = node.entries.get(name)
         return node
 
     def _inode(self, operation: str, path: str) -> Inode:
@@ -343,7 +351,9 @@ class MemoryFiles(Files):
         return node
 
     def _locate(self, operation: str, path: str) -> tuple[Directory, str]:
-        return self._directory(operation, parent(path) if "/" in path else ""), _parts(path)[-1]
+        """The directory that has or would have it, and its name there."""
+        above, _, name = path.rstrip("/").rpartition("/")
+        return self._directory(operation, above), name
 
 
 def _parts(path: str) -> list[str]:

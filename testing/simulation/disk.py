@@ -412,6 +412,18 @@ class SimLock(Lock):
         self._mount.unlock(self._path)
 
 
+class _Grave(Directory):
+    """The root directory of the dead: whatever they look up, they learn that they are dead."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Never:
+        raise ProcessDied
+
+
 class Mount(MemoryFiles):
     """One process's view of the disk."""
 
@@ -435,6 +447,7 @@ class Mount(MemoryFiles):
             self.is_alive = False
             self.armed = True
             self.generation += 1  # every file that it had open
+            self.root = _Grave()
             for path in self._held:
                 self.locks.discard(path)
             self.disk.mounts.remove(self)
@@ -548,10 +561,6 @@ class Mount(MemoryFiles):
         moment = self.begin("read", path, size, is_cold=True)
         self.maybe_raise("read", path, position, position + size)
         self.finish(moment)
-
-    def _find(self, path: str) -> Inode | Directory | None:
-        self.must_live()
-        return super()._find(path)
 
     def must_live(self) -> None:
         if not self.is_alive:

@@ -31,7 +31,7 @@ ANYWHERE = range(1 << 62)
 class Fault:
     kind: Kind
     operation: str
-    """"create", "mkdir", "write", "truncate", "fsync", "rename", "unlink", "rmdir", "open", "read", "list", or "*"."""
+    """"create", "mkdir", "write", "truncate", "fsync", "rename", "unlink", "rmdir", "open", "read", "list", "stat", or "*"."""
     pattern: str = "*"
     """Of the path, shell style."""
     probability: float = 1.0

@@ -83,6 +83,22 @@ def test_what_is_missing_is_a_disk_error(disk: tuple[Files, str], call: Callable
     assert disk[1] in str(caught.value)
 
 
+@pytest.mark.parametrize("look", ["stat", "lstat"])
+def test_a_name_that_cannot_be_looked_up_is_not_missing(tmp_path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    """A log that looks missing is made anew, and its first segment emptied."""
+    files = RealFiles()
+    assert (files.exists(f"{tmp_path}/no"), files.is_dir(f"{tmp_path}/no/x")) == (False, False)
+    assert (files.exists(f"{tmp_path}"), files.is_dir(f"{tmp_path}")) == (True, True)
+
+    def fails(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, "the sector of the directory cannot be read")
+
+    monkeypatch.setattr(os, look, fails)
+    with pytest.raises(DiskError) as caught:
+        files.exists(f"{tmp_path}") if look == "stat" else files.is_dir(f"{tmp_path}")
+    assert caught.value.errno == errno.EIO
+
+
 def test_a_lock_has_one_holder(disk: tuple[Files, str]) -> None:
     files, root = disk
     lock = files.lock(f"{root}/.lock")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
-from crash_kit import Death, deaths, found_by, steps, without_fsync
+from crash_kit import Death, deaths, failures, found_by, steps, without_fsync
 from log_witness import Witness, check_log, go_on, open_dir, open_log, served
 from storage_kit import forget_tail, read_all
 from structlog.testing import capture_logs
@@ -242,7 +242,28 @@ def test_records_that_come_back_after_the_start_was_moved_have_their_epochs() ->
     assert log.epochs.entries == [(1, 0), (2, 6)]
 
 
+def test_a_log_that_cannot_be_looked_up_is_not_made_anew() -> None:
+    """An error of stat(2) looked like a missing directory, and a new log's first segment is empty."""
+    disk, witness = SimFiles(Random(0)), Witness()
+    witness.append(open_log(open_dir(disk.mount())), 1, 3)
+    disk.crash(lossy=False)
+    disk.fail("stat", "*/orders-0", skip=1, times=1)
+    with pytest.raises(DiskError):
+        open_log(open_dir(disk.mount()))
+    disk.crash(lossy=False)
+    disk.heal()
+    assert read_all(open_log(open_dir(disk.mount()))) == witness.now
+
+
 # -- other faults -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_whatever_fails_the_log_is_one_that_it_had(life: Life) -> None:
+    """F19, F20, S45: each operation fails once, reads as well; then the process ends, and perhaps the power."""
+    for death, disk, witness, raised in failures(life, Witness, range(2)):
+        assert raised is not None or death.path == "/", death
+        look_at_what_is_left(death, disk, witness)
 
 
 def test_no_fsync_that_failed_counts_whatever_the_kernel_does_with_the_pages() -> None:

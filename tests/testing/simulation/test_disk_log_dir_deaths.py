@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from crash_kit import Death, deaths, found_by, without_fsync
+from crash_kit import Death, deaths, failures, found_by, without_fsync
 from log_witness import Witness, check_log, open_dir, open_log
 from structlog.testing import capture_logs
 
@@ -123,6 +123,12 @@ def let_it_die(life: Callable[[Files, DirWitness], None]) -> None:
 
 def test_wherever_a_broker_dies_its_directory_is_taken_again_and_topics_keep_apart() -> None:
     let_it_die(life_of_a_name)
+
+
+def test_whatever_fails_the_directory_is_taken_again_and_topics_keep_apart() -> None:
+    for death, disk, witness, raised in failures(life_of_a_name, DirWitness, range(2)):
+        assert raised is not None or death.path == "/", death
+        look_at_what_is_left(death, disk, witness)
 
 
 @pytest.mark.parametrize("forgotten", ["*/meta.properties", "*/partition.metadata", "*.log"])

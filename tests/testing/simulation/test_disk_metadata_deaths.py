@@ -236,7 +236,7 @@ def test_a_vote_that_is_written_in_place_is_found(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
 def test_whatever_fails_the_controller_starts_again_and_has_kept_its_word(life: Life) -> None:
     """F19, F20: each operation once, reads as well; then the process ends, and perhaps the power."""
-    for death, disk, witness, raised in failures(life, Witness, range(4), data_directory):
+    for death, disk, witness, raised in failures(life, Witness, range(3), data_directory):
         assert isinstance(raised, DiskError), death
         look_at_what_is_left(death, disk, witness)
 
