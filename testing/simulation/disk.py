@@ -325,12 +325,15 @@ class SimFile(MemoryFile):
         self._maybe_fail_to_write(data, end - len(inode.cache))
         inode.replace_tail(start, data)
         self.size = end
-        self._maybe_misdirect(start, end)
+        if mount.disk.faults:
+            self._maybe_misdirect(start, end)
         mount.finish(moment)
 
     def _maybe_fail_to_write(self, data: bytes, growth: int) -> None:
         """A short write, and then the reason; what was written of it is cut off again, if that works."""
         disk, start = self._files.disk, self.size
+        if not disk.faults and disk.capacity_bytes is None:
+            return
         fault = disk.bite("error", "write", self.path, start, start + max(1, len(data)))
         if fault is not None:
             short = disk.chances.randint(0, len(data)) if fault.short_write is None else fault.short_write
@@ -345,7 +348,7 @@ class SimFile(MemoryFile):
 
     def _maybe_misdirect(self, start: int, end: int) -> None:
         disk = self._files.disk
-        fault = disk.bite("misdirected", "write", self.path, start, end) if disk.faults and end > start else None
+        fault = disk.bite("misdirected", "write", self.path, start, end) if end > start else None
         if fault is not None:
             disk.land_elsewhere(fault, self.path, self._inode, start, end)
 
@@ -376,7 +379,8 @@ class SimFile(MemoryFile):
             raise DiskError("write", self.path, errno.ENOSPC)
         inode.overwrite(position, data)
         self.size = max(self.size, end)
-        self._maybe_misdirect(position, end)
+        if mount.disk.faults:
+            self._maybe_misdirect(position, end)
         mount.finish(moment)
 
     def _check_alive(self) -> None:
@@ -469,8 +473,11 @@ class Mount(MemoryFiles):
             disk.operations.append((operation, path))
         if disk.latency is not None or disk.faults:
             self._take_time(operation, path, size, is_cold)
-        point = disk.crash_point
-        if point is None or not point.is_here(operation, path):
+        return None if disk.crash_point is None else self._maybe_die(disk.crash_point, operation, path)
+
+    def _maybe_die(self, point: CrashPoint, operation: str, path: str) -> Moment | None:
+        disk = self.disk
+        if not point.is_here(operation, path):
             return None
         disk.crash_point = None
         disk.rearm()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from math import log
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -129,4 +130,4 @@ class Latency:
         base = self.fsync_s if operation == "fsync" else self.call_s + size * self.byte_s
         if self.spike_probability and random.random() < self.spike_probability:
             base += self.spike_s
-        return base * (0.5 + 0.5 * random.expovariate(1.0))
+        return base * (0.5 - 0.5 * log(1.0 - random.random()))
