@@ -212,7 +212,10 @@ class Wire(asyncio.Protocol):
 
 
 class DroppingWire(Wire):
-    """The end of the one who was asked: the network's rules apply to what passes here."""
+    """The end of the one who was asked: the network's rules apply to what passes here.
+
+    A client has no wire at its own end, so what it must not hear is kept back at this one.
+    """
 
     is_dialled = False
 
@@ -220,13 +223,21 @@ class DroppingWire(Wire):
         super().__init__(network, loop, node, make)
         self._asked: dict[int, int] = {}
         """Correlation id -> API, of requests that were not answered yet."""
+        self._kept_back: list[Buffer] = []
+        """Sent to a client that is cut off, to leave when the link is healed."""
         self._requests = _Lane("request", FrameStream(request_head))
         self._responses = _Lane("response", FrameStream(response_head))
 
     def update(self) -> None:
         """A connection is taken when it may be heard of: until then the kernel alone knows of it."""
-        if self._inner is None and not self.is_cut:
-            self.loop.post(self._take)
+        if not self.is_cut:
+            if self._inner is None:
+                self.loop.post(self._take)
+            kept, self._kept_back = self._kept_back, []
+            for data in kept:
+                self._write(data)
+            if self.is_closing and kept:
+                self.close()
         super().update()
 
     def _take(self) -> None:
@@ -248,6 +259,19 @@ class DroppingWire(Wire):
     def send(self, buffers: Iterable[Buffer]) -> None:
         if not self.loop.is_dead:
             self._pass(self._responses, b"".join(buffers))
+
+    def _write(self, data: Buffer) -> None:
+        if self.is_cut and not self.other:
+            self._kept_back.append(data)
+        else:
+            super()._write(data)
+
+    def close(self) -> None:
+        if self.is_cut and not self.other and self._lost is None:
+            self.is_closing = True
+            self._kept_back.append(b"")
+        else:
+            super().close()
 
     def _pass(self, lane: _Lane, data: bytes) -> None:
         for head, piece in lane.stream.feed(data):

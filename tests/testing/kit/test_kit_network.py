@@ -10,7 +10,7 @@ import pytest
 
 from strandline.client import ClientError, Consumer, Producer, RequestTimeout
 from strandline.protocol.errors import UsageError
-from strandline.testing import Cluster, caught_up, controller, fenced, hw, isr, leader, leaderless
+from strandline.testing import Cluster, caught_up, controller, fenced, hw, isr, leader, leaderless, log_end
 from strandline.testing.kit.network import CLIENT, Network
 
 NEVER_S = 0.3
@@ -67,6 +67,21 @@ async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(clus
     cluster.heal()
     async with Producer(bootstrap_servers=address):
         pass
+
+
+async def test_an_answer_does_not_reach_a_client_that_was_cut_off_meanwhile(cluster: Cluster) -> None:
+    """It is sent, as the broker knows of no cut, and arrives when there is none any more."""
+    topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
+    async with cluster.producer(request_timeout_ms=20_000) as producer:
+        await producer.send_and_wait(topic, b"1")
+        cluster.slow_disk(1, 50)
+        sending = asyncio.ensure_future(producer.send_and_wait(topic, b"2"))
+        await cluster.until(log_end(topic, 0, 1) == 2)
+        cluster.isolate(1, clients=True)
+        _, waiting = await asyncio.wait([sending], timeout=NEVER_S)
+        assert waiting
+        cluster.heal()
+        assert (await sending).offset == 1
 
 
 async def test_a_broker_without_controllers_is_fenced_and_goes_on_fetching(cluster: Cluster) -> None:
