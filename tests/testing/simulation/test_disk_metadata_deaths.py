@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
-from crash_kit import Death, deaths, failures, found_by, without_fsync
+from crash_kit import Death, deaths, failures, found_by, steps, without_fsync
 from structlog.testing import capture_logs
 
 from strandline.controller.raft.config import RaftConfig
@@ -20,7 +20,7 @@ from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_values
 from strandline.storage.disk import DiskError, Files
-from strandline.testing.simulation.disk import Mount, SimFiles
+from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
 
 VOTERS = (101, 102, 103)
 CONFIG = RaftConfig(segment_bytes=1500)
@@ -166,7 +166,7 @@ def check_election(election: ElectionState, witness: Witness) -> None:
     assert election in witness.elections or (election == ElectionState(learner=True) and ElectionState() in witness.elections)
 
 
-def check_records(log: MetadataLog, witness: Witness) -> None:
+def check_records(log: MetadataLog, witness: Witness) -> list[bytes]:
     found, offset = [], log.start_offset
     while offset < log.end_offset:
         buffers, _ = log.read(offset, 1)
@@ -174,6 +174,7 @@ def check_records(log: MetadataLog, witness: Witness) -> None:
         offset = next(iter_headers(found[-1]))[1].next_offset
     assert log.end_offset >= witness.flushed_end
     assert any(is_part(found, history) for history in witness.histories), f"invented: {[base_of(data) for data in found]}"
+    return found
 
 
 def is_part(found: list[bytes], history: list[bytes]) -> bool:
@@ -213,6 +214,37 @@ def let_it_die(life: Life) -> None:
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
 def test_wherever_a_controller_dies_it_starts_again_and_has_kept_its_word(life: Life) -> None:
     let_it_die(life)
+
+
+@pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
+def test_what_a_start_takes_for_durable_is_durable(life: Life) -> None:
+    """A process that died, killed or without power, leaves things in the cache that no fsync has covered. The next one
+    votes and fetches with what it finds; so it has to survive the next power cut. Starts die, too."""
+    total = len(steps(life, Witness, data_directory))
+    for seed in range(150):
+        random = Random(seed)
+        disk, witness = SimFiles(random), Witness()
+        data_directory(disk)
+        disk.crash_at(random.randint(1, total))
+        with pytest.raises(ProcessDied):
+            life(disk.mount(), witness)
+        for _ in range(3):
+            disk.crash(lossy=random.random() < 0.5)
+            disk.crash_at(random.randint(1, 20))
+            try:
+                log, store, election = open_quorum(disk.mount())
+                check_election(election, witness)
+                witness.histories.append(check_records(log, witness))
+                witness.elections, witness.flushed_end = [election], log.end_offset
+                epoch = max(election.epoch, log.last_epoch) + 1
+                witness.vote(store, log, ElectionState(epoch, voted_id=101), 0)
+                witness.append(log, epoch, 2)
+                witness.flush(log)
+            except ProcessDied:
+                pass
+        disk.crash()
+        disk.heal()
+        look_at_what_is_left(f"seed {seed}", disk, witness)
 
 
 @pytest.mark.parametrize("forgotten", ["*.log", "*/quorum-state", "*.checkpoint.part"])
