@@ -23,6 +23,7 @@ What a loop can do and this one does not (threads of its own, signals, pipes, TL
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 from asyncio import events
@@ -295,9 +296,14 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.is_dead = True
 
     def forget(self) -> None:
-        """The world ends: what the process left may go."""
-        for task in self._tasks.values():
+        """The world ends: what the process left may go, and does so now. Whoever holds the error that ended the run holds its
+        frames, and with them coroutines that would be ended much later, in a world that is no more."""
+        for task in list(self._tasks.values()):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                if coroutine is not None:
+                    coroutine.close()
         self._tasks.clear()
         self._ready.clear()
         self._stopped.clear()
