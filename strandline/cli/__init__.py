@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "elect": ("elect", "Elect the preferred leader of a partition."),
     "log": ("log", "Look inside the files of a log."),
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
+    "simulate": ("simulate", "The whole system under one seed: simulated time, network, disks, and faults."),
     "config": ("config", "List the configuration keys."),
     "broker": ("run", "Run one broker in this process."),
     "controller": ("run", "Run one controller in this process."),

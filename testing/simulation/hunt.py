@@ -25,7 +25,7 @@ from typing import Any
 
 from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.mutations import MUTATIONS, WAITING
-from strandline.testing.simulation.replay import Replay, nearest
+from strandline.testing.simulation.replay import Replay, numbered
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN
 from strandline.testing.simulation.workers import Done, Job, Workers
@@ -172,13 +172,7 @@ def write(rows: Sequence[Row], folder: Path) -> None:
 
 def chosen(names: Iterable[str]) -> list[str]:
     """All of them where none is named."""
-    numbers = [name.upper() for name in names]
-    for number in numbers:
-        if number in WAITING:
-            raise UsageError(f"mutation {number} waits for {WAITING[number]}")
-        if number not in MUTATIONS:
-            raise UsageError(f"there is no mutation {number}{nearest(number, MUTATIONS)}")
-    return numbers or sorted(MUTATIONS)
+    return [numbered("mutation", name, MUTATIONS, WAITING) for name in names] or sorted(MUTATIONS)
 
 
 def _arguments(words: Sequence[str] | None) -> Any:

@@ -13,6 +13,7 @@ two faults stays short enough to be read.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,11 +140,32 @@ def nearest(word: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
 
+def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str, str]) -> str:
+    """S03 for "S03", "s3" or "3". `UsageError` for one that there is not, or not yet: `waiting` says what it needs."""
+    letter = min(known)[0]
+    number = int(word.upper().removeprefix(letter)) if re.fullmatch(f"{letter}?[0-9]{{1,4}}", word, re.IGNORECASE) else -1
+    name = f"{letter}{number:02}"
+    if name in known:
+        return name
+    if name in waiting:
+        raise UsageError(f"{what} {name} is not there yet: it needs {waiting[name]}")
+    near = min(known, key=lambda each: (abs(int(each[1:]) - number), each)) if number >= 0 else None
+    raise UsageError(
+        f"there is no {what} {word!r}{f'; did you mean {near}?' if near else ''} "
+        f"(`strandline simulate --list` shows {min(known)} to {max(known)})"
+    )
+
+
 def _check(options: Options) -> None:
     """What the types do not say."""
     topics = {topic.name: topic for topic in options.topics}
+    if not topics:
+        raise UsageError("there must be a topic")
     for client in (*options.producers, *options.consumers):
         _known("topic", client.topic, topics)
+    for name, value in options.as_dict().items():
+        if isinstance(value, float) and not 0 <= value < 1e6:
+            raise UsageError(f"{name} is {value:g}: it must be 0 or more")
     for fault in options.faults:
         _known("kind of fault", fault.kind, FAULTS)
     if len({fault.number for fault in options.faults}) < len(options.faults):

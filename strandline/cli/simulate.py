@@ -1,0 +1,276 @@
+"""`strandline simulate`: a cluster with its clients under one seed, in this process and in virtual time.
+
+The code of controllers, brokers and clients is that of production; time, network, disks and what happens to them are drawn
+from the seed. The same seed is the same run, to the last event.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import UNHEALTHY, Json, new_app, note, print_json, print_table
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.testing.simulation.replay import Replay
+    from strandline.testing.simulation.run import Report
+    from strandline.testing.simulation.shrink import Shrunk
+
+app = new_app()
+
+SEEDS_DRAWN = 1_000_000_000
+"""A seed that nobody named is below this: short enough to be typed again."""
+
+
+@app.command()
+def simulate(
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="What everything is drawn from; if not given, any.", min=0)
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="A..B", help="All of these, one after the other, a line each.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="S03", help="A directed scenario. Seeds below 100 play it as it is written, others perturbed."),
+    ] = None,
+    until: Annotated[float | None, typer.Option(metavar="T", help="End the run at this second of virtual time.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="The whole story, with pictures of the logs.")] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Of a run that fails: drop what it does not need to fail.")] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write the run as a timeline, in one HTML file.")
+    ] = None,
+    options: Annotated[
+        str | None, typer.Option(metavar="JSON|FILE", help='Other options than the seed draws, such as {"brokers": 2}.')
+    ] = None,
+    mutation: Annotated[
+        str | None, typer.Option(metavar="M01", help="Take this guard out of the code meanwhile: what goes wrong without it?")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the scenarios, and the guards that --mutation takes out.")] = False,
+    json: Json = False,
+) -> None:
+    """Run the whole system under one seed: simulated time, network and disks, and faults. Exit code 3 when a promise was
+    broken; the same seed breaks it again."""
+    if list_:
+        _list(json)
+        return
+    from strandline.testing.simulation.replay import Replay
+
+    _check_together(seed=seed, seeds=seeds, scenario=scenario, options=options, trace=trace, shrink=shrink, timeline=timeline)
+    if until is not None and not (0 < until < math.inf):
+        raise UsageError(f"--until is a time in seconds, above 0; not {until:g}")
+    if timeline is not None and not timeline.parent.is_dir():
+        raise UsageError(f"--timeline: there is no folder {timeline.parent}")
+    more = {"scenario": _scenario(scenario), "until_s": until, "mutation": _mutation(mutation), "changes": _changes(options)}
+    warnings.simplefilter("ignore", RuntimeWarning)  # processes that are killed leave coroutines that nobody awaits
+    if seeds is not None:
+        good = _many([Replay(number, **more) for number in _parse_seeds(seeds)], json)
+    else:
+        good = _one(Replay(_any_seed() if seed is None else seed, **more), trace, shrink, timeline, json)
+    if not good:
+        raise typer.Exit(UNHEALTHY)
+
+
+# -- what was asked ---------------------------------------------------------------------------------------------------
+
+
+def _check_together(**given: Any) -> None:
+    for one, other in (
+        ("seed", "seeds"),
+        ("seeds", "trace"),
+        ("seeds", "shrink"),
+        ("seeds", "timeline"),
+        ("scenario", "options"),
+    ):
+        if given[one] not in (None, False) and given[other] not in (None, False):
+            raise UsageError(f"--{one} and --{other} exclude each other")
+
+
+def _any_seed() -> int:
+    import secrets
+
+    return secrets.randbelow(SEEDS_DRAWN)
+
+
+def _parse_seeds(text: str) -> range:
+    first, dots, last = text.partition("..")
+    if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+        raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
+    return range(int(first), int(last) + 1)
+
+
+def _scenario(word: str | None) -> str | None:
+    if word is None:
+        return None
+    from strandline.testing.simulation.replay import numbered
+    from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
+
+    return numbered("scenario", word, SCENARIOS, WAITING)
+
+
+def _mutation(word: str | None) -> str | None:
+    if word is None:
+        return None
+    from strandline.testing.simulation.mutations import MUTATIONS, WAITING
+    from strandline.testing.simulation.replay import numbered
+
+    return numbered("mutation", word, MUTATIONS, WAITING)
+
+
+def _changes(text: str | None) -> dict[str, Any] | None:
+    """An object as it is, or the file that has it."""
+    if text is None:
+        return None
+    import json
+
+    try:
+        if not text.lstrip().startswith(("{", "[")):
+            text = Path(text).read_text(encoding="utf-8")
+        changes = json.loads(text)
+    except OSError as e:
+        raise UsageError(f"--options takes a JSON object or a file with one; {text}: {e.strerror}") from None
+    except ValueError as e:
+        raise UsageError(f"--options is not JSON: {e}") from None
+    if not isinstance(changes, dict):
+        raise UsageError('--options takes a JSON object, such as {"brokers": 2}')
+    return changes
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _one(replay: Replay, trace: bool, shrink: bool, timeline: Path | None, as_json: bool) -> bool:
+    report = replay.run(full_trace=trace or timeline is not None)
+    shrunk = _shrunk(replay, as_json) if shrink and not report.good else None
+    if timeline is not None:
+        timeline.write_text(_timeline(replay, report), encoding="utf-8")
+    if as_json:
+        print_json(_document(replay, report, trace, shrunk, timeline))
+    else:
+        _print(replay, report, trace, timeline)
+        if shrunk is not None:
+            _print_shrunk(shrunk)
+        elif shrink:
+            note("it does not fail, so there is nothing to shrink")
+    return report.good
+
+
+def _shrunk(replay: Replay, quiet: bool) -> Shrunk:
+    from strandline.testing.simulation.shrink import shrink
+
+    return shrink(replay, tell=(lambda text: None) if quiet else lambda text: print(f"  {text}", file=sys.stderr, flush=True))
+
+
+def _many(replays: list[Replay], as_json: bool) -> bool:
+    """All of them; a line each, and the stories of those that fail are a command away."""
+    bad, documents = [], []
+    for replay in replays:
+        report = replay.run()
+        if not report.good:
+            bad.append(replay)
+        if as_json:
+            documents.append(_document(replay, report, False, None, None))
+        else:
+            print(report if report.good else f"{report}\n  {replay.command}", flush=True)
+    if as_json:
+        verdict = "violation" if bad else "ok"
+        print_json({"seeds": len(replays), "verdict": verdict, "violated": [r.seed for r in bad], "runs": documents})
+    else:
+        print(f"{len(replays)} seeds, {len(bad)} with a violation")
+    return not bad
+
+
+def _document(replay: Replay, report: Report, trace: bool, shrunk: Shrunk | None, timeline: Path | None) -> dict[str, Any]:
+    document: dict[str, Any] = {**report.as_dict(), "command": replay.command}
+    if trace and report.trace is not None:
+        document["trace"] = [event._asdict() for event in report.trace.events()]
+    if shrunk is not None:
+        document["shrunk"] = {
+            "command": shrunk.replay.command,
+            "invariant": shrunk.invariant,
+            "faults": shrunk.faults,
+            "runs": shrunk.runs,
+            "dropped": shrunk.steps,
+            "options": shrunk.report.options,
+        }
+    if timeline is not None:
+        document["timeline"] = str(timeline)
+    return document
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+def _list(as_json: bool) -> None:
+    from strandline.testing.simulation import mutations
+    from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
+
+    scenarios = [SCENARIOS[number] for number in sorted(SCENARIOS)]
+    guards = [mutations.MUTATIONS[number] for number in sorted(mutations.MUTATIONS)]
+    if as_json:
+        print_json(
+            {
+                "scenarios": [{"number": s.number, "title": s.title, "source": s.source} for s in scenarios],
+                "waiting": [{"number": number, "feature": WAITING[number]} for number in sorted(WAITING)],
+                "mutations": [{"number": m.number, "meaning": m.meaning} for m in guards],
+                "waiting_mutations": [{"number": n, "feature": feature} for n, feature in mutations.WAITING.items()],
+            }
+        )
+        return
+    print_table(("scenario", "title", "from"), [(s.number, s.title, s.source) for s in scenarios])
+    print_table(("not yet", "it needs"), [(number, WAITING[number]) for number in sorted(WAITING)])
+    print_table(("mutation", "what the code does with it"), [(m.number, m.meaning) for m in guards])
+
+
+def _title(replay: Replay) -> str:
+    if replay.scenario is None:
+        return f"Seed {replay.seed}"
+    from strandline.testing.simulation.scenarios import find
+
+    found = find(replay.scenario)
+    return f"{found.number}: {found.title}"
+
+
+def _timeline(replay: Replay, report: Report) -> str:
+    from strandline.testing.simulation.invariants.violation import Violation
+    from strandline.testing.simulation.timeline import render
+
+    assert report.trace is not None
+    violation = None
+    if report.violations:
+        v = report.violations[0]
+        violation = Violation(v["invariant"], v["text"], partition=v["partition"], node=v["node"])
+    about = {"seed": replay.seed, "verdict": report.verdict, "again": replay.command}
+    return render(report.trace, _title(replay), about=about, violation=violation)
+
+
+def _print(replay: Replay, report: Report, trace: bool, timeline: Path | None) -> None:
+    from strandline.testing.simulation.page import page, stories, verdict
+    from strandline.testing.simulation.story import narrate
+
+    if trace and report.trace is not None:
+        print(narrate(report.trace, title=_title(replay)))
+    else:
+        title = _title(replay) if replay.scenario is None else f"{_title(replay)} (seed {replay.seed})"
+        print(f"{title}\n{'=' * len(title)}\n\n{page(report)}")
+    if report.violations:
+        print(stories(report))
+    if timeline is not None:
+        print(f"timeline: {timeline}")
+    if not report.good:
+        print(f"again: {replay.command}")
+    print(verdict(report))
+
+
+def _print_shrunk(shrunk: Shrunk) -> None:
+    replay, steps = shrunk.replay, len(shrunk.steps)
+    print(f"\nThe smallest run that breaks {shrunk.invariant} as well ({shrunk.runs} runs, {steps} things dropped):\n")
+    if replay.scenario is None:
+        from strandline.testing.simulation.page import page
+
+        print(page(shrunk.report))
+    print(f"again: {replay.command}")
