@@ -84,4 +84,6 @@ def _durable_node(files: Any, path: str) -> Any:
 def is_damaged(files: Any, path: str) -> bool:
     """Whether the disk was made to change or lose bytes below this path."""
     disk = getattr(files, "disk", files)
-    return any(damage.path.lstrip("/").startswith(path.lstrip("/")) for damage in getattr(disk, "damage", ()))
+    below = path.strip("/")
+    places = [damage.path.strip("/") for damage in getattr(disk, "damage", ())]
+    return any(place == below or place.startswith(below + "/") for place in places)

@@ -267,6 +267,8 @@ class MetadataGhost:
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
     """(voter, epoch) -> whom it gave its vote."""
     voters: tuple[int, ...] = ()
+    is_given_up: bool = False
+    """A majority of the controllers' disks was lost, where that was permitted: nobody knows any more what was agreed on."""
 
     @property
     def end(self) -> int:

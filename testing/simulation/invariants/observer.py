@@ -68,7 +68,7 @@ class Invariants:
 
     def note(self, error: BaseException) -> None:
         """Production code must not catch, and thereby hide, what a check has to say: the run ends after this step."""
-        if self.failure is None:
+        if self.failure is None and not self.ghosts.metadata.is_given_up:
             self.failure = error
             if self._on_violation is not None:
                 self._on_violation(error)
@@ -126,6 +126,13 @@ class Invariants:
         reasons = self.unsettled()
         if reasons:
             raise Violation("I24", f"the cluster does not come to rest: {rest.diagnosis(reasons)}")
+        if not ghosts.metadata.is_given_up:
+            self._judge_data()
+        purgatory.check_idle(ghosts)
+        self._sweep()
+
+    def _judge_data(self) -> None:
+        ghosts = self.ghosts
         for partition in (*ghosts.partitions.values(), ghosts.metadata.log):
             for replica in partition.replicas.values():
                 if replica.process is not None and replica.process.is_alive and not partition.is_deleted:
@@ -135,8 +142,6 @@ class Invariants:
                         producers.check_states(replica)
             honesty.check(partition)
         quorum.check_states(ghosts)
-        purgatory.check_idle(ghosts)
-        self._sweep()
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

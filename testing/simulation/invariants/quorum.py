@@ -19,7 +19,12 @@ from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.batch import BatchHeader, read_header
 from strandline.protocol.records.reader import decode_values
 from strandline.testing.simulation.invariants import membership
-from strandline.testing.simulation.invariants.bytes_on_disk import durable_content, is_durable, knows_durability
+from strandline.testing.simulation.invariants.bytes_on_disk import (
+    durable_content,
+    is_damaged,
+    is_durable,
+    knows_durability,
+)
 from strandline.testing.simulation.invariants.ghosts import Entry, Ghosts, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import Batch
 from strandline.testing.simulation.invariants.violation import Violation
@@ -56,7 +61,7 @@ def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path:
             "I18", f"voter {voter} gave its vote of epoch {epoch} to {before}, and gives it to {candidate}", node=voter
         )
     process = ghosts.processes.get(voter)
-    if process is None or not knows_durability(process.files):
+    if process is None or not knows_durability(process.files) or is_damaged(process.files, path):
         return
     content = durable_content(process.files, path)
     state = json.loads(content) if content else {}
@@ -73,8 +78,15 @@ def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, lea
     """A voter raised the quorum's high watermark. Returns what has become committed by it."""
     log, path = ghosts.metadata.log, replica.path
     committed = log.committed
+    if ghosts.metadata.is_given_up:
+        return []
+    if leads_in is not None:
+        _check_own_epoch(replica, offset, leads_in)
     if offset <= committed.end:
         if offset > path.start and path.epoch_at(offset - 1) != committed.epoch_at(offset - 1):
+            if log.loss_permitted:
+                _give_up(ghosts)
+                return []
             text = (
                 f"controller {replica.node} has record {offset - 1} of epoch {path.epoch_at(offset - 1)} as committed, it is not"
             )
@@ -97,18 +109,19 @@ def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, lea
 
 
 def _give_up(ghosts: Ghosts) -> None:
-    """A majority of the controllers' disks was lost: from here on nobody knows what was agreed on."""
-    ghosts.metadata.entries.clear()
-    for partition in ghosts.partitions.values():
-        partition.is_deleted = True
+    """Epochs, topics and brokers may come again that were there before: nothing that was written down is of use."""
+    ghosts.metadata.is_given_up = True
 
 
-def _check_majority(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
-    log, voters = ghosts.metadata.log, ghosts.metadata.voters
+def _check_own_epoch(replica: ReplicaGhost, offset: int, epoch: int) -> None:
     written_in = replica.path.epoch_at(offset - 1)
     if written_in != epoch:
         text = f"controller {replica.node} leads in epoch {epoch} and commits up to {offset}, by a record of epoch {written_in}"
         raise Violation("I18", text, node=replica.node)
+
+
+def _check_majority(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
+    log, voters = ghosts.metadata.log, ghosts.metadata.voters
     have = [n for n in voters if n in log.replicas and log.replicas[n].flushed_by_epoch.get(epoch, 0) >= offset]
     if voters and 2 * len(have) <= len(voters) and not log.loss_permitted:
         text = f"controller {replica.node} commits up to {offset} in epoch {epoch}; of {list(voters)} only {have} have it on disk"
@@ -137,7 +150,11 @@ def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> Entry:
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     """I19: an elected leader has everything that is committed."""
     log = ghosts.metadata.log
-    if not replica.path.holds_all_of(log.committed) and not log.loss_permitted:
+    if replica.path.holds_all_of(log.committed):
+        return
+    if log.loss_permitted:
+        _give_up(ghosts)
+    else:
         parts = replica.path.agrees_until(log.committed)
         text = f"controller {replica.node} is elected in epoch {epoch} and lacks committed metadata from {parts} on"
         raise Violation("I19", text, node=replica.node)
@@ -149,7 +166,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
 def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
     """`batch`: base offset, last offset, epoch. `values`: the records, where they are at hand."""
     metadata = ghosts.metadata
-    if not metadata.entries or metadata.log.loss_permitted:
+    if not metadata.entries:
         return
     entry = metadata.by_base.get(batch[0])
     if entry is None or entry[:3] != batch or (values is not None and tuple(values) != entry.values):
@@ -170,7 +187,7 @@ def on_observed(ghosts: Ghosts, node: int, headers: Iterable[BatchHeader], delta
 def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: MetadataImage) -> None:
     """Of everything that changed after `since`: it must be in the image as it is in ours."""
     metadata = ghosts.metadata
-    if not metadata.entries or metadata.log.loss_permitted:
+    if not metadata.entries:
         return
     ours = metadata.image_at(image.offset)
     if ours is None:
@@ -197,7 +214,7 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
 def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: MetadataImage | None) -> None:
     """A controller made a snapshot, or got one."""
     metadata, end = ghosts.metadata, snapshot_id.end_offset
-    if not metadata.entries or metadata.log.loss_permitted:
+    if not metadata.entries:
         return
     if end > metadata.end:
         raise Violation("I19", f"controller {node} has a snapshot up to {end}, committed is {metadata.end}", node=node)
@@ -226,7 +243,7 @@ def check_states(ghosts: Ghosts) -> None:
     for process in [*ghosts.live_brokers(), *ghosts.live_controllers()]:
         image = _image_of(process.server)
         ours = None if image is None else ghosts.metadata.image_at(image.offset)
-        if image is not None and ours is not None and not ghosts.metadata.log.loss_permitted:
+        if image is not None and ours is not None:
             check_same_state(f"node {process.node}", process.node, image, ours)
 
 

@@ -18,27 +18,32 @@ MAXIMUM_TOLD = 10
 
 def unsettled(ghosts: Ghosts) -> list[str]:
     """What keeps the cluster from being at rest. Only nodes that run count."""
-    return [*_nodes(ghosts), *(why for p in ghosts.partitions.values() if not p.is_deleted for why in _partition(ghosts, p))]
+    found = list(_nodes(ghosts))
+    if not ghosts.metadata.is_given_up:
+        for partition in ghosts.partitions.values():
+            if not partition.is_deleted:
+                found += _partition(ghosts, partition)
+    return found
 
 
 def _nodes(ghosts: Ghosts) -> Iterator[str]:
-    end = ghosts.metadata.end
+    end, is_known = ghosts.metadata.end, not ghosts.metadata.is_given_up
     controllers = list(ghosts.live_controllers())
     if not any(c.server.has_quorum and c.server.controller.active is not None for c in controllers):
         yield "no controller is active"
     for process in controllers:
         if not process.server.has_quorum:
             yield f"controller {process.node} has not started"
-        elif process.server.controller.committed_offset + 1 != end:
+        elif is_known and process.server.controller.committed_offset + 1 != end:
             applied = process.server.controller.committed_offset + 1
             yield f"controller {process.node} has applied {applied} of {end} metadata records"
     for process in ghosts.live_brokers():
         broker = ghosts.metadata.brokers.get(process.node)
-        if broker is None or broker.fenced or broker.incarnation_id != process.incarnation_id:
+        if is_known and (broker is None or broker.fenced or broker.incarnation_id != process.incarnation_id):
             yield f"broker {process.node} is not registered and unfenced"
         elif not process.server.ready.is_set():
             yield f"broker {process.node} does not know that it is unfenced"
-        elif process.server.metadata.image.offset + 1 != end:
+        elif is_known and process.server.metadata.image.offset + 1 != end:
             yield f"broker {process.node} has applied {process.server.metadata.image.offset + 1} of {end} metadata records"
 
 

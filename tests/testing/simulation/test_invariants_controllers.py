@@ -280,6 +280,14 @@ def test_i18_a_commit_by_counting_copies_of_an_older_epochs_records(voters: Quor
         voters.commit(101, 3, 2)
 
 
+def test_i18_a_new_leader_commits_what_it_found_before_a_record_of_its_own(voters: Quorum):
+    """Also where it happens to be committed already."""
+    committed(voters)
+    voters.elect(102, 2)
+    with breaks("I18", "leads in epoch 2 and commits up to 2, by a record of epoch 1"):
+        voters.commit(102, 2, 2)
+
+
 def test_i18_a_flush_that_did_not_reach_the_disk(voters: Quorum):
     voters.elect(101, 1)
     with breaks("I18", "is not on its disk"):
@@ -388,5 +396,7 @@ def test_a_quorum_that_lost_most_of_its_disks_is_judged_no_more(voters: Quorum):
     voters.elect(103, 5)
     voters.copy(103)
     voters.flush(103)
-    voters.commit(103, 5, 3)
-    quorum.on_applied(voters.ghosts, "broker", 1, (9, 9, 9), None)
+    voters.commit(103, 5, 1)
+    assert voters.ghosts.metadata.is_given_up
+    voters.invariants.note(Violation("I1", "an epoch that there was before"))
+    assert voters.invariants.failure is None
