@@ -22,11 +22,13 @@ from strandline.protocol import apis
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.disk import Fault, Latency
+from strandline.testing.simulation.links import FAST
 from strandline.testing.simulation.machine import Machine
 from strandline.testing.simulation.network import Message
 from strandline.testing.simulation.options import FaultPlan, Options
 from strandline.testing.simulation.world import ProcessGone
 
+CLOG_S_MAX = 5.0
 FIRST_CLIENT = 200
 """Clients are numbered from behind it."""
 OPERATOR_S = (0.3, 2.0)
@@ -392,7 +394,7 @@ def _slow(nemesis: Nemesis, links: list[tuple[int, int]], what: dict[str, Any], 
             setattr(network.link(*link), name, value)
 
     def undo() -> None:
-        normal = {"delay_s": network.delay_s, "jitter_s": network.jitter_s, "loss": 0.0, "bytes_per_s": 1e9}
+        normal = {"delay_s": network.delay_s, "jitter_s": network.jitter_s, "loss": 0.0, "bytes_per_s": FAST}
         for link in links:
             for name in to:
                 setattr(network.link(*link), name, normal[name])
@@ -418,10 +420,23 @@ def _links_of(nemesis: Nemesis, draw: Random) -> tuple[list[tuple[int, int]], tu
 
 @kind("clog")
 def _clog(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """What is sent now arrives late, all of it."""
+    """What is sent now leaves at the end, all of it."""
     found = _links_of(nemesis, draw)
-    delay_s = draw.choice((0.2, 0.5, 1.0, 3.0))
-    return None if found is None else _slow(nemesis, found[0], {"nodes": found[1], "delay_s": delay_s}, found[1], delay_s=delay_s)
+    if found is None:
+        return None
+    for link in found[0]:
+        nemesis.network.clog(*link, min(fault.duration_s, CLOG_S_MAX))
+    return Effect({"nodes": found[1]}, found[1], lambda: None)
+
+
+@kind("narrow")
+def _narrow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Little gets through in a second."""
+    found = _links_of(nemesis, draw)
+    rate = draw.choice((5_000, 50_000, 500_000))
+    return (
+        None if found is None else _slow(nemesis, found[0], {"nodes": found[1], "bytes_per_s": rate}, found[1], bytes_per_s=rate)
+    )
 
 
 @kind("delay")
@@ -468,7 +483,8 @@ def _reset_response(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect 
     """The connection breaks under the next messages of one API: a response that is lost makes a duplicate."""
     api_key, is_request, times = draw.choice(BREAKABLE), draw.random() < 0.25, draw.choice((1, 2, 5))
     breaks = nemesis.network.breaks
-    nemesis.network.break_on(lambda m: m.api_key == api_key and m.is_request == is_request, times)
+    after, chance = draw.random() < 0.3, draw.choice((1.0, 0.3))
+    nemesis.network.break_on(lambda m: m.api_key == api_key and m.is_request == is_request, times, after=after, chance=chance)
     entry = breaks[-1]
 
     def undo() -> None:
@@ -485,6 +501,29 @@ def _fragment(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
     nemesis.network.fragment(node, chance, bytes_max)
     undo = partial(nemesis.network.fragment, node, 0.0)
     return Effect({"victim": node, "chance": chance, "bytes": bytes_max}, (), undo)
+
+
+@kind("slow_reader")
+def _slow_reader(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """A node, or a client, reads late what has arrived."""
+    nodes = [*nemesis.nodes, *(m.id for m in _clients(nemesis))]
+    node, delay_s = nemesis.victim(draw, nodes), draw.choice((0.01, 0.1, 1.0))
+    if node is None:
+        return None
+    nemesis.network.slow_reader(node, delay_s)
+    touches = (node,) if node in nemesis.nodes else ()
+    return Effect({"victim": node, "delay_s": delay_s}, touches, partial(nemesis.network.slow_reader, node, 0.0))
+
+
+@kind("mute")
+def _mute(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The connections that there are between two machines are dead, and nobody is told; new ones can be made."""
+    node = nemesis.victim(draw, nemesis.nodes)
+    if node is None:
+        return None
+    others = [other for other in _everyone_but(nemesis, node) if draw.random() < 0.4]
+    count = sum(nemesis.network.mute_between(node, other) for other in others)
+    return Effect({"victim": node, "connections": count}, (node,), lambda: None) if count else None
 
 
 @kind("hold")
@@ -627,6 +666,15 @@ def _disk_slow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
         files.take_time(before)
 
     return Effect({"victim": node, "factor": factor}, (node,), undo)
+
+
+@kind("cold_reads")
+def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """What is read is often not in the page cache."""
+    files = nemesis.cluster.machines[draw.choice(nemesis.nodes)].files
+    probability = draw.choice((0.1, 0.5, 1.0))
+    files.cold_reads(probability)
+    return Effect({"probability": probability}, (), partial(files.cold_reads, 0.0))
 
 
 def _armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
