@@ -4,6 +4,8 @@
 #   make test            lint, types, layering, and every test that needs no Docker engine
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
+#   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
+#   make mutate          how soon the simulation notices that a guard is gone, for each of twenty
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -13,8 +15,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FOLDERS := benchmarks broker client controller protocol storage strandline testing tests
 PYTEST_ARGS ?=
+MINUTES ?= 10
 
-.PHONY: demo test lint types layering pytest test-docker test-pythons bench clean
+.PHONY: demo test lint types layering pytest test-docker test-pythons soak mutate bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -71,6 +74,13 @@ test-docker: $(VENV)/.installed-dev
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons
+
+# Runs that failed are kept in build/simulation, and come first the next time.
+soak: $(VENV)/.installed
+	$(BIN)/python -m strandline.testing.simulation.sweep --minutes $(MINUTES) $(SOAK_ARGS)
+
+mutate: $(VENV)/.installed
+	$(BIN)/python -m strandline.testing.simulation.hunt $(MUTATE_ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)

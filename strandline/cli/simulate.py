@@ -58,7 +58,7 @@ def simulate(
     if list_:
         _list(json)
         return
-    from strandline.testing.simulation.replay import Replay
+    from strandline.testing.simulation.replay import Replay, parse_seeds
 
     _check_together(seed=seed, seeds=seeds, scenario=scenario, options=options, trace=trace, shrink=shrink, timeline=timeline)
     if until is not None and not (0 < until < math.inf):
@@ -68,7 +68,7 @@ def simulate(
     more = {"scenario": _scenario(scenario), "until_s": until, "mutation": _mutation(mutation), "changes": _changes(options)}
     warnings.simplefilter("ignore", RuntimeWarning)  # processes that are killed leave coroutines that nobody awaits
     if seeds is not None:
-        good = _many([Replay(number, **more) for number in _parse_seeds(seeds)], json)
+        good = _many([Replay(number, **more) for number in parse_seeds(seeds)], json)
     else:
         good = _one(Replay(_any_seed() if seed is None else seed, **more), trace, shrink, timeline, json)
     if not good:
@@ -94,13 +94,6 @@ def _any_seed() -> int:
     import secrets
 
     return secrets.randbelow(SEEDS_DRAWN)
-
-
-def _parse_seeds(text: str) -> range:
-    first, dots, last = text.partition("..")
-    if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
-        raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
-    return range(int(first), int(last) + 1)
 
 
 def _scenario(word: str | None) -> str | None:

@@ -156,6 +156,14 @@ def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str,
     )
 
 
+def parse_seeds(text: str) -> range:
+    """`A..B`, both included."""
+    first, dots, last = text.partition("..")
+    if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+        raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
+    return range(int(first), int(last) + 1)
+
+
 def _check(options: Options) -> None:
     """What the types do not say."""
     topics = {topic.name: topic for topic in options.topics}
