@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,7 +41,11 @@ _LOOPS = "strandline.testing.loops"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     if config.pluginmanager.hasplugin("asyncio"):
-        config.pluginmanager.import_plugin(_LOOPS)
+        try:
+            loops = import_module(_LOOPS)
+        except Exception:
+            return  # An old pytest-asyncio. Who asks for a cluster is told; nobody else has to know.
+        config.pluginmanager.register(loops, _LOOPS)
 
 
 # -- fixtures ---------------------------------------------------------------------------------------------------------
@@ -136,7 +141,7 @@ def _loop_of_test(request: pytest.FixtureRequest, fixture: str) -> AbstractEvent
 def _require_loops(request: pytest.FixtureRequest, fixture: str) -> None:
     if not request.config.pluginmanager.hasplugin(_LOOPS):
         pytest.fail(
-            f"the fixture {fixture} needs pytest-asyncio (pip install 'strandline[testing]'); "
+            f"the fixture {fixture} needs pytest-asyncio, 1.2 or newer (pip install 'strandline[testing]'); "
             "without it there are the fixture threaded_cluster and `async with Cluster()`",
             pytrace=False,
         )

@@ -232,6 +232,22 @@ def test_without_pytest_asyncio_there_is_the_thread_and_a_word_about_the_rest(su
     assert "the fixture cluster needs pytest-asyncio" in out
 
 
+def test_an_old_pytest_asyncio_breaks_nothing(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its fixtures take no loop scope: importing ours fails. Suites that ask for no cluster must not notice."""
+    monkeypatch.setitem(sys.modules, "strandline.testing.loops", None)  # type: ignore[arg-type]
+    out = suite.run("""
+        @pytest.mark.asyncio
+        async def test_of_theirs():
+            pass
+
+        @pytest.mark.asyncio
+        async def test_with_a_cluster(cluster):
+            pass
+    """)
+    assert "1 passed, 1 error" in out, out
+    assert "needs pytest-asyncio, 1.2 or newer" in out
+
+
 def test_a_failed_test_shows_the_cluster(suite: Suite) -> None:
     out = suite.run("""
         pytestmark = pytest.mark.asyncio
