@@ -131,6 +131,10 @@ def _delay(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"messages of {names_of(nodes)} arrive{late} late"
 
 
+def _narrow(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the links of {names_of(nodes)} carry {said['bytes_per_s']:,} bytes a second"
+
+
 def _loss(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"{said['loss']:.0%} of the messages of {names_of(nodes)} are lost, and sent again"
 
@@ -141,6 +145,18 @@ def _reset(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _fragment(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"{name_of(node)} reads a few bytes at a time"
+
+
+def _slow_reader(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{name_of(node)} reads what has arrived {said['delay_s']:g} s late"
+
+
+def _mute(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{said['connections']} connections of {name_of(node)} are dead, and nobody is told"
+
+
+def _cold_reads(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{said['probability']:.0%} of what a broker reads is not in its page cache"
 
 
 def _messages(said: Said) -> str:
@@ -231,11 +247,15 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "partition": _partition,
     "swizzle": _swizzle,
     "clog": _clog,
+    "narrow": _narrow,
     "delay": _delay,
     "loss": _loss,
     "reset": _reset,
     "reset_response": _reset_response,
     "fragment": _fragment,
+    "slow_reader": _slow_reader,
+    "mute": _mute,
+    "cold_reads": _cold_reads,
     "hold": _hold,
     "blackout": _blackout,
     "rolling": _rolling,

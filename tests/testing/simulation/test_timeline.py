@@ -457,19 +457,16 @@ async def test_a_run_without_partitions_opens(page: Page, tmp_path: Path) -> Non
 
 
 async def test_twenty_seconds_with_five_thousand_events_are_drawn_at_once(page: Page, tmp_path: Path) -> None:
-    """Whoever drags must see it move: a picture must come in a moment, and on a loaded machine, too (hence the best of some)."""
+    """Whoever drags must see it move. Measured in the page's own processor time: other processes do not count."""
     await opened(page, tmp_path, busy(10_000, partitions=2))
-    took = await page.run(
-        """(async () => {
-          const took = [], chart = document.querySelector("#chart");
-          for (let i = 0; i < 12; i++) {
-            await new Promise((go) => requestAnimationFrame(go));
-            const began = performance.now();
-            document.querySelector(i % 2 ? "#out" : "#in").click();
-            await new Promise((go) => requestAnimationFrame(() => setTimeout(go)));
-            took.push(performance.now() - began);
-          }
-          return took.sort((a, b) => a - b)[2];
-        })()"""
-    )
-    assert took < 150
+    await page.ask("Performance.enable", timeDomain="threadTicks")
+
+    async def worked_s() -> float:
+        metrics = (await page.ask("Performance.getMetrics"))["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+
+    before, pictures = await worked_s(), 10
+    for number in range(pictures):
+        await page.run(f"document.querySelector('{'#out' if number % 2 else '#in'}').click()")
+        await page.frame()
+    assert (await worked_s() - before) / pictures < 0.15

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+import weakref
 from collections import deque
 from enum import IntEnum
 from pathlib import Path
@@ -236,6 +237,17 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     for name in ("other", "empty"):
         with pytest.raises(UsageError, match="no trace"):
             Trace.read(tmp_path / f"{name}.jsonl")
+
+
+def test_a_closed_trace_keeps_nothing_of_its_world_alive() -> None:
+    """Reports are kept; a cluster that hangs on each of them would be too much."""
+    clock = Clock()
+    clock.now = 7.5
+    trace, seen = Trace(clock), weakref.ref(clock)
+    trace.close()
+    del clock
+    assert seen() is None
+    assert trace.now() == 7.5
 
 
 # -- what the production code logs
