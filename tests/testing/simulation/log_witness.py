@@ -52,6 +52,12 @@ class Witness:
             self.now.append(data)
             log.append_as_follower(bytearray(data), epoch)
 
+    def resume(self, held: list[bytes]) -> None:
+        """A new process has found this. What was deleted from the start may still come back."""
+        whole = next(history for history in self.histories if is_part(held, history))
+        deleted = whole[: whole.index(held[0])] if held else []
+        self.histories.append([*deleted, *held])
+
     def truncate(self, log: Log, offset: int) -> None:
         self.histories.append([data for data in self.now if base_of(data) < offset])
         self.flushed = [data for data in self.flushed if base_of(data) < offset]

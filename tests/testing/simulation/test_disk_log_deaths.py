@@ -164,7 +164,7 @@ def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Life) -> None:
             try:
                 log = open_log(open_dir(disk.mount()))
                 held = check_log(log, witness)
-                witness.histories.append(held)
+                witness.resume(held)
                 witness.flushed = [data for data in held if base_of(data) < log.recovery_point]
                 if log.corrupt_at is None:  # it fetches what its leader has
                     witness.append(log, max(0, log.latest_epoch) + random.randint(0, 1), 3)
