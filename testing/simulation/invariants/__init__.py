@@ -32,5 +32,6 @@ I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step
 rest" is `Invariants.at_rest`, when faults and clients have ended.
 
 `Ghosts.permit_loss` says that more has failed than the cluster promises to survive: then I4 (its second half), I6, I7, I9,
-I10, I13 and I15 are silent for the partition, the loss is written down, and I20 has to find it among what was told.
+I10, I13 and I15 are silent for the partition, the loss is written down, and I20 has to find it among what was told. When in
+such a run a majority of the controllers' disks is lost, nothing can be judged any more but idle lists and resources.
 """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.testing.simulation.invariants import producers
-from strandline.testing.simulation.invariants.ghosts import NO_LEADER, Ghosts, Loss, PartitionGhost, ReplicaGhost
+from strandline.testing.simulation.invariants.ghosts import Ghosts, Loss, PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import NOTHING
 
 if TYPE_CHECKING:
@@ -226,6 +226,3 @@ def _check_copies(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int
     if copies < needed:
         text = f"broker {replica.node} acknowledges record {offset}, of which there are {copies} copies and not {needed}"
         raise partition.violation("I15", text, replica.node)
-
-
-__all__ = ["NO_LEADER"]
