@@ -12,6 +12,9 @@ Heartbeats go out at an interval, and at once when something changed: nobody wai
 to be let go. The core says what to do next; the shell does it. A heartbeat that is not answered for a while is given up
 long before the session ends, and with it a connection that leads nowhere.
 
+A broker that leads with a damaged log steps back: it asks to be fenced, so that others lead, and to be unfenced again at
+once. Its damaged replicas are then followers outside of the ISR, and are repaired.
+
 A broker that leaves waits for the controllers as long as there are any: when nobody listens at their addresses, or no
 active one has answered for a while, all are leaving, or it is cut off, and it goes without being let go.
 """
@@ -84,6 +87,8 @@ class LifecycleCore:
         self.wants_to_leave = False
         self.may_leave = False
         """The controller said so: it has moved what we led."""
+        self.steps_back = False
+        """Wants to be fenced, until it was."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
         self._duplicate_since_s: float | None = None
         """Since when every answer to our registration is that another process holds the broker id."""
@@ -108,7 +113,7 @@ class LifecycleCore:
         if code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             self._duplicate_since_s = None
         if code == ErrorCode.NONE:
-            self.broker_epoch = response.broker_epoch
+            self.broker_epoch, self.steps_back = response.broker_epoch, False
             self.state = State.LEAVING if self.wants_to_leave else State.FENCED
             return None
         identity = self.identity
@@ -143,7 +148,7 @@ class LifecycleCore:
             broker_id=self.identity.broker_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=metadata_offset,
-            want_fence=metadata_offset < self.broker_epoch,
+            want_fence=self.steps_back or metadata_offset < self.broker_epoch,
             want_shut_down=self.wants_to_leave,
             offline_log_dirs=list(self.offline_log_dirs),
         )
@@ -159,6 +164,7 @@ class LifecycleCore:
             self.may_leave = self.may_leave or response.should_shut_down
         else:
             self.state = State.FENCED if response.is_fenced else State.RUNNING
+            self.steps_back = self.steps_back and not (sent.want_fence and response.is_fenced)
 
     def pause_ms(self, caught_up: bool) -> int:
         """How long the next heartbeat may wait if nothing happens."""
@@ -250,6 +256,14 @@ class BrokerLifecycle:
     def on_log_dir_offline(self, directory_id: bytes) -> None:
         self.core.offline_log_dirs = (directory_id,)
         self._wake.set()
+
+    def step_back(self) -> None:
+        """Let others lead what we lead, and leave the ISRs; then come back."""
+        core = self.core
+        if core.state is State.RUNNING and not core.steps_back:
+            core.steps_back = True
+            log.warning("broker.steps_back", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
+            self._wake.set()
 
     async def leave(self, timeout_ms: int) -> bool:
         """Controlled shutdown: ask to be let go; False when the controller did not in time, or there is none to ask."""

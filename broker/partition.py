@@ -12,7 +12,8 @@ Reading: a follower reads to the log end, a consumer to the high watermark (the 
 there are transactions). A position is first compared with our history: below the log start is OFFSET_OUT_OF_RANGE,
 even when the epochs diverge too, because only a restart at our log start helps then.
 
-Damage (a bit flipped on the disk): the log serves nothing from `corrupt_at` on. A leader can only say so. A follower
+Damage (a bit flipped on the disk): the log serves nothing from `corrupt_at` on. A leader says so, and its broker asks to
+be fenced for a moment if somebody else in the ISR can lead. A follower
 fetches from there, and cuts what lies behind the damage when the leader's records are at hand. Not while the controller
 counts it to the ISR, though: elected in that moment, it would lack records that were acknowledged, and nobody would
 notice. Its fetch from below the high watermark makes the leader take it out first.

@@ -89,6 +89,7 @@ class ReplicaManager:
         call_soon: Callable[[Callable[[], None]], object] | None = None,
         run_blocking: RunBlocking | None = None,
         on_log_dir_failed: Callable[[DiskError], None] | None = None,
+        on_leader_damaged: Callable[[], None] | None = None,
     ) -> None:
         """Without `call_soon` the end of a turn is `call_later(0)`; without `run_blocking` reads may block the loop."""
         self.broker_id = broker_id
@@ -108,6 +109,7 @@ class ReplicaManager:
         """A line for each role that is taken; not when very many are taken at once."""
         self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
+        self._on_leader_damaged = on_leader_damaged
         self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
         self.measures = BrokerMeasures()
         self.offline_replicas = 0
@@ -380,11 +382,13 @@ class ReplicaManager:
             self._on_log_dir_failed(error)
 
     def on_damage(self, key: Key) -> None:
-        """A read met a damaged batch. A follower fetches from there anew; a leader refuses until another one leads."""
+        """A read met a damaged batch. A follower fetches from there anew; a leader refuses, and lets another one lead."""
         partition = self.partitions.get(key)
         if partition is None or partition.log.corrupt_at is None:
             return
         self._warn_of_damage(partition)
+        if partition.leadership is not None and len(partition.leadership.isr.isr) > 1 and self._on_leader_damaged is not None:
+            self._on_leader_damaged()
         if partition.damage_told != partition.log.corrupt_at:
             partition.damage_told = partition.log.corrupt_at
             if partition.role is Role.FOLLOWER and partition.leader_id != NO_LEADER:

@@ -224,6 +224,7 @@ class BrokerServer:
             fetchers=self.fetchers,
             run_blocking=_run_blocking,
             on_log_dir_failed=self._on_log_dir_failed,
+            on_leader_damaged=self.lifecycle.step_back,
         )
         self.has_logs = True
 

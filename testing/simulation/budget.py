@@ -70,9 +70,8 @@ class Budget:
         return True
 
     def may_wipe_controller(self, node: int) -> bool:
-        """Whether this controller may come back with an empty disk."""
-        if not self.enforced:
-            return True
+        """Whether this controller may come back with an empty disk. Also where losses are permitted: a quorum that lost its
+        majority for good rightly does nothing any more."""
         self.look()
         ids = self.cluster.controller_ids
         others_well = all(n in self.cluster.controllers and not self.touched[n] for n in ids if n != node)
@@ -111,7 +110,6 @@ class Budget:
         self._armed[broker] -= 1
 
     def wiped_controller(self, node: int) -> None:
-        self.exceeded = self.exceeded or (not self.enforced)
         self.losses += 1
         self._wiped.add(node)
 

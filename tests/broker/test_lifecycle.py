@@ -47,6 +47,17 @@ def test_a_broker_wants_to_be_fenced_until_it_has_applied_its_own_registration()
     assert lifecycle.state is State.RUNNING
 
 
+def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
+    """Else it would never come back; and an answer to a heartbeat that did not ask for it is not the one that it waits for."""
+    lifecycle = registered(7)
+    early = lifecycle.heartbeat(7)
+    lifecycle.steps_back = True
+    lifecycle.on_heartbeat(early, BrokerHeartbeatResponse(0, is_fenced=True))
+    assert beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=True)).want_fence
+    assert not beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=False)).want_fence
+    assert lifecycle.state is State.RUNNING
+
+
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
 def test_a_controller_that_does_not_know_the_broker_makes_it_register_again(code: ErrorCode) -> None:
     lifecycle = registered()
