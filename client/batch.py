@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from strandline.client.encoding import encode_records, encode_values, restamp
+from strandline.client.errors import again
 from strandline.client.receipts import RecordMetadata
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.batch import MAX_SEQUENCE, read_header
@@ -177,7 +178,7 @@ class Batch:
             first, second = self._halves
             return first.metadata(index) if index < first.count else second.metadata(index - first.count)
         if self.error is not None:
-            raise self.error.with_traceback(None)
+            raise again(self.error)
         queue = self.queue
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return _new(RecordMetadata, (queue.topic, queue.partition, offset, self.timestamp_ms))

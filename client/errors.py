@@ -99,6 +99,15 @@ class ClientError(StrandlineError):
         return f" ({', '.join(facts)})" if facts else ""
 
 
+def again(error: BaseException) -> BaseException:
+    """The same error, to be raised once: what raises an error makes it refer to all frames that it goes through, and whoever
+    keeps an error for those who ask later must not keep them, too."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__, copy.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return copy
+
+
 class NoBrokersAvailable(ClientError):
     retriable = True
 

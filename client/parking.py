@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from strandline.client.batch import Headers
+from strandline.client.errors import again
 from strandline.client.receipts import Receipt, RecordMetadata
 
 
@@ -56,4 +57,4 @@ class Failure:
         self.waiters: list[Callable[[], None]] = []
 
     def metadata(self, index: int) -> RecordMetadata:
-        raise self.error.with_traceback(None)
+        raise again(self.error)

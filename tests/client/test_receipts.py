@@ -1,0 +1,59 @@
+"""A receipt is not tracked by the garbage collector, so nothing that it refers to may refer back to who holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from strandline.client.batch import Batch
+from strandline.client.errors import DeliveryTimeout, UnknownTopic
+from strandline.client.parking import Failure
+from strandline.client.receipts import Receipt, Resolvable
+
+
+class Marker:
+    """Something that the waiting application holds."""
+
+
+def failed_batch() -> Batch:
+    batch = Batch(None, 0, 0, 0.0, 0.0, 0)  # type: ignore[arg-type]
+    batch.values = [b"one", b"two"]
+    batch.fail(DeliveryTimeout("too late", topic="t", partition=3, attempts=2))
+    return batch
+
+
+def never_sent() -> Failure:
+    return Failure(UnknownTopic("no such topic", topic="t"))
+
+
+@pytest.mark.parametrize("make", [failed_batch, never_sent])
+def test_a_failed_record_does_not_keep_whoever_waited_for_it(make: type[Resolvable]) -> None:
+    """An error that is raised refers to the frames that it went through, and so to the receipt in them. If the batch kept that
+    error, batch, frame and all that the application holds there would stay for good, for each failed batch."""
+
+    async def application() -> weakref.ref[Marker]:
+        receipt, held = Receipt(make(), 1), Marker()  # type: ignore[call-arg]
+        with pytest.raises((DeliveryTimeout, UnknownTopic)):
+            await receipt
+        return weakref.ref(held)
+
+    held = asyncio.run(application())
+    gc.collect()
+    assert held() is None
+
+
+@pytest.mark.parametrize("make", [failed_batch, never_sent])
+def test_each_record_of_a_failed_batch_tells_the_same(make: type[Resolvable]) -> None:
+    batch = make()
+    errors = []
+    for index in range(2):
+        with pytest.raises((DeliveryTimeout, UnknownTopic)) as raised:
+            Receipt(batch, index).result()  # type: ignore[call-arg]
+        errors.append(raised.value)
+    assert type(errors[0]) is type(errors[1])
+    assert str(errors[0]) == str(errors[1])
+    assert vars(errors[0]) == vars(errors[1])
+    assert errors[0].topic == "t"
