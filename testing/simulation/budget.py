@@ -1,8 +1,9 @@
 """The fault budget: what the nemesis may do so that every loss is a bug.
 
 What acks=all promises to survive: any process may die at any time (its page cache lives on); of the replicas of a
-partition, `min.insync.replicas - 1` may lose what they had not synced (a power cut, an empty disk, rot) before the ISR is
-full again, and never the last member of the ISR. A replica that has lost something must also leave the ISR before the
+partition, `min.insync.replicas - 1` (one, if that is none, and others are in sync) may lose what they had not synced
+(a power cut, an empty disk) before the ISR is full again, and never the last member of the ISR. The disk of one broker may
+rot: then that one is never all that is left. A replica that has lost something must also leave the ISR before the
 rest of it does: while eligible leader replicas (KIP-966) are not built, the last member of an ISR leads again, whatever
 became of its disk. So from the loss until the controller took the replica out (its **window**), another member of each
 of its ISRs has to be left in peace.
@@ -41,6 +42,8 @@ class Budget:
     """Who has lost something and may still be in an ISR: broker -> its broker epoch before."""
     _armed: Counter[int] = field(default_factory=Counter)
     """Faults that may yet cost a broker something."""
+    rotten: set[int] = field(default_factory=set)
+    """The broker whose disk holds what was not written there."""
     _wiped: set[int] = field(default_factory=set)
     """Controllers that came back with an empty disk since all were last caught up."""
 
@@ -65,9 +68,13 @@ class Budget:
         for key, p in self._keyed(image):
             if broker in p.replicas:
                 lost = self._lossy.get(key, set()) | {broker}
-                if len(lost) > self._min_isr(image, key, p) - 1 or not self._survivors(p, (broker,)):
+                if len(lost) > max(1, self._min_isr(image, key, p) - 1) or not self._survivors(p, (broker,)):
                     return False
         return True
+
+    def may_rot(self, broker: int) -> bool:
+        """Whether this broker's disk may give back what was not written there."""
+        return self.rotten <= {broker} and self.may_lose(broker)
 
     def may_wipe_controller(self, node: int) -> bool:
         """Whether this controller may come back with an empty disk. Also where losses are permitted: a quorum that lost its
@@ -109,6 +116,13 @@ class Budget:
         """It waits no more."""
         self._armed[broker] -= 1
 
+    def rots(self, broker: int) -> None:
+        """From now on this broker is not trusted to have anything."""
+        self.exceeded = self.exceeded or (not self.enforced)
+        self.losses += 1
+        self.rotten.add(broker)
+        self.arm(broker)
+
     def wiped_controller(self, node: int) -> None:
         self.losses += 1
         self._wiped.add(node)
@@ -138,6 +152,11 @@ class Budget:
     def windows(self) -> list[int]:
         """Brokers that have lost something and may still be in an ISR."""
         return sorted({*self._windows, *(n for n, count in self._armed.items() if count > 0)})
+
+    @property
+    def open_windows(self) -> list[int]:
+        """Those of them that will be out of the ISRs soon; who rots may stay."""
+        return [n for n in self.windows if n not in self.rotten]
 
     # -- reading the metadata -----------------------------------------------------------------------------------------
 

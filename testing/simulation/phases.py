@@ -112,7 +112,7 @@ class Phases:
 
     def _windows_are_open(self) -> list[str]:
         self.budget.look()
-        complaints = [f"broker {n} has lost something and may still be in an ISR" for n in self.budget.windows]
+        complaints = [f"broker {n} has lost something and may still be in an ISR" for n in self.budget.open_windows]
         if self.cluster.active_controller is None:
             complaints.append("there is no active controller")
         return complaints
@@ -133,7 +133,8 @@ class Phases:
         controllers = [n for n in cluster.controller_ids if n not in nodes]
         if 2 * len(controllers) <= len(cluster.controller_ids):
             return False
-        ready = [n for n, b in cluster.brokers.items() if n not in nodes and b.ready.is_set()]
+        trusted = [n for n in cluster.brokers if n not in nodes and n not in self.budget.rotten]
+        ready = [n for n in trusted if cluster.brokers[n].ready.is_set()]
         partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
         return bool(ready) and all(any(n in ready for n in p.isr) for p in partitions)
 
@@ -289,7 +290,7 @@ class Phases:
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():
             start = max(p.log.log_start_offset for _, p in replicas)
-            logs = {n: whole_log(p.log, start) for n, p in replicas}
+            logs = {n: whole_log(p.log, start) for n, p in replicas if n not in self.budget.rotten}
             if len(set(logs.values())) > 1:
                 sizes = {n: len(log) for n, log in logs.items()}
                 raise Violation(
