@@ -78,6 +78,9 @@ def performances(number: str) -> Iterator[Replay]:
             yield Replay(seed, scenario, mutation=number)
 
 
+WAYS: dict[str, Callable[[str], Iterator[Replay]]] = {"random": random_seeds, "scenarios": performances}
+
+
 def search(workers: Workers, replays: Iterable[Replay]) -> Search:
     """Until the first find, or the end of the runs."""
     began, result = time.monotonic(), Search()
@@ -116,13 +119,20 @@ def _note(result: Search, place: int, done: Done) -> None:
     result.invariant, result.text = violation["invariant"], violation["text"]
 
 
-def hunt(numbers: Sequence[str], *, seeds_max: int, workers: Workers, tell: Callable[[str], object]) -> Iterator[Row]:
+def hunt(
+    numbers: Sequence[str],
+    *,
+    seeds_max: int,
+    workers: Workers,
+    ways: Sequence[str] = tuple(WAYS),
+    tell: Callable[[str], object] = print,
+) -> Iterator[Row]:
     for number in numbers:
         mutation = MUTATIONS[number]
         tell(f"{number}: {mutation.meaning}")
-        found = {}
-        for way, replays in (("random", random_seeds(number)), ("scenarios", performances(number))):
-            found[way] = search(workers, islice(replays, seeds_max))
+        found = dict.fromkeys(WAYS, Search())
+        for way in ways:
+            found[way] = search(workers, islice(WAYS[way](number), seeds_max))
             tell(f"  {way:<10} {_words(found[way])}")
         yield Row(number, mutation.meaning, **found)
 
@@ -152,7 +162,9 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def _seeds(search: Search) -> str:
-    return f"not in {search.runs}" if search.found_after is None else str(search.found_after)
+    if search.found_after is not None:
+        return str(search.found_after)
+    return f"not in {search.runs}" if search.runs else "not looked for"
 
 
 def _by(search: Search) -> str:
@@ -179,6 +191,7 @@ def _arguments(words: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(prog="hunt", description="How soon does the simulation find each mutation?")
     parser.add_argument("mutations", nargs="*", metavar="M01", help="these; by default all")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="runs of each kind at most (default: %(default)s)")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="of looking for it (default: both)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the table is written (default: %(default)s)")
     return parser.parse_args(words)
@@ -193,7 +206,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     rows: list[Row] = []
     with Workers(max(1, arguments.workers)) as workers:
-        for row in hunt(numbers, seeds_max=arguments.seeds, workers=workers, tell=lambda text: print(text, flush=True)):
+        more: dict[str, Any] = {"ways": arguments.ways, "tell": lambda text: print(text, flush=True)}
+        for row in hunt(numbers, seeds_max=arguments.seeds, workers=workers, **more):
             rows.append(row)
             write(rows, arguments.folder)
     print(f"\n{markdown(rows)}")

@@ -1,0 +1,133 @@
+"""The simulation finds what it is there to find: code with one guard less."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.hunt import Row, Search, chosen, hunt, main, markdown, performances, random_seeds, search
+from strandline.testing.simulation.mutations import MUTATIONS, WAITING
+from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.scenarios import SCENARIOS
+from strandline.testing.simulation.workers import Done, Job, Workers
+
+QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19")
+"""Those that a random seed finds in a few runs; `make mutate` looks for all."""
+QUICK_SEEDS = 20
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Row]:
+    with Workers(2) as workers:
+        found = hunt(QUICK, seeds_max=QUICK_SEEDS, workers=workers, ways=("random",), tell=lambda text: None)
+        return {row.number: row for row in found}
+
+
+@pytest.mark.parametrize("number", QUICK)
+def test_a_guard_that_is_gone_is_missed_by_one_of_the_first_seeds(number: str, rows: dict[str, Row]) -> None:
+    found = rows[number].random
+    assert found.found_after is not None, f"{MUTATIONS[number].meaning}: no violation in {QUICK_SEEDS} seeds"
+    assert found.invariant.startswith("I"), f"it was not an invariant that noticed: {found.text}"
+    assert not found.no_finds
+
+
+# -- the search -------------------------------------------------------------------------------------------------------
+
+
+class Canned:
+    """Workers that run nothing: a run fails when its seed is among these. What is begun together is done backwards."""
+
+    def __init__(self, failing: Iterable[int], failing_anyway: Iterable[int] = (), together: int = 4) -> None:
+        self.failing, self.failing_anyway, self.together = set(failing), set(failing_anyway), together
+        self.first: list[Job] = []
+        self.seen: list[Replay] = []
+
+    def soon(self, job: Job) -> None:
+        self.first.append(job)
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
+        source = iter(jobs)
+        while True:
+            batch, self.first = self.first, []
+            batch += [job for _ in range(self.together - len(batch)) if (job := next(source, None))]
+            if not batch:
+                return
+            yield from map(self._done, reversed(batch))
+
+    def _done(self, job: Job) -> Done:
+        self.seen.append(job.replay)
+        seed = job.replay.seed
+        bad = seed in self.failing_anyway or (seed in self.failing and job.replay.mutation is not None)
+        violations = [{"invariant": "I6", "text": f"of seed {seed}"}] if bad else []
+        report: dict[str, Any] = {"verdict": "violation" if bad else "ok", "violations": violations}
+        return Done(job, report, 1, cpu_s=1.0)
+
+
+def look(canned: Canned, runs: int = 30) -> Search:
+    return search(cast(Workers, canned), (Replay(seed, mutation="M11") for seed in range(runs)))
+
+
+def test_the_first_find_in_the_order_of_the_runs_counts_not_the_first_that_was_done() -> None:
+    result = look(Canned(failing=[5, 6, 7]))
+    assert (result.found_after, result.text) == (6, "of seed 5")
+    assert result.command == "strandline simulate --seed 5 --mutation M11"
+
+
+def test_the_search_ends_with_the_find() -> None:
+    canned = Canned(failing=[5])
+    assert look(canned).runs <= 12
+    assert max(replay.seed for replay in canned.seen) <= 12
+
+
+def test_a_run_that_fails_without_the_mutation_as_well_is_no_find() -> None:
+    result = look(Canned(failing=[9], failing_anyway=[2]))
+    assert result.found_after == 10
+    assert result.no_finds == ["strandline simulate --seed 2 --mutation M11"]
+
+
+def test_what_is_not_found_is_said_to_be_not_found() -> None:
+    result = look(Canned(failing=[]), runs=10)
+    assert (result.found_after, result.runs) == (None, 10)
+    row = Row("M11", "the meaning", result, result)
+    assert not row.is_found
+    assert "not in 10" in markdown([row])
+
+
+def test_scenarios_are_looked_at_as_written_first() -> None:
+    plays = performances("M01")
+    first = [next(plays) for _ in range(2 * len(SCENARIOS))]
+    assert [replay.scenario for replay in first] == 2 * sorted(SCENARIOS)
+    assert {replay.seed for replay in first[: len(SCENARIOS)]} == {0}
+    assert {replay.seed for replay in first[len(SCENARIOS) :]} == {100}
+    assert [next(seeds).seed for seeds in [random_seeds("M01", 7)]] == [7]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_written_for_people_and_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["m11", "--ways", "scenarios", "--seeds", "4", "--workers", "1", "--folder", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "mutations.json").read_text())
+    (row,) = document["mutations"]
+    assert (row["number"], row["scenarios"]["found_after"], row["scenarios"]["invariant"]) == ("M11", 1, "I15")
+    assert document["waiting"] == WAITING
+    text = (tmp_path / "mutations.md").read_text()
+    assert "| M11 |" in text
+    assert "I15 in S01" in text
+    assert "1 of 1 found" in capsys.readouterr().out
+
+
+def test_a_mutation_that_is_not_found_has_exit_code_3(tmp_path: Path) -> None:
+    assert main(["M10", "--ways", "scenarios", "--seeds", "2", "--workers", "1", "--folder", str(tmp_path)]) == 3
+
+
+def test_a_number_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["M77"]) == 2
+    assert "did you mean M20?" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="eligible leader replicas"):
+        chosen(["M09"])

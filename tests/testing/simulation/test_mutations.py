@@ -1,0 +1,34 @@
+"""Guards that are taken out of the code, and come back. That they are missed meanwhile is in test_hunt.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.mutations import MUTATIONS, WAITING, applied
+
+
+@pytest.mark.parametrize("number", sorted(MUTATIONS))
+def test_a_mutation_is_gone_when_it_is_over(number: str) -> None:
+    patches = MUTATIONS[number].patches()
+    before = [vars(owner)[name] for owner, name, _ in patches]
+    with applied(number):
+        assert [vars(owner)[name] for owner, name, _ in patches] != before
+    assert [vars(owner)[name] for owner, name, _ in patches] == before
+
+
+def test_every_number_of_the_list_is_a_mutation_or_waits_for_a_feature() -> None:
+    assert sorted({*MUTATIONS, *WAITING}) == [f"M{number:02}" for number in range(1, 21)]
+
+
+def test_a_guard_comes_back_also_when_the_run_fails() -> None:
+    patches = MUTATIONS["M01"].patches()
+    before = [vars(owner)[name] for owner, name, _ in patches]
+    with pytest.raises(ZeroDivisionError), applied("M01"):
+        raise ZeroDivisionError
+    assert [vars(owner)[name] for owner, name, _ in patches] == before
+
+
+def test_a_mutation_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no mutation 'M99'"), applied("M99"):
+        pass

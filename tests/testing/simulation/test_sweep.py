@@ -1,0 +1,222 @@
+"""All scenarios, and hundreds of random seeds: no promise is broken, twice is the same, and nothing interesting is missed.
+
+The sweep is run once, on two cores, and takes minutes; everything else here is about sweeps and takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.testing.simulation import sweep as sweeps
+from strandline.testing.simulation.marks import MARKS, SCENARIO, SWEEP
+from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.scenarios import SCENARIOS
+from strandline.testing.simulation.scenarios.play import is_perturbed
+from strandline.testing.simulation.sweep import LARGE, Sweep, Tally, endless, main, page, planned, until
+from strandline.testing.simulation.workers import Done, Job, Workers
+
+SEEDS = range(300)
+WRITTEN, PERTURBED = 3, 10
+BROKEN = Replay(0, "S01", mutation="M11")
+"""It fails, soon."""
+
+
+@pytest.fixture(scope="module")
+def swept() -> Tally:
+    return Sweep(2).run(planned(SEEDS, written=WRITTEN, perturbed=PERTURBED))
+
+
+def test_no_seed_breaks_a_promise(swept: Tally) -> None:
+    assert swept.seeds == len(SEEDS)
+    assert not [f for f in swept.failures if f.replay.scenario is None], page(swept)
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_a_scenario_holds_as_it_is_written_and_perturbed(scenario: str, swept: Tally) -> None:
+    assert swept.scenarios[scenario] == WRITTEN + PERTURBED
+    failures = [failure for failure in swept.failures if failure.replay.scenario == scenario]
+    assert not failures, "\n\n".join(failure.story or failure.text for failure in failures)
+
+
+def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> None:
+    assert swept.canaries >= swept.runs // sweeps.CANARY_EVERY - len(swept.failures)
+    assert not [failure for failure in swept.failures if failure.invariant == "determinism"]
+
+
+def test_the_random_seeds_come_through_everything_that_they_are_meant_to(swept: Tally) -> None:
+    assert swept.seeds >= LARGE
+    absent = [name for name in swept.marks_at_zero if MARKS[name].reach == SWEEP]
+    assert not absent, {name: MARKS[name].meaning for name in absent}
+
+
+def test_everything_is_acknowledged_and_read_somewhere(swept: Tally) -> None:
+    assert swept.acked > 10 * swept.runs
+    assert swept.verdicts["ok"] > 0.8 * swept.runs
+
+
+# -- what is run ------------------------------------------------------------------------------------------------------
+
+
+def test_an_endless_sweep_begins_with_every_scenario_and_mixes_from_there_on() -> None:
+    replays = list(islice(endless(random.Random(1), 0.3), 1000))
+    assert [r.scenario for r in replays[: len(SCENARIOS)]] == sorted(SCENARIOS)
+    rest = replays[len(SCENARIOS) :]
+    performances = [r for r in rest if r.scenario is not None]
+    assert 0.25 < len(performances) / len(rest) < 0.35
+    assert all(is_perturbed(r.seed) for r in performances)
+    assert len({r.seed for r in rest}) > 0.99 * len(rest)
+    assert list(islice(endless(random.Random(1), 0.3), 1000)) == replays
+
+
+def test_a_sweep_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(sweeps.time, "monotonic", lambda: next(clock))
+    assert len(list(until(10, endless(random.Random(1))))) == 10
+
+
+# -- what is held against it ------------------------------------------------------------------------------------------
+
+
+def done(replay: Replay, **report: Any) -> Done:
+    numbers = dict.fromkeys(("events", "messages", "virtual_s", "acked"), 1)
+    kinds: dict[str, Any] = {name: {} for name in ("faults", "skipped", "marks")}
+    values = {"verdict": "ok", "violations": [], "trace_sha256": "aa", **numbers, **kinds, **report}
+    return Done(Job(replay), values, worker=1, cpu_s=0.5, rss_bytes=100)
+
+
+def tally_of(seeds: int, marks: dict[str, int]) -> Tally:
+    tally = Tally(2)
+    for seed in range(seeds):
+        tally.add(done(Replay(seed), marks=marks))
+    return tally
+
+
+def test_a_mark_that_stays_at_zero_is_held_against_a_sweep_that_is_large_enough() -> None:
+    everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
+    missed = {**everything, "fetch.diverging": 0}
+    assert tally_of(LARGE, everything).good
+    assert tally_of(LARGE - 1, missed).good
+    assert tally_of(LARGE, missed).marks_at_zero == ["fetch.diverging"]
+    assert not tally_of(LARGE, missed).good
+
+
+def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
+    """Else a nemesis that has become too weak would hide behind the directed stories."""
+    everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
+    tally = tally_of(LARGE, {**everything, "fetch.diverging": 0})
+    tally.add(done(Replay(0, "S03"), marks={"fetch.diverging": 1}))
+    assert tally.marks_at_zero == ["fetch.diverging"]
+
+
+def test_marks_of_scenarios_are_asked_for_when_all_scenarios_were_played() -> None:
+    tally = Tally(2)
+    seldom = {name: 1 for name, mark in MARKS.items() if mark.reach == SCENARIO}
+    absent = min(seldom)
+    for scenario in SCENARIOS:
+        assert not tally.marks_at_zero
+        tally.add(done(Replay(0, scenario), marks={**seldom, absent: 0}))
+    assert tally.marks_at_zero == [absent]
+
+
+class Twice:
+    """Workers of which the second to run a seed sees another trace."""
+
+    def __init__(self, *_: object) -> None:
+        self.first: list[Job] = []
+        self.replaced = 0
+
+    def __enter__(self) -> Twice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def soon(self, job: Job) -> None:
+        self.first.append(job)
+
+    def run(self, jobs: Iterator[Job]) -> Iterator[Done]:
+        for job in jobs:
+            yield done(job.replay, trace_sha256="aa")
+            while self.first:
+                again = self.first.pop()
+                assert again.avoid == 1
+                found = done(again.replay, trace_sha256="bb" if again.replay.seed == 3 else "aa")
+                yield Done(again, found.report, worker=2)
+
+
+def test_a_run_that_differs_from_itself_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "Workers", Twice)
+    tally = Sweep(2, canary_every=2, tell=lambda text: None).run(planned(range(6)))
+    assert tally.canaries == 3
+    (failure,) = tally.failures
+    assert (failure.replay, failure.invariant) == (Replay(3), "determinism")
+    assert not tally.good
+
+
+def test_memory_is_told_by_process_from_the_moment_it_is_warm() -> None:
+    tally = Tally(1)
+    for size in range(1, sweeps.WARM_RUNS + 51):
+        tally.see(Done(Job(Replay(0)), {}, worker=1, rss_bytes=size * 1_000_000))
+    assert f"100 MB after {sweeps.WARM_RUNS} runs, 150 MB after {sweeps.WARM_RUNS + 50}, at most 150 MB" in page(tally)
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_is_kept_and_comes_first_until_it_is_mended(tmp_path: Path) -> None:
+    keep = tmp_path / "failed.jsonl"
+    told: list[str] = []
+    tally = Sweep(1, keep=keep, tell=told.append).run([BROKEN, Replay(0, "S03")])
+    assert [failure.replay for failure in tally.failures] == [BROKEN]
+    assert any(BROKEN.command in line for line in told)
+    (line,) = keep.read_text().splitlines()
+    assert json.loads(line)["invariant"] == "I15"
+    assert json.loads(line)["story"]
+
+    tally = Sweep(1, keep=keep, tell=told.append).run([])
+    assert [failure.replay for failure in tally.failures] == [BROKEN]
+
+    keep.write_text(json.dumps({"replay": Replay(0, "S01").as_dict()}) + "\n")  # mended
+    tally = Sweep(1, keep=keep, tell=told.append).run([])
+    assert (tally.performances, tally.failures) == (1, [])
+    assert keep.read_text() == ""
+
+
+def test_a_run_that_failed_stays_kept_when_the_sweep_is_interrupted_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = tmp_path / "failed.jsonl"
+    keep.write_text("".join(json.dumps({"replay": replay.as_dict()}) + "\n" for replay in (Replay(0, "S03"), BROKEN)))
+
+    def interrupted(self: Workers, jobs: Iterator[Job]) -> Iterator[Done]:
+        yield done(next(jobs).replay)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workers, "run", interrupted)
+    tally = Sweep(1, keep=keep, tell=lambda text: None).run([])
+    assert tally.performances == 1
+    assert sweeps.read_kept(keep) == [BROKEN]
+
+
+def test_the_report_is_written_and_the_exit_code_tells_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep, report = tmp_path / "failed.jsonl", tmp_path / "soak.json"
+    words = ["--seeds", "2..3", "--workers", "1", "--keep", str(keep), "--report", str(report)]
+    keep.write_text(json.dumps({"replay": BROKEN.as_dict()}) + "\n")
+    assert main(words) == 3
+    document = json.loads(report.read_text())
+    assert (document["seeds"], document["performances"], document["verdict"]) == (2, 1, "violation")
+    assert document["failures"][0]["command"] == BROKEN.command
+    assert document["messages"] > 100
+    assert document["marks"].keys() == MARKS.keys()
+    out = capsys.readouterr().out
+    assert "2 random seeds, 1 performances of 1 scenarios" in out
+    assert BROKEN.command in out
+    keep.unlink()
+    assert main(["--written", "1", "--seeds", "x", "--keep", str(keep), "--report", str(report)]) == 2
