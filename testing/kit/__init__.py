@@ -6,6 +6,7 @@
     report.py         the cluster on half a page                   view.py       what is seen of it
 
     nodes.py          what can be done to nodes                    hosted.py     in the test's process; spawned.py  processes
+    inside.py         looking into those of this process           simulated/    on virtual time
     process_loop.py   one node's share of the event loop           network.py    links and rules; wires.py, streams.py
     disks.py          one node's disk, slow or full                lines.py      one node's log lines
 

@@ -8,31 +8,27 @@ The disk and the port stay the node's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.partition import Role
 from strandline.broker.server import BrokerServer
 from strandline.controller.config import ControllerConfig
-from strandline.controller.controller import ActiveState
-from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
-from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors, real_doors
-from strandline.protocol.errors import BrokerError, StrandlineError, UsageError
+from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.storage.disk import Files
 from strandline.testing.kit.disks import Disk, ProcessFiles
+from strandline.testing.kit.inside import InsideNodes
 from strandline.testing.kit.lines import Line, Lines, Speaker, begin_routing, end_routing
 from strandline.testing.kit.network import Door, Network
-from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError, Nodes, Place
+from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError
 from strandline.testing.kit.ports import HOST, ReservedPort
 from strandline.testing.kit.process_loop import ProcessLoop
-from strandline.testing.kit.view import NodeView, PartitionView
+from strandline.testing.kit.view import NodeView
 
 T = TypeVar("T")
 
@@ -244,7 +240,7 @@ class HostedNode:
             task.cancel()
 
 
-class HostedNodes(Nodes):
+class HostedNodes(InsideNodes):
     kind = "in this process"
     poll_s = POLL_S
 
@@ -299,7 +295,7 @@ class HostedNodes(Nodes):
         for node in self.nodes.values():
             node.start()
         deadline = self.real.time() + READY_WITHIN_S
-        while not all(self._is_ready(node) for node in self.nodes.values()):
+        while not all(map(self.takes_part, self.nodes)):
             failed = [f"{node.name}: {node.note}" for node in self.nodes.values() if node.state == "failed"]
             if failed:
                 raise KitError(f"the cluster did not start: {'; '.join(failed)}")
@@ -343,137 +339,14 @@ class HostedNodes(Nodes):
         found = self.nodes[self.check_id(node)]
         return NodeView(found.id, found.name, found.state, ", ".join(filter(None, (found.note, found.disk.trouble))))
 
-    async def look(self, places: Collection[Place] = ()) -> HostedNodes:
-        return self
+    def server(self, node: int) -> Any:
+        return self.nodes[node].server
 
-    def last_view(self) -> HostedNodes:
-        return self
+    def is_awake(self, node: int) -> bool:
+        return self.nodes[node].is_awake
 
-    async def is_ready(self, node: int) -> bool:
-        return self._is_ready(self.nodes[node])
-
-    def _is_ready(self, node: HostedNode) -> bool:
-        """Of brokers, those that are up see each other, too: metadata that a client gets is whole."""
-        server = node.server
-        if server is None or not server.ready.is_set():
-            return False
-        if not node.is_broker:
-            return self.controller() is not None
-        brokers = server.metadata.image.brokers
-        return all(n.id in brokers and not brokers[n.id].fenced for n in self._brokers() if n.is_awake)
+    async def call(self, node: int, work: Callable[[], Awaitable[T]]) -> T:
+        return await self.nodes[node].call(work)
 
     def lines(self, count: int) -> Sequence[Line]:
         return self.log.last(count)
-
-    def _brokers(self) -> Iterator[HostedNode]:
-        return (node for node in self.nodes.values() if node.is_broker)
-
-    def _active(self) -> HostedNode | None:
-        """The active controller; of several that think they are, the one of the highest epoch."""
-        active = [n for n in self.nodes.values() if not n.is_broker and n.is_awake and n.server.controller.active is not None]
-        return max(active, key=lambda n: int(n.server.controller.active.epoch), default=None)
-
-    def image(self) -> MetadataImage:
-        """The newest that a node has of what the quorum committed."""
-        images = [MetadataImage.EMPTY]
-        for node in self.nodes.values():
-            if node.server is not None:
-                images.append(node.server.metadata.image if node.is_broker else node.server.controller.committed)
-        return max(images, key=lambda image: image.offset)
-
-    # -- as a View
-
-    def controller(self) -> int | None:
-        active = self._active()
-        return None if active is None else active.id
-
-    def fenced(self) -> frozenset[int]:
-        return frozenset(broker.broker_id for broker in self.image().brokers.values() if broker.fenced)
-
-    def partition(self, topic: str, partition: int) -> PartitionView | None:
-        found = self.image().topic(topic)
-        registration = None if found is None else found.partitions.get(partition)
-        return None if found is None or registration is None else self._view(topic, found.topic_id, partition, registration)
-
-    def partitions(self) -> Sequence[PartitionView]:
-        image = self.image()
-        topics = [image.topics_by_id[image.topics_by_name[name]] for name in sorted(image.topics_by_name)]
-        return [self._view(t.name, t.topic_id, index, t.partitions[index]) for t in topics for index in sorted(t.partitions)]
-
-    def _view(self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration) -> PartitionView:
-        ends, high_watermark = {}, None
-        for replica in registration.replicas:
-            node = self.nodes[replica]
-            partition = node.server.replicas.partitions.get((topic_id, index)) if node.is_awake else None
-            if partition is None:
-                continue
-            ends[replica] = partition.log.log_end_offset
-            if partition.role is Role.LEADER and partition.leader_epoch == registration.leader_epoch:
-                high_watermark = partition.log.high_watermark
-        isr, replicas = frozenset(registration.isr), registration.replicas
-        is_caught_up = isr == set(replicas) == set(ends) and set(ends.values()) == {high_watermark}
-        leader = registration.leader if registration.leader >= 0 else None
-        return PartitionView(topic, index, leader, registration.leader_epoch, replicas, isr, high_watermark, is_caught_up, ends)
-
-    # -- oracles ------------------------------------------------------------------------------------------------------
-
-    async def logs(self, topic: str, partition: int) -> Mapping[int, bytes]:
-        found = self.image().topic(topic)
-        logs = {}
-        for node in self._brokers():
-            replica = node.server.replicas.partitions.get((found.topic_id, partition)) if found and node.is_awake else None
-            if replica is not None:
-                log = replica.log
-                read = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers if log.size_bytes else ()
-                logs[node.id] = b"".join(bytes(buffer) for buffer in read)
-        return logs
-
-    # -- elections ----------------------------------------------------------------------------------------------------
-
-    async def elect(self, topic: str, partition: int, leader: int | None) -> None:
-        active = self._active()
-        if active is None:
-            raise UsageError("an election needs an active controller, and there is none")
-        try:
-            await active.call(lambda: _elect(active.server, topic, partition, leader))
-        except BrokerError as e:
-            raise KitError(f"{topic}-{partition} did not get another leader: {e}") from e
-
-
-async def _elect(server: ControllerServer, topic: str, index: int, leader: int | None) -> None:
-    """In the active controller: a change of leader as a decision like any other."""
-    controller = server.controller
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def decide(_: ActiveState) -> Decision[None]:
-        image = controller.image
-        found = image.topic(topic)
-        registration = None if found is None else found.partitions.get(index)
-        if found is None or registration is None:
-            raise UsageError(f"there is no partition {topic}-{index}")
-        chosen = _next_leader(registration, image) if leader is None else leader
-        if chosen not in registration.isr or not image.brokers[chosen].is_active:
-            isr = ", ".join(map(str, registration.isr))
-            raise UsageError(f"broker {chosen} cannot lead {topic}-{index}: it has to be unfenced and in the ISR ({isr})")
-        return Decision(None, [PartitionChangeRecord(found.topic_id, index, leader=chosen)])
-
-    def on_reply(reply: BrokerError | None) -> None:
-        if done.done():
-            return
-        if reply is None:
-            done.set_result(None)
-        else:
-            done.set_exception(reply)
-
-    controller.submit(decide, on_reply)
-    await done
-
-
-def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> int:
-    """The next of the ISR that may lead; the same again when there is no other."""
-    order = [*registration.replicas, *registration.replicas]
-    start = order.index(registration.leader) + 1 if registration.leader in order else 0
-    for replica in order[start:]:
-        if replica in registration.isr and image.brokers[replica].is_active:
-            return replica
-    raise UsageError("nobody of its ISR can lead")

@@ -1,0 +1,170 @@
+"""Nodes whose server objects are in this process, however time and the network between them are made: they are looked into.
+
+What they share is what is seen of them (the `View` that conditions and reports look at) and what is asked of their
+objects: an election, the bytes of a log. How a node lives, and how it is called, is its own: `hosted.py` has sockets and the
+test's loop, `simulated/nodes.py` virtual ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from strandline.broker.partition import Role
+from strandline.controller.controller import ActiveState
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.controller.server import ControllerServer
+from strandline.protocol.errors import BrokerError, UsageError
+from strandline.testing.kit.nodes import KitError, Nodes, Place
+from strandline.testing.kit.view import PartitionView
+
+T = TypeVar("T")
+
+
+class InsideNodes(Nodes):
+    @abstractmethod
+    def server(self, node: int) -> Any:
+        """Its `BrokerServer` or `ControllerServer`, of a process that lives and has started; else None."""
+
+    @abstractmethod
+    def is_awake(self, node: int) -> bool:
+        """It has a server, and does not stand still."""
+
+    @abstractmethod
+    async def call(self, node: int, work: Callable[[], Awaitable[T]]) -> T:
+        """Have its process do something, and wait for it. KitError when the process dies of it."""
+
+    # -- looking
+
+    async def look(self, places: Collection[Place] = ()) -> Self:
+        return self
+
+    def last_view(self) -> Self:
+        return self
+
+    async def is_ready(self, node: int) -> bool:
+        return self.takes_part(node)
+
+    def takes_part(self, node: int) -> bool:
+        """Of brokers, those that are up see each other, too: metadata that a client gets is whole."""
+        server = self.server(node)
+        if server is None or not server.ready.is_set():
+            return False
+        if node not in self.broker_ids:
+            return self.controller() is not None
+        brokers = server.metadata.image.brokers
+        return all(n in brokers and not brokers[n].fenced for n in self.broker_ids if self.is_awake(n))
+
+    def _active(self) -> int | None:
+        """The active controller; of several that think they are, the one of the highest epoch."""
+        states = {n: self.server(n).controller.active for n in self.controller_ids if self.is_awake(n)}
+        epochs = {n: int(state.epoch) for n, state in states.items() if state is not None}
+        return max(epochs, key=lambda n: epochs[n], default=None)
+
+    def image(self) -> MetadataImage:
+        """The newest that a node has of what the quorum committed."""
+        images = [MetadataImage.EMPTY]
+        images += [server.metadata.image for n in self.broker_ids if (server := self.server(n)) is not None]
+        images += [server.controller.committed for n in self.controller_ids if (server := self.server(n)) is not None]
+        return max(images, key=lambda image: image.offset)
+
+    # -- as a View
+
+    def controller(self) -> int | None:
+        return self._active()
+
+    def fenced(self) -> frozenset[int]:
+        return frozenset(broker.broker_id for broker in self.image().brokers.values() if broker.fenced)
+
+    def partition(self, topic: str, partition: int) -> PartitionView | None:
+        found = self.image().topic(topic)
+        registration = None if found is None else found.partitions.get(partition)
+        return None if found is None or registration is None else self._view(topic, found.topic_id, partition, registration)
+
+    def partitions(self) -> Sequence[PartitionView]:
+        image = self.image()
+        topics = [image.topics_by_id[image.topics_by_name[name]] for name in sorted(image.topics_by_name)]
+        return [self._view(t.name, t.topic_id, index, t.partitions[index]) for t in topics for index in sorted(t.partitions)]
+
+    def _view(self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration) -> PartitionView:
+        ends, high_watermark = {}, None
+        for replica in registration.replicas:
+            partition = self.server(replica).replicas.partitions.get((topic_id, index)) if self.is_awake(replica) else None
+            if partition is None:
+                continue
+            ends[replica] = partition.log.log_end_offset
+            if partition.role is Role.LEADER and partition.leader_epoch == registration.leader_epoch:
+                high_watermark = partition.log.high_watermark
+        isr, replicas = frozenset(registration.isr), registration.replicas
+        is_caught_up = isr == set(replicas) == set(ends) and set(ends.values()) == {high_watermark}
+        leader = registration.leader if registration.leader >= 0 else None
+        return PartitionView(topic, index, leader, registration.leader_epoch, replicas, isr, high_watermark, is_caught_up, ends)
+
+    # -- oracles
+
+    async def logs(self, topic: str, partition: int) -> Mapping[int, bytes]:
+        found = self.image().topic(topic)
+        logs = {}
+        for node in self.broker_ids:
+            replicas = self.server(node).replicas.partitions if found and self.is_awake(node) else {}
+            replica = replicas.get((found.topic_id, partition)) if found else None
+            if replica is not None:
+                log = replica.log
+                read = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers if log.size_bytes else ()
+                logs[node] = b"".join(bytes(buffer) for buffer in read)
+        return logs
+
+    # -- elections
+
+    async def elect(self, topic: str, partition: int, leader: int | None) -> None:
+        active = self._active()
+        if active is None:
+            raise UsageError("an election needs an active controller, and there is none")
+        server = self.server(active)
+        try:
+            await self.call(active, lambda: _elect(server, topic, partition, leader))
+        except BrokerError as e:
+            raise KitError(f"{topic}-{partition} did not get another leader: {e}") from e
+
+
+async def _elect(server: ControllerServer, topic: str, index: int, leader: int | None) -> None:
+    """In the active controller: a change of leader as a decision like any other."""
+    controller = server.controller
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def decide(_: ActiveState) -> Decision[None]:
+        image = controller.image
+        found = image.topic(topic)
+        registration = None if found is None else found.partitions.get(index)
+        if found is None or registration is None:
+            raise UsageError(f"there is no partition {topic}-{index}")
+        chosen = _next_leader(registration, image) if leader is None else leader
+        if chosen not in registration.isr or not image.brokers[chosen].is_active:
+            isr = ", ".join(map(str, registration.isr))
+            raise UsageError(f"broker {chosen} cannot lead {topic}-{index}: it has to be unfenced and in the ISR ({isr})")
+        return Decision(None, [PartitionChangeRecord(found.topic_id, index, leader=chosen)])
+
+    def on_reply(reply: BrokerError | None) -> None:
+        if done.done():
+            return
+        if reply is None:
+            done.set_result(None)
+        else:
+            done.set_exception(reply)
+
+    controller.submit(decide, on_reply)
+    await done
+
+
+def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> int:
+    """The next of the ISR that may lead; the same again when there is no other."""
+    order = [*registration.replicas, *registration.replicas]
+    start = order.index(registration.leader) + 1 if registration.leader in order else 0
+    for replica in order[start:]:
+        if replica in registration.isr and image.brokers[replica].is_active:
+            return replica
+    raise UsageError("nobody of its ISR can lead")
