@@ -300,9 +300,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         frames, and with them coroutines that would be ended much later, in a world that is no more."""
         for task in list(self._tasks.values()):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            with contextlib.suppress(Exception, asyncio.CancelledError):
-                if coroutine is not None:
+            if (coroutine := task.get_coro()) is not None:
+                with contextlib.suppress(Exception, asyncio.CancelledError, ProcessDied):
                     coroutine.close()
         self._tasks.clear()
         self._ready.clear()
