@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -38,8 +39,8 @@ _SMALL_BYTES = 1000
 _STOOD_STILL_S = 0.01
 """A timer that fires so late means that this process did not run."""
 
-_bad_servers = LineLimits()
-"""By `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
+_bad_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, LineLimits] = WeakKeyDictionary()
+"""Per loop, by `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -251,7 +252,8 @@ class Connection(asyncio.BufferedProtocol):
             while not self.closed and (frame := reader.next_frame()) is not None:
                 self._on_frame(frame)
         except PeerError as e:
-            told = _bad_servers.admit(f"{self.host}:{self.port}", self._last_received_at)
+            limits = _bad_servers.setdefault(self._loop, LineLimits())
+            told = limits.admit(f"{self.host}:{self.port}", self._last_received_at)
             if told is not None:
                 log.warning("server.bad_response", peer=f"{self.host}:{self.port}", reason=printable(e), **told.fields)
             self._give_up(e)

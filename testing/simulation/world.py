@@ -137,6 +137,7 @@ class World:
                 machine.loop = None
             for loop in machine.graveyard:
                 loop.forget()
+                dial._lookups.pop(loop, None)  # a look-up without an answer knows its loop, and would keep it
             machine.graveyard.clear()
         self.scheduler.clear()
         self.network.close()

@@ -262,6 +262,7 @@ SHARED: dict[tuple[str, str], str] = {
     ("protocol/rpc/request_measures.py", "@cache"): "a function of the message class alone, remembered",
     ("protocol/records/builder.py", "_prefixes"): "a function of length and index, remembered",
     ("protocol/records/builder.py", "__missing__"): "a function of the length, remembered",
+    ("protocol/rpc/connection.py", "_bad_servers"): "by event loop, so each node has its own",
     ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",
 }
 """(File, what is shared by all nodes of a process) -> why no node and no later run can tell."""
