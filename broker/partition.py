@@ -143,6 +143,7 @@ class Partition:
         self._leave_role(registration)
         self.role = Role.LEADER
         self._tell_damage("reads from there on and all writes are refused; another replica should lead")
+        self._tell_less(registration)
         self.leadership = Leadership(self, self.context, registration, start)
         self.context.observer.on_role_changed(self)
         self.leadership.maybe_increment_high_watermark()
@@ -157,6 +158,8 @@ class Partition:
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
             return False
         self._leave_role(registration)
+        if registration.leader >= 0:
+            self.log.has_less = False  # What its leader does not have either, that leader tells.
         self.role = Role.FOLLOWER
         self._tell_damage("all from there on will be fetched anew from the leader")
         self.context.observer.on_role_changed(self)
@@ -189,6 +192,13 @@ class Partition:
         damage = self.damage_told = self.log.corrupt_at
         if damage is not None:
             log.warning("partition.damaged", **self.fields, offset=damage, role=self.role.value, reason=outcome)
+
+    def _tell_less(self, registration: PartitionRegistration) -> None:
+        """The last in-sync replica came back, and something is not there any more. In its first epoch a partition is empty."""
+        if self.log.has_less and registration.leader_epoch > 0:
+            self.context.measures.led_with_less += 1
+            log.warning("partition.leads_with_less", **self.fields, isr=list(registration.isr))
+        self.log.has_less = False
 
     def set_min_insync_replicas(self, value: int) -> None:
         self.min_insync_replicas = value

@@ -273,6 +273,7 @@ class LogDir:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
             log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self._on_lowered
+        log.has_less |= create
         return log
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:

@@ -172,6 +172,7 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
         corrupt_range=log_dir.measures.corrupt_ranges,
         offline_log_dir=offline,
         truncated_below_hw=server.replicas.measures.truncated_below_hw,
+        led_with_less=server.replicas.measures.led_with_less,
     )
 
 

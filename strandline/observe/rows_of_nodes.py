@@ -176,7 +176,8 @@ NODE = Section(
         Row(
             "strandline_loss_possible_total",
             "counter",
-            "What may have cost acknowledged records: unclean_election, corrupt_range, offline_log_dir, truncated_below_hw.",
+            "What may have cost acknowledged records: unclean_election, corrupt_range, offline_log_dir, truncated_below_hw, "
+            "led_with_less.",
             BOTH,
             ("cause",),
         ),

@@ -48,7 +48,7 @@ from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.log import Log
 from strandline.storage.log_dir import LogDir
 from strandline.storage.memory_files import TEMPORARY, MemoryFile, MemoryFiles
-from strandline.testing.simulation.invariants import resources
+from strandline.testing.simulation.invariants import honesty, resources
 from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 
@@ -299,6 +299,7 @@ class Probes:
         self._after(Partition, "make_follower", self._follower)
         self._after(Partition, "stop", self._role_ended)
         self._before(Partition, "truncate_to_divergence", self._diverging)
+        self._around(Partition, "_tell_less", self._before_telling, self._after_telling)
         self._around(Partition, "_truncate", self._before_cut, self._after_cut)
         self._around(ReplicaManager, "on_disk_error", lambda manager, _: manager.disk_error is None, self._disk_failed)
 
@@ -314,6 +315,14 @@ class Probes:
         self.invariants.ghosts.disturbed[replica.partition] = None
         if is_new and leadership is not None:
             self.invariants.on_leader(replica, leadership.epoch, leadership.epoch_start_offset)
+
+    def _before_telling(self, partition: Partition, _: Any) -> tuple[int]:
+        return (partition.context.measures.led_with_less,)
+
+    def _after_telling(self, seen: tuple[int], _: None, partition: Partition, *__: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None and partition.context.measures.led_with_less > seen[0]:
+            honesty.on_led_with_less(replica)
 
     def _follower(self, is_new: bool, partition: Partition, _: Any) -> None:
         replica = replica_of(partition.log)

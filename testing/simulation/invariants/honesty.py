@@ -31,6 +31,11 @@ def on_truncated_below(replica: ReplicaGhost, high_watermark: int, end: int, cou
     partition.reported.append(f"truncation to {end} below the high watermark {high_watermark} on broker {replica.node}")
 
 
+def on_led_with_less(replica: ReplicaGhost) -> None:
+    """A leader says, by line and metric, that its log had lost something."""
+    replica.partition.reported.append(f"broker {replica.node} leads with less than it had")
+
+
 def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) -> None:
     """`counted`: how many replicas the metric says to be offline."""
     for partition in ghosts.partitions.values():

@@ -1,0 +1,57 @@
+"""While eligible leader replicas are not built, the last in-sync replica leads again whatever became of its disk. Then it has
+to say so: an operator who is told nothing believes that nothing is lost (I20)."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.testing.simulation.scenarios.stage import Stage
+from strandline.testing.simulation.world import World
+
+
+async def _last_one(stage: Stage, harm: str) -> int:
+    """How often the last in-sync replica told, when it was back, that it had lost something."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
+    await stage.append(5)
+    await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
+    stage.crash(2)
+    await stage.until(lambda: stage.isr() == {1}, what="broker 1 is the last one")
+    await stage.append(1)
+    stage.crash(1)
+    files = stage.cluster.machines[1].files
+    if harm == "wiped":
+        stage.wipe(1)
+    elif harm == "torn":
+        log = files.open("/data/orders-0/00000000000000000000.log", create=False)
+        log.truncate(log.size - 5)
+    stage.start(1)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    return stage.cluster.brokers[1].replicas.measures.led_with_less
+
+
+@pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("only killed", 0)])
+def test_who_leads_with_less_than_it_had_says_so(harm: str, told: int) -> None:
+    world = World(7)
+    try:
+        assert world.run(_last_one(Stage(world), harm)) == told
+        assert world.trace.counts().get("log.partition.leads_with_less", 0) == told
+    finally:
+        world.close()
+
+
+def test_a_new_partition_has_lost_nothing() -> None:
+    """Its log is made as it begins to lead, and in its first epoch there was nothing to lose."""
+    world = World(8)
+
+    async def story() -> int:
+        stage = Stage(world)
+        await stage.open(replicas=[1, 2, 3])
+        await stage.append(1)
+        stage.crash(1)
+        await stage.until(lambda: stage.leads(2), what="broker 2 leads")
+        return sum(broker.replicas.measures.led_with_less for broker in stage.cluster.brokers.values())
+
+    try:
+        assert world.run(story()) == 0
+    finally:
+        world.close()
