@@ -29,7 +29,7 @@ from strandline.testing.simulation.story import tell
 from strandline.testing.simulation.trace import Trace
 from strandline.testing.simulation.world import Unhandled, World
 
-OK, VIOLATION, LOSS_NEVER = "ok", "violation", "loss permitted"
+OK, VIOLATION, LOSS = "ok", "violation", "loss permitted"
 LIMIT_S = 600.0
 STEPS_MAX = 3_000_000
 STORIES_MAX = 3
@@ -185,7 +185,8 @@ class _Run:
         losses = [a for a in verdict.anomalies if a.name not in NEVER]
         self._anomalies(a for a in verdict.anomalies if a.name in NEVER)
         if losses:
-            self.report.verdict = LOSS_NEVER
+            if not self.report.violations:  # What is permitted excuses nothing else.
+                self.report.verdict = LOSS
             if not self.phases.budget.exceeded:
                 self._anomalies(losses)
 
