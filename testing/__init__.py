@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         log_end,
     )
     from strandline.testing.kit.nodes import KitError
+    from strandline.testing.kit.simulated.decorator import simulated
     from strandline.testing.kit.threaded import ThreadedCluster
     from strandline.testing.kit.view import NodeView, PartitionView
     from strandline.testing.kit.waiting import NotInTime
@@ -50,6 +51,7 @@ __all__ = [
     "leader",
     "leaderless",
     "log_end",
+    "simulated",
 ]
 
 _CONDITIONS = "strandline.testing.kit.conditions"
@@ -74,6 +76,7 @@ _HOMES = {
     "leader": _CONDITIONS,
     "leaderless": _CONDITIONS,
     "log_end": _CONDITIONS,
+    "simulated": "strandline.testing.kit.simulated.decorator",
 }
 
 

@@ -6,6 +6,9 @@
     threaded_cluster   for tests that are no coroutines
     strandline_options what all of these are made with; override it in a conftest.py
 
+Tests that are `@simulated` need none of them: they bring a cluster of their own. `--strandline-seed` replays one, and `-v` says
+how many seeds there were, and how fast.
+
 A cluster lives in an event loop, and its loop has to turn while the test does. pytest-asyncio gives each test a loop of
 some scope; `cluster` and `make_cluster` take the one of the test that asks, whichever its scope and whether the mode is strict
 or auto. Without pytest-asyncio, `threaded_cluster` and `async with Cluster()` are left.
@@ -16,6 +19,7 @@ Nothing of the kit is imported before a test asks for one of the fixtures.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
@@ -36,16 +40,37 @@ MARKER_HELP = (
     "what the cluster of this test is made with; settings are configuration keys with _ for ."
 )
 _LOOPS = "strandline.testing.loops"
+SEED_VARIABLE = "STRANDLINE_SEED"
+_SEED_BEFORE = pytest.StashKey["str | None"]()
+TALLY = "strandline_simulated"
+"""The property of a report that says what the seeds of a test came to."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "of tests that are @simulated, play this seed alone (or these: 3,17)"
+    parser.getgroup("strandline").addoption("--strandline-seed", metavar="SEED", default=None, help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
+    seed = config.getoption("--strandline-seed", None)
+    if seed is not None:
+        config.stash[_SEED_BEFORE] = os.environ.get(SEED_VARIABLE)
+        os.environ[SEED_VARIABLE] = seed
     if config.pluginmanager.hasplugin("asyncio"):
         try:
             loops = import_module(_LOOPS)
         except Exception:
             return  # An old pytest-asyncio. Who asks for a cluster is told; nobody else has to know.
         config.pluginmanager.register(loops, _LOOPS)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    before = config.stash.get(_SEED_BEFORE, "unset")
+    if before is None:
+        os.environ.pop(SEED_VARIABLE, None)
+    elif before != "unset":
+        os.environ[SEED_VARIABLE] = before
 
 
 # -- fixtures ---------------------------------------------------------------------------------------------------------
@@ -182,10 +207,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
     report: pytest.TestReport = yield
+    tally = getattr(getattr(item, "function", None), "__strandline_tally__", None)
+    if report.when == "call" and tally is not None:
+        report.user_properties.append((TALLY, str(tally)))
     if report.failed and "strandline.testing.kit.cluster" in sys.modules:
         for number, text in enumerate(_reports(item), 1):
             report.sections.append((f"cluster {number}" if number > 1 else "cluster", text))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """With -v: how many seeds, how fast, and which faults."""
+    if config.get_verbosity() <= 0:
+        return
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = [f"{r.nodeid}: {value}" for r in reports for name, value in r.user_properties if name == TALLY]
+    if lines:
+        terminalreporter.section("simulated")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 def _reports(item: pytest.Item) -> Iterator[str]:

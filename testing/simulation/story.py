@@ -102,6 +102,18 @@ def tell(
     return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
 
 
+def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> str:
+    """The middle of such a page, for whoever has another head and end: what happened, who was in trouble, the logs."""
+    kept = trace.events()
+    picture = Picture.after(kept)
+    parts = [
+        _section(f"What happened to {partition}" if partition else "What happened", _last(kept, partition, events_max)),
+        _section("Who was in trouble", _in_trouble(picture)),
+        *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
+    ]
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
+
+
 def _last(kept: Sequence[Event], partition: str, most: int) -> list[str]:
     """The newest sentences about a partition and about those who keep it; of older ones the crashes, elections and cuts."""
     picture = Picture()

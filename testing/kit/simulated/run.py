@@ -1,0 +1,228 @@
+"""One seed of a test: a world, a cluster, the weather, the test as a task on a machine of its own, and what came of it.
+
+The test ends as under `asyncio.run`: tasks that it left are cancelled, and have a while to end. A task of the test that fails
+while nobody waits for it fails the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strandline.testing.kit.simulated.cluster import SimulatedCluster
+from strandline.testing.kit.simulated.leap import leap
+from strandline.testing.kit.simulated.surroundings import surroundings
+from strandline.testing.kit.simulated.telling import Setting, page
+from strandline.testing.kit.simulated.weather import Draw
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
+from strandline.testing.simulation.loop import NodeLoop
+from strandline.testing.simulation.probes import Probes
+from strandline.testing.simulation.scheduler import OutOfTime
+from strandline.testing.simulation.world import Unhandled, World
+
+LAST_S = 30.0
+"""How long tasks that a test left behind have to end once they are cancelled."""
+STEPS_MAX = 20_000_000
+OURS = (Path(__file__).parent, Path(asyncio.__file__).parent)
+
+Body = Callable[[SimulatedCluster], Coroutine[Any, Any, object]]
+
+
+class NotDone(AssertionError):
+    """The test did not come to its end."""
+
+
+class LeftBehind(AssertionError):
+    """A task that the test left does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the same for all seeds of a test."""
+
+    faults: dict[str, float]
+    is_gentle: bool
+    limit_s: float
+    invariants: bool
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the cluster."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    error: BaseException | None = None
+    story: str = ""
+    """Of a failure: the page."""
+    trace_sha256: str = ""
+    virtual_s: float = 0.0
+    wall_s: float = 0.0
+    events: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ending(self) -> tuple[str, str]:
+        """What two runs of one seed have in common, beside the trace."""
+        return ("", "") if self.error is None else (type(self.error).__qualname__, str(self.error))
+
+
+def run_test(body: Body, seed: int, plan: Plan) -> Outcome:
+    return _Run(body, seed, plan).run()
+
+
+class _Run:
+    def __init__(self, body: Body, seed: int, plan: Plan) -> None:
+        self.body, self.plan = body, plan
+        self.outcome = Outcome(seed)
+        self.world = world = World(seed)
+        draw = Draw.of(world.stream("weather"), plan.faults)
+        self.cluster = SimulatedCluster(world, seed, draw, plan.faults, is_gentle=plan.is_gentle, **plan.options)
+        self.invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
+        self.task: asyncio.Task[Any] | None = None
+        world.tolerates = self._on_unhandled
+
+    def run(self) -> Outcome:
+        began = time.perf_counter()
+        outcome, world = self.outcome, self.world
+        try:
+            self._play()
+        finally:
+            outcome.trace_sha256, outcome.virtual_s, outcome.events = world.trace.sha256(), world.now, world.scheduler.steps
+            outcome.faults = dict(self.cluster.weather.counts)
+            world.close()
+            world.trace.close()
+            outcome.wall_s = time.perf_counter() - began
+        return outcome
+
+    def _play(self) -> None:
+        machine = self.cluster.client.machine
+        try:
+            with self._watched(), surroundings(machine, self.world.stream("test")):
+                self.world.run(self._story(), limit_s=self.plan.limit_s, steps_max=STEPS_MAX)
+        except OutOfTime as e:
+            self._failed(self._not_done(e))
+        except (Violation, Unhandled, TaskFailed, LeftBehind) as e:
+            self._failed(e.__cause__ if isinstance(e, TaskFailed) and e.__cause__ is not None else e)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        if not self.plan.invariants:
+            yield
+            return
+        self.world.scheduler.after_step.append(self.invariants.after_step)
+        with Probes(self.invariants):
+            yield
+
+    async def _story(self) -> None:
+        cluster, world = self.cluster, self.world
+        machine = cluster.client.machine
+        await cluster.start()
+        cluster.weather.begin()
+        task = self.task = machine.spawn(self._test(), "the test")
+        leaping = asyncio.get_running_loop().create_task(leap(machine, cluster.weather, cluster.timeout_s_max), name="leap")
+        await world.until(task.done, within_s=self.plan.limit_s, what="the test")
+        leaping.cancel()
+        task.result()
+
+    async def _test(self) -> None:
+        try:
+            await self.body(self.cluster)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as e:
+            self._failed(e)
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
+        """What `asyncio.run` does at its end."""
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        assert isinstance(loop, NodeLoop)
+        left = [task for task in loop.unfinished if task is not me]
+        for task in left:
+            task.cancel()
+        if left:
+            _, pending = await asyncio.wait(left, timeout=LAST_S)
+            if pending:
+                raise LeftBehind(
+                    f"the test left tasks that do not end when they are cancelled: {'; '.join(map(_where, pending))}"
+                )
+            for task in left:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    self._failed(error)
+        await loop.shutdown_asyncgens()
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        """The first one counts. What there is to tell is told now: the world goes on, or ends."""
+        outcome = self.outcome
+        if outcome.error is None:
+            outcome.error = error.with_traceback(_of_the_test(error))
+            outcome.story = page(error, Setting(outcome.seed, self.world, self.cluster))
+
+    def _on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> bool:
+        """Asyncio would log it."""
+        error = context.get("exception")
+        if loop is not self.cluster.client.loop or error is None:
+            return False
+        if self.outcome.error is None:
+            failed = TaskFailed(str(context.get("message")))
+            failed.__cause__ = error
+            error.add_note(f"{context.get('message')}: nobody in the test looks at it")
+            self.world.scheduler.fail(failed)
+        return True
+
+    def _not_done(self, error: OutOfTime) -> BaseException:
+        task, loop = self.task, self.cluster.client.machine.loop
+        if task is None or loop is None:
+            return error
+        others = [other for other in loop.unfinished if other is not task]
+        lines = [f"the test was not done after {self.world.now:.0f} s of virtual time", f"  it waits in {_where(task)}"]
+        lines += [f"  a task of it, {_where(other)}" for other in others if not _is_ours(other)]
+        return NotDone("\n".join(lines))
+
+
+class TaskFailed(AssertionError):
+    """A task of the test failed, and nobody looked."""
+
+
+def _of_the_test(error: BaseException) -> Any:
+    """The traceback without the frames of the machinery around the test."""
+    found = error.__traceback__
+    while found is not None and Path(found.tb_frame.f_code.co_filename).parent in OURS:
+        found = found.tb_next
+    return found if found is not None else error.__traceback__
+
+
+def _frames(task: asyncio.Task[Any]) -> list[traceback.FrameSummary]:
+    """Where it stands, along what it awaits."""
+    frames, awaited = [], task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+        if frame is None:
+            break
+        code = frame.f_code
+        frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_qualname))
+        awaited = getattr(awaited, "cr_await", None)
+    return frames
+
+
+def _is_ours(task: asyncio.Task[Any]) -> bool:
+    package = Path(__file__).parents[3]
+    frames = _frames(task)
+    return bool(frames) and all(package in Path(frame.filename).parents for frame in frames)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    package = Path(__file__).parents[3]
+    frames = [f for f in _frames(task) if Path(f.filename).parent not in OURS]
+    theirs = [f for f in frames if package not in Path(f.filename).parents] or frames[:1]
+    at = " > ".join(f"{f.name} ({Path(f.filename).name}:{f.lineno})" for f in theirs)
+    return f"{task.get_name()}: {at or 'it has ended'}"
