@@ -60,12 +60,13 @@ class Replay:
             full_trace=full_trace,
             options=self.options,
             mutation=self.mutation,
+            replay=shlex.join(self._more),
         )
 
     @property
-    def words(self) -> list[str]:
-        """What follows `--seed N` on the command line."""
-        words = [] if self.scenario is None else ["--scenario", self.scenario]
+    def _more(self) -> list[str]:
+        """What follows seed and scenario on the command line."""
+        words = []
         if self.until_s is not None:
             words += ["--until", f"{self.until_s:g}"]
         if self.mutation is not None:
@@ -76,7 +77,8 @@ class Replay:
 
     @property
     def command(self) -> str:
-        return shlex.join(["strandline", "simulate", "--seed", str(self.seed), *self.words])
+        scenario = [] if self.scenario is None else ["--scenario", self.scenario]
+        return shlex.join(["strandline", "simulate", "--seed", str(self.seed), *scenario, *self._more])
 
     def as_dict(self) -> dict[str, Any]:
         """What is not as usual; for JSON."""

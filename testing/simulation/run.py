@@ -89,13 +89,15 @@ def run_seed(
     full_trace: bool = False,
     options: Options | None = None,
     mutation: str | None = None,
+    replay: str = "",
 ) -> Report:
     """Run it. `options` replace what the seed would draw; `until_s` ends the run at that virtual time; `mutation` takes a
-    guard out of the production code meanwhile."""
+    guard out of the production code meanwhile. `replay` is what else the command line needs to do all this again."""
     with _mutated(mutation):
         if scenario is not None:
-            return _scenarios().run_scenario(scenario, seed, until_s=until_s, full_trace=full_trace)  # type: ignore[no-any-return]
-        return _Run(seed, options or draw_options(seed), until_s, full_trace).run()
+            more = {"until_s": until_s, "full_trace": full_trace, "replay": replay}
+            return _scenarios().run_scenario(scenario, seed, **more)  # type: ignore[no-any-return]
+        return _Run(seed, options or draw_options(seed), until_s, full_trace, replay).run()
 
 
 def _scenarios() -> Any:
@@ -112,9 +114,10 @@ def _mutated(mutation: str | None) -> Iterator[None]:
 
 
 class _Run:
-    def __init__(self, seed: int | str, options: Options, until_s: float | None, full_trace: bool) -> None:
+    def __init__(self, seed: int | str, options: Options, until_s: float | None, full_trace: bool, replay: str) -> None:
         self.options = options
         self.until_s = until_s
+        self.replay = replay
         self.report = Report(seed, None, options=options.as_dict())
         self.world = World(seed, full_trace=full_trace)
         self.invariants = Invariants(self.world.trace, on_violation=self.world.scheduler.fail)
@@ -163,9 +166,12 @@ class _Run:
                 "partition": violation.partition,
                 "node": violation.node,
                 "time_s": world.now,
-                "story": "" if len(report.violations) >= STORIES_MAX else tell(world.trace, violation, report.seed),
+                "story": "" if len(report.violations) >= STORIES_MAX else self._story(violation),
             }
         )
+
+    def _story(self, violation: Violation) -> str:
+        return tell(self.world.trace, violation, self.report.seed, replay=self.replay)
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 

@@ -51,15 +51,18 @@ def find(number: str) -> Scenario:
     return SCENARIOS[name]
 
 
-def run_scenario(number: str, seed: int | str, *, until_s: float | None = None, full_trace: bool = False) -> Report:
-    """Play it, with the invariants watching; see `play.py` for what the seed means."""
-    return _Performance(find(number), int(seed), until_s, full_trace).run()
+def run_scenario(
+    number: str, seed: int | str, *, until_s: float | None = None, full_trace: bool = False, replay: str = ""
+) -> Report:
+    """Play it, with the invariants watching; see `play.py` for what the seed means, and `run_seed` for the others."""
+    return _Performance(find(number), int(seed), until_s, full_trace, replay).run()
 
 
 class _Performance:
-    def __init__(self, scenario: Scenario, seed: int, until_s: float | None, full_trace: bool) -> None:
+    def __init__(self, scenario: Scenario, seed: int, until_s: float | None, full_trace: bool, replay: str) -> None:
         self.scenario = scenario
         self.seed = seed
+        self.replay = replay
         self.until_s = until_s
         self.report = Report(seed, scenario.number)
         self.world = World(seed, full_trace=full_trace)
@@ -106,7 +109,7 @@ class _Performance:
     def _violated(self, violation: Violation) -> None:
         report, world = self.report, self.world
         report.verdict = VIOLATION
-        told = tell(world.trace, violation, self.seed, self.scenario.number)
+        told = tell(world.trace, violation, self.seed, self.scenario.number, replay=self.replay)
         report.violations.append(
             {
                 "invariant": violation.invariant,
