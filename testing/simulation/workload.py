@@ -259,12 +259,12 @@ class Workload:
             places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
             await consumer.assign(places)
             ends = await consumer.end_offsets(places)
-            left = {place for place in places if ends[place] > 0}
+            left = [place for place in places if ends[place] > 0]
             while left:
                 for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
                     pairs = [(r.offset, bytes(r.value or b"")) for r in records]
                     self.history.poll("final", (place.topic, place.partition), pairs, final=True)
-                left = {place for place in left if await consumer.position(place) < ends[place]}
+                left = [place for place in left if await consumer.position(place) < ends[place]]
 
 
 class SideTopic:
