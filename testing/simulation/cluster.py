@@ -4,8 +4,9 @@ Controllers are numbered from 101, brokers from 1, clients from 201, each on a m
 the outside of a process is simulated; `BrokerServer`, `ControllerServer`, `Producer`, `Consumer` and `Admin` are the
 production classes.
 
-A node's process ends when its server says that it cannot go on (`failure`), as `strandline.node` ends it; nobody starts it
-again but the story.
+A node's process lives as `strandline.node` lets it: it starts; SIGTERM stops it in order, or breaks its start off; a second
+SIGTERM ends it at once; and when its server says that it cannot go on (`failure`) it stops, too. Nobody starts it again but
+the story.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from strandline.controller.config import ControllerConfig
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
+from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.machine import Machine
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.world import ProcessGone, World
 
 T = TypeVar("T")
 
@@ -58,6 +60,73 @@ class Client:
         return await self.cluster.world.join(self.spawn(coroutine))
 
 
+class _Process:
+    """A node's process from its start to its exit, as `strandline.node` runs it."""
+
+    def __init__(self, cluster: SimCluster, node_id: int, loop: NodeLoop, server: BrokerServer | ControllerServer) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.loop = loop
+        self.server = server
+        self.has_exited = False
+        """It came to its end by itself, and not by a crash."""
+        self.left: list[str] = []
+        """Tasks that the server has left behind."""
+        self._asked: asyncio.Future[None] = loop.create_future()
+        self._is_signal_pending = False
+
+    @property
+    def is_asked(self) -> bool:
+        """It knows that it has to stop, or will when it goes on."""
+        return self._is_signal_pending or self._asked.done()
+
+    def terminate(self) -> None:
+        if not self._is_signal_pending:  # two that wait for a process to go on are one
+            self._is_signal_pending = True
+            self.loop.io(self._on_signal)
+
+    def _on_signal(self) -> None:
+        self._is_signal_pending = False
+        if self._asked.done():
+            self.cluster.crash(self.node_id)
+        else:
+            self._asked.set_result(None)
+
+    async def live(self) -> None:
+        error: StrandlineError | OSError | None = None
+        try:
+            error = await self._run()
+        except (StrandlineError, OSError) as e:
+            error = e
+        except Exception as e:
+            self.loop.call_exception_handler({"message": "the process broke down", "exception": e})
+            raise
+        self._look_for_tasks()
+        self.has_exited = True
+        self.cluster.exited(self.node_id, error)
+
+    async def _run(self) -> StrandlineError | None:
+        server, asked = self.server, self._asked
+        start = self.loop.create_task(server.start(), name=f"start {self.node_id}")
+        await asyncio.wait([start, asked], return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait([start])
+            if not start.cancelled():
+                start.exception()  # of no more interest to anybody
+            return None
+        start.result()
+        failure = server.failure
+        assert failure is not None
+        await asyncio.wait([asked, failure], return_when=asyncio.FIRST_COMPLETED)
+        await server.stop()
+        return None if asked.done() else failure.result()
+
+    def _look_for_tasks(self) -> None:
+        own = asyncio.current_task()
+        self.left = [task.get_name() for task in self.loop.unfinished if task is not own]
+
+
 class SimCluster:
     def __init__(
         self,
@@ -67,8 +136,11 @@ class SimCluster:
         brokers: int = 3,
         settings: dict[str, Any] | None = None,
         controller_settings: dict[str, Any] | None = None,
+        names: bool = False,
     ) -> None:
         self.world = world
+        self.names = names
+        """Nodes and clients find each other by names (`broker-1`), which are looked up, and not by addresses."""
         self.settings = settings or {}
         """Kafka's keys, for every broker."""
         self.controller_settings = controller_settings or {}
@@ -81,33 +153,42 @@ class SimCluster:
             self.machines[node_id] = world.add_machine(node_id, f"broker-{node_id}")
         for node_id, machine in self.machines.items():
             machine.on_death = lambda node_id=node_id: self.crash(node_id)
-        self.voters = ",".join(f"{n}@{self.machines[n].address}:{CONTROLLER_PORT}" for n in self.controller_ids)
+        self.voters = ",".join(f"{n}@{self.host(n)}:{CONTROLLER_PORT}" for n in self.controller_ids)
         self.brokers: dict[int, BrokerServer] = {}
         """Of the processes that run now, started or starting."""
         self.controllers: dict[int, ControllerServer] = {}
-        self.failures: list[tuple[float, int, StrandlineError]] = []
+        self.failures: list[tuple[float, int, StrandlineError | OSError]] = []
         """Processes that ended because they could not go on: when, which, why."""
         self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
         """Told of each server object as it is made, before it starts."""
         self._clients = 0
-        self._starts: dict[int, asyncio.Task[None]] = {}
+        self._processes: dict[int, _Process] = {}
+        """The last one of each node."""
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(f"{self.machines[n].address}:{BROKER_PORT}" for n in self.broker_ids)
+        return ",".join(f"{self.host(n)}:{BROKER_PORT}" for n in self.broker_ids)
+
+    def host(self, node_id: int) -> str:
+        """How others find it."""
+        machine = self.machines[node_id]
+        return machine.name if self.names else machine.address
 
     # -- life of nodes ------------------------------------------------------------------------------------------------
 
-    def start(self, node_id: int) -> None:
-        """Start its process; what becomes of it is seen later (`ready`, `failures`)."""
+    def start(self, node_id: int, *, wiped: bool = False) -> None:
+        """Start its process, on an empty disk if it is to be; what becomes of it is seen later (`ready`, `failures`)."""
         machine = self.machines[node_id]
+        if wiped:
+            machine.files.wipe()
         loop, doors, files = machine.boot()
         self.world.trace.emit("node.started", node_id)
         with self.world.within(loop):
             server = self._make(node_id, doors, files)
+            process = self._processes[node_id] = _Process(self, node_id, loop, server)
             for told in self.on_boot:
                 told(node_id, server)
-            self._starts[node_id] = machine.spawn(self._live(node_id, server), f"node {node_id}")
+            machine.spawn(process.live(), f"node {node_id}")
 
     def _make(self, node_id: int, doors: Doors, files: Any) -> BrokerServer | ControllerServer:
         if node_id in self.controller_ids:
@@ -118,35 +199,59 @@ class SimCluster:
         self.brokers[node_id] = broker
         return broker
 
-    async def _live(self, node_id: int, server: BrokerServer | ControllerServer) -> None:
-        """What `strandline.node` does: start, then wait for a failure."""
-        try:
-            await server.start()
-        except StrandlineError as e:
-            self._give_up(node_id, e)
-            return
-        assert server.failure is not None
-        failure = await server.failure
-        await server.stop()
-        self._give_up(node_id, failure)
+    def crash(self, node_id: int, *, lossy: bool = False) -> None:
+        """`lossy`: the machine loses its power, and comes back with the next `start`."""
+        self._forget(node_id)
+        if lossy:
+            self.machines[node_id].power_cut()
+        else:
+            self.machines[node_id].crash()
 
-    def _give_up(self, node_id: int, error: StrandlineError) -> None:
-        self.failures.append((self.world.now, node_id, error))
-        self.world.trace.emit("node.failed", node_id, reason=str(error))
-        self.world.scheduler.after(0.0, self._forget, node_id)
+    def terminate(self, node_id: int) -> None:
+        """SIGTERM. The second one ends the process at once."""
+        if self.machines[node_id].is_up:
+            self._processes[node_id].terminate()
+
+    async def stop(self, node_id: int) -> None:
+        """SIGTERM, and wait for its end; `ProcessGone` when it ends in another way meanwhile."""
+        machine = self.machines[node_id]
+        if machine.loop is None:
+            return
+        process = self._processes[node_id]
+        if process.loop is not machine.loop:
+            return
+        if not process.is_asked:
+            self.terminate(node_id)
+        await self.world.until(lambda: process.loop.is_dead, STOP_S, f"the end of {machine.name}")
+        if not process.has_exited:
+            raise ProcessGone(f"{machine.name} ended before it had stopped")
+
+    def exited(self, node_id: int, error: StrandlineError | OSError | None) -> None:
+        """Its process has come to its end by itself."""
+        if error is not None:
+            self.failures.append((self.world.now, node_id, error))
+            self.world.trace.emit("node.failed", node_id, reason=str(error))
+        else:
+            self.world.trace.emit("node.stopped", node_id)
+        self._forget(node_id)
+        self.machines[node_id].end()
+
+    def leaks(self, node_id: int) -> list[str]:
+        """What the server of its last process has left behind when it had stopped in order: tasks that are not done. Must be
+        empty (I23)."""
+        process = self._processes.get(node_id)
+        return [] if process is None else process.left
 
     def _forget(self, node_id: int) -> None:
         self.brokers.pop(node_id, None)
         self.controllers.pop(node_id, None)
-        self.machines[node_id].end()
 
     def broker_config(self, node_id: int) -> BrokerConfig:
-        address = self.machines[node_id].address
         return BrokerConfig.from_mapping(
             {
                 "node.id": node_id,
                 "cluster.id": CLUSTER_ID,
-                "listeners": f"PLAINTEXT://{address}:{BROKER_PORT}",
+                "listeners": f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}",
                 "log.dirs": "/data",
                 "controller.quorum.voters": self.voters,
                 **self.settings,
@@ -163,26 +268,6 @@ class SimCluster:
                 **self.controller_settings,
             }
         )
-
-    def crash(self, node_id: int, *, lossy: bool = False) -> None:
-        """`lossy`: the machine loses its power, and comes back with the next `start`."""
-        self.brokers.pop(node_id, None)
-        self.controllers.pop(node_id, None)
-        if lossy:
-            self.machines[node_id].power_cut()
-        else:
-            self.machines[node_id].crash()
-
-    async def stop(self, node_id: int) -> None:
-        """SIGTERM, and wait for its end."""
-        machine = self.machines[node_id]
-        server = self.brokers.get(node_id) or self.controllers.get(node_id)
-        if server is None or machine.loop is None:
-            return
-        await self.world.join(machine.spawn(server.stop(), f"stop {node_id}"))
-        if machine.loop is not None and (self.brokers.get(node_id) or self.controllers.get(node_id)) is server:
-            self.world.trace.emit("node.stopped", node_id)
-            self._forget(node_id)
 
     async def start_all(self, within_s: float = 30.0) -> None:
         for node_id in [*self.controller_ids, *self.broker_ids]:
@@ -250,7 +335,9 @@ class SimCluster:
         active = self.active_controller
         if active is not None:
             return active.controller.image
-        return max((b.metadata.image for b in self.brokers.values()), key=lambda image: image.offset)
+        images = [b.metadata.image for b in self.brokers.values()]
+        images += [c.controller.image for c in self.controllers.values() if c.has_quorum]
+        return max(images, key=lambda image: image.offset)
 
     def topic_id(self, topic: str) -> bytes:
         return bytes(self.image().topics_by_name[topic])
@@ -260,8 +347,8 @@ class SimCluster:
         broker = self.brokers.get(node_id)
         if broker is None or not broker.has_logs:
             return None
-        image = self.image()
-        return broker.replicas.partitions.get((bytes(image.topics_by_name[topic]), index))
+        topic_id = self.image().topics_by_name.get(topic)
+        return None if topic_id is None else broker.replicas.partitions.get((bytes(topic_id), index))
 
 
 async def gather(*awaitables: Awaitable[T]) -> list[T]:

@@ -49,6 +49,10 @@ _CLOCK_S = 1e-9
 """A timer fires so long after its time, so that no rounding makes it fire before."""
 
 
+OWNER: contextvars.ContextVar[NodeLoop | None] = contextvars.ContextVar("OWNER", default=None)
+"""On a thread of a process, which has no running loop: that process's loop."""
+
+
 class ProcessDied(BaseException):
     """The simulated process ended here, inside an operation. No production code may catch it, and none goes on after it."""
 
@@ -370,11 +374,10 @@ class NodeLoop(asyncio.AbstractEventLoop):
         busy_until, self._busy_until = self._busy_until, 0.0
         before = events._get_running_loop()
         events._set_running_loop(None)  # a thread has none
-        machine = self.machine
-        machine.executing = True
-        machine.world.executing = machine
+        context = contextvars.Context()
+        context.run(OWNER.set, self)
         try:
-            result = contextvars.Context().run(func, *args)
+            result = context.run(func, *args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except ProcessDied:
@@ -382,8 +385,6 @@ class NodeLoop(asyncio.AbstractEventLoop):
         except BaseException as e:
             error = e
         finally:
-            machine.executing = False
-            machine.world.executing = None
             events._set_running_loop(before)
             now = self._scheduler.now
             took_s, self._busy_until = max(0.0, self._busy_until - now), busy_until

@@ -42,8 +42,6 @@ class Machine:
         self.incarnation = 0
         """How many processes have been started here."""
         self.has_power = True
-        self.executing = False
-        """A thread of the process is at work just now."""
         self._clock_rate = 1.0
         self._drift_s = 0.0
         """What its clocks would show at the world's beginning if they had always gone as they go now."""
@@ -116,7 +114,8 @@ class Machine:
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call it as the process that runs here."""
-        assert self.loop is not None
+        if self.loop is None:
+            raise RuntimeError(f"{self.name} has no process")
         with self.world.within(self.loop):
             return function(*args)
 

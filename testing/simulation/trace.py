@@ -32,6 +32,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.loop import OWNER
 
 OF_ALL, OF_A_PARTITION, OF_A_KIND = 2_000, 500, 1_000
 """How many of the newest are kept."""
@@ -262,6 +263,8 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
     """A structlog processor that makes an event `log.<event>` of a line, of the node whose loop runs, and prints nothing."""
 
     def processor(_logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        if getattr(running_loop(), "is_dead", False):
+            raise structlog.DropEvent  # what a dead process does until its call returns, it does not do
         name = str(line.pop("event", ""))
         error = _error(method, line)
         for field in _OF_A_PROCESS:
@@ -296,8 +299,13 @@ def _frames(error: BaseException, most: int = 6) -> str:
 
 def running_node() -> int:
     """Whose code runs at this moment: the simulated machine of the running loop."""
-    machine = getattr(asyncio._get_running_loop(), "machine", None)
+    machine = getattr(running_loop(), "machine", None)
     return int(getattr(machine, "id", WORLD))
+
+
+def running_loop() -> object:
+    """The loop of the process whose code runs, be it on its loop or on a thread of it; None: nobody's."""
+    return asyncio._get_running_loop() or OWNER.get()
 
 
 @contextlib.contextmanager

@@ -50,8 +50,6 @@ class World:
         self.machine.boot()
         self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
         """Whether an exception that reached a loop's handler is to be expected."""
-        self.executing: Machine | None = None
-        """Whose thread (`run_in_executor`) is at work just now."""
         self._conditions: list[_Condition] = []
 
     @property
@@ -92,7 +90,11 @@ class World:
             except OutOfTime as e:
                 waiting = "; ".join(str(condition) for condition in self._conditions)
                 raise OutOfTime(f"{e}{', waiting for ' + waiting if waiting else ''}") from None
-            return task.result()
+            result = task.result()
+            gc.collect(0)  # What was made in this run and is left by all: an exception that nobody looked at is told now.
+            if self.scheduler.failure is not None:
+                raise self.scheduler.failure
+            return result
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -158,7 +160,9 @@ class World:
         """Go on in the very step in which the condition holds. `OutOfTime` names it when it does not come."""
         if condition():
             return
-        waiting = _Condition(condition, asyncio.get_running_loop(), what)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NodeLoop)
+        waiting = _Condition(condition, loop, what)
         self._conditions.append(waiting)
         if len(self._conditions) == 1:
             self.scheduler.after_step.append(self._look)
@@ -174,8 +178,12 @@ class World:
 
     def _look(self) -> None:
         for waiting in self._conditions:
-            if not waiting.met.done() and waiting.condition():
-                waiting.met.set_result(None)
+            if not waiting.met.done() and not waiting.loop.is_dead:
+                try:
+                    if waiting.condition():
+                        waiting.met.set_result(None)
+                except Exception as e:
+                    waiting.met.set_exception(e)
 
     async def join(self, task: asyncio.Task[T]) -> T:
         """The result of a task of another process. `ProcessGone` when that process ends first."""
@@ -192,8 +200,9 @@ class ProcessGone(Exception):
 
 
 class _Condition:
-    def __init__(self, condition: Callable[[], object], loop: asyncio.AbstractEventLoop, what: str) -> None:
+    def __init__(self, condition: Callable[[], object], loop: NodeLoop, what: str) -> None:
         self.condition = condition
+        self.loop = loop
         self.met: asyncio.Future[None] = loop.create_future()
         self.what = what
 
