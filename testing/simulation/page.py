@@ -20,7 +20,7 @@ from strandline.testing.simulation.trace import Event, Trace
 EVENTS = ("phase", "scenario.begins", "scenario.says", "fault.begin", "node.", "controller.elected")
 """What is done to the cluster, and what it does about its head."""
 HEADINGS = ("phase", "scenario.says")
-SETTLED = "nothing that was acknowledged is lost, and every invariant held"
+SETTLED = "nothing that was promised is lost, and every invariant held"
 
 
 def page(report: Report) -> str:

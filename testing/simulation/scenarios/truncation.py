@@ -48,15 +48,17 @@ async def s03(stage: Stage) -> None:
 
     stage.says(
         f"Broker 2 returns and fetches from 12, saying that its last record is of epoch {second_epoch}. Broker 3 never heard of "
-        f"that epoch, so it answers with the largest below it: epoch {first_epoch}, which ended at 12. Broker 2 cuts its log "
-        f"where its own epoch {first_epoch} ended, at 10, and asks again."
+        f"that epoch. Before KIP-279 an answer was an offset alone, where the next epoch that the leader knows begins: 12. "
+        "Broker 2 would have cut nothing, and kept its own 10 and 11 for ever. Now the answer names an epoch, too, the largest "
+        f"below the one asked for: epoch {first_epoch}, which ended at 12. Broker 2 cuts its log where its own epoch "
+        f"{first_epoch} ended, at 10, and asks again."
     )
     stage.start(2)
     await stage.until(lambda: stage.end(2) == 13, what="broker 2 has 13 records")
     stage.must(stage.log_bytes(2) == stage.log_bytes(3), "broker 2's log is broker 3's, byte for byte")
     stage.must(second_epoch not in dict(stage.epochs(2)), f"nothing of epoch {second_epoch} is left on broker 2")
 
-    stage.says("The network is whole again. Broker 1 follows, and nothing that was acknowledged is missing anywhere.")
+    stage.says("The network is whole again. Broker 1 follows, and nothing that acks=all acknowledged is missing anywhere.")
     stage.mend(1)
     await stage.at_rest()
 
