@@ -520,7 +520,8 @@ class Stage:
         if self.perturbed and self.may_lose:
             return
         missing = [offset for offset, value in acked.items() if offset >= start and held.get(offset) != value]
-        self.must(not missing, f"broker {broker} has every record that acks=all acknowledged{f' but those at {missing}' if missing else ''}")
+        but = f" but those at {missing}" if missing else ""
+        self.must(not missing, f"broker {broker} has every record that acks=all acknowledged{but}")
 
     async def retried(self, attempt: Callable[[], Awaitable[Any]], within_s: float = 30.0) -> Any:
         """As a client does: retriable errors are tried again."""
