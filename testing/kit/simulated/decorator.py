@@ -197,7 +197,7 @@ def _raise(outcome: Outcome, body: Body, name: str, passed: int, plan: Plan) -> 
     else:
         ended = "passed" if again.error is None else f"ended with {': '.join(again.ending)}"
         repeats = f"a second run of this seed went another way, and {ended}.\n{REASONS}"
-    before = "" if passed == 0 else f" ({passed} before it passed)"
+    before = "" if passed == 0 else f"; {passed} before it passed" if passed > 1 else "; one before it passed"
     head, _, rest = outcome.story.partition("\n")
     error.add_note(f"\n{head}{before}\n{rest}\n\nAgain\n-----\n{replay_text(name, outcome.seed)}\n{repeats}")
     raise error

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from strandline.testing.kit.simulated.cluster import SimulatedCluster
@@ -25,6 +25,7 @@ from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.probes import Probes
 from strandline.testing.simulation.scheduler import OutOfTime
+from strandline.testing.simulation.trace import without_addresses
 from strandline.testing.simulation.world import Unhandled, World
 
 LAST_S = 30.0
@@ -70,7 +71,7 @@ class Outcome:
     @property
     def ending(self) -> tuple[str, str]:
         """What two runs of one seed have in common, beside the trace."""
-        return ("", "") if self.error is None else (type(self.error).__qualname__, str(self.error))
+        return ("", "") if self.error is None else (type(self.error).__qualname__, without_addresses(str(self.error)))
 
 
 def run_test(body: Body, seed: int, plan: Plan) -> Outcome:
@@ -201,28 +202,27 @@ def _of_the_test(error: BaseException) -> Any:
     return found if found is not None else error.__traceback__
 
 
-def _frames(task: asyncio.Task[Any]) -> list[traceback.FrameSummary]:
-    """Where it stands, along what it awaits."""
+def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
+    """Where it stands, along what it awaits; without asyncio's and the machinery's own."""
     frames, awaited = [], task.get_coro()
-    while awaited is not None:
-        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
-        if frame is None:
-            break
-        code = frame.f_code
-        frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_qualname))
+    while (frame := getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)) is not None:
+        if Path(frame.f_code.co_filename).parent not in OURS:
+            frames.append(frame)
         awaited = getattr(awaited, "cr_await", None)
     return frames
 
 
+def _is_theirs(frame: FrameType) -> bool:
+    return not str(frame.f_globals.get("__name__", "")).startswith("strandline.")
+
+
 def _is_ours(task: asyncio.Task[Any]) -> bool:
-    package = Path(__file__).parents[3]
-    frames = _frames(task)
-    return bool(frames) and all(package in Path(frame.filename).parents for frame in frames)
+    """A client's, say."""
+    return not any(map(_is_theirs, _frames(task)))
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    package = Path(__file__).parents[3]
-    frames = [f for f in _frames(task) if Path(f.filename).parent not in OURS]
-    theirs = [f for f in frames if package not in Path(f.filename).parents] or frames[:1]
-    at = " > ".join(f"{f.name} ({Path(f.filename).name}:{f.lineno})" for f in theirs)
-    return f"{task.get_name()}: {at or 'it has ended'}"
+    frames = _frames(task)
+    shown = [frame for frame in frames if _is_theirs(frame)] or frames[:1]
+    places = [f"{f.f_code.co_name} ({Path(f.f_code.co_filename).name}:{f.f_lineno})" for f in shown]
+    return f"{task.get_name()}: {' > '.join(places) or 'it has ended'}"
