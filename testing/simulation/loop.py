@@ -128,7 +128,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         """Stopped by a signal: it owns its timers and its sockets, and does nothing."""
         self.unhandled: list[dict[str, Any]] = []
         """What reached the loop's exception handler: a bug of ours, each of them."""
-        self.watch: Callable[[NodeLoop, list[Handle]], object] | None = None
+        self.watch: Callable[[NodeLoop, list[Handle]], object] | None = getattr(machine.world.trace, "watch", None)
         """Told of the callbacks of each turn before it runs them (`canary.py`)."""
         self._scheduler = scheduler
         self._draw = random.random

@@ -17,7 +17,7 @@ import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 from strandline.protocol.rpc import dial
@@ -39,10 +39,13 @@ class Unhandled(AssertionError):
 
 
 class World:
+    trace_class: ClassVar[type[Trace]] = Trace
+    """Of worlds that are made from now on (`canary.py` puts one in its place that writes everything down)."""
+
     def __init__(self, seed: int | str, *, full_trace: bool = False) -> None:
         self.seed = seed
         self.scheduler = Scheduler(self.stream("scheduler"))
-        self.trace = Trace(lambda: self.scheduler.now, full=full_trace)
+        self.trace = self.trace_class(lambda: self.scheduler.now, full=full_trace)
         self.network = Network(self, self.scheduler, self.stream("network"))
         self.machines: dict[int, Machine] = {}
         self.machine = self.add_machine(WORLD, "world")
