@@ -280,7 +280,7 @@ class FetcherCore:
             self._session_refused = response.session_id == 0
         if response.session_id == 0:
             self._session_id = 0
-            self._start_over()
+            self._end_session()
         elif plan.request.session_epoch == 0:
             self._session_epoch = 1
 
@@ -294,7 +294,7 @@ class FetcherCore:
         told = self._limits.admit(code.name, now)
         if told is not None:
             log.info("fetcher.session_lost", error=code.name, attempts=self._failures, **told.fields)
-        self._start_over()
+        self._end_session()
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
         """The request was refused as a whole, or timed out."""
@@ -308,18 +308,26 @@ class FetcherCore:
         self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
 
     def _start_over(self) -> None:
-        """Forget the session: the next fetch is a full one. The old session's id goes with it, to close it."""
+        """The leader may be another process: nothing that was asked will be answered."""
+        self._out_of_range.clear()
+        for state in self._states.values():
+            if state.due == NEVER:
+                state.due = 0.0
+        self._end_session()
+
+    def _end_session(self) -> None:
+        """Forget the session: the next fetch is a full one. The old session's id goes with it, to close it. Who waits for
+        the leader's range goes on waiting."""
         self._generation += 1
         self._session_epoch = 0
         self._in_flight = 0
         self._full_in_flight = False
         self._session_keys.clear()
         self._forgotten.clear()
-        self._out_of_range.clear()
         for key, state in self._states.items():
-            state.sent = None
             if state.due == NEVER:
-                state.due = 0.0
+                continue
+            state.sent = None
             if not state.due:
                 self._dirty[key] = None
 

@@ -255,6 +255,19 @@ def test_without_room_for_a_session_every_fetch_is_full_and_waits_like_any_other
         assert world[2].leo == expected
 
 
+def test_without_a_session_too_a_follower_below_the_leaders_start_begins_again_there() -> None:
+    """Each answer begins the fetching anew; the question for the leader's start has to outlive that."""
+    world = followers_only()
+    world[1].manager.sessions._slots = 0
+    fill(world[1], *[1] * 60)
+    fill(world[2], *[1] * 20)
+    world.elect(1, isr=(1,))
+    world[1].p.log.increment_log_start_offset(50)
+    link = Link(world, 2, 1)
+    link.rounds(3)
+    assert (world[2].p.log.log_start_offset, world[2].leo) == (50, 60)
+
+
 def test_a_partition_that_arrives_does_not_wait_for_the_long_poll_in_flight() -> None:
     """A new topic, or the partitions of a dead leader: they are asked for behind the parked fetch, in the same session."""
     world = World(2)
