@@ -106,6 +106,8 @@ class Quorum:
         """The epoch of the last `on_leader` that no `on_resign` has followed."""
         self._bytes_since_snapshot = 0
         self._records_since_snapshot = 0
+        self._closing: asyncio.Task[None] | None = None
+        """Of a node that failed: its connections are being closed."""
         self._snapshot_task: asyncio.Task[SnapshotId | None] | None = None
         self._snapshot_retry: asyncio.TimerHandle | None = None
         """One was given up: until this is due, none is tried."""
@@ -217,8 +219,18 @@ class Quorum:
 
     async def stop(self) -> None:
         """Orderly: a leader hands over first and gives its successor a moment to be elected."""
-        if not self._running:
+        if not self._running and self._closing is None:
             return
+        if self._running:
+            await self._hand_over()
+        if self._snapshot_task is not None:
+            self._snapshot_task.cancel()
+            await asyncio.gather(self._snapshot_task, return_exceptions=True)
+        await (self._close_connections() if self._closing is None else self._closing)
+        if self.failure is None:
+            self.log.close()
+
+    async def _hand_over(self) -> None:
         if self.node.is_leader and self._channels:
             self.node.resign(self._loop.time())
             self._schedule()
@@ -227,12 +239,6 @@ class Quorum:
         if self._led_epoch is not None:
             epoch, self._led_epoch = self._led_epoch, None
             self._listener.on_resign(epoch)
-        if self._snapshot_task is not None:
-            self._snapshot_task.cancel()
-            await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        await self._close_connections()
-        if self.failure is None:
-            self.log.close()
 
     async def _wait_for_successor(self, timeout_s: float) -> None:
         try:

@@ -308,6 +308,23 @@ async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(clusters: Mak
     await first.kill()
 
 
+async def test_stopping_a_node_that_has_failed_leaves_nothing_behind(clusters: Make) -> None:
+    """It was closing its connections by itself, one of them to a voter that is not there; who stops it waits for that."""
+    cluster = clusters()
+    await cluster.start()
+    leader = await cluster.elected()
+    gone = next(member for member in cluster.members.values() if member is not leader)
+    await gone.kill()
+    del cluster.members[gone.voter.id]
+    await until(lambda: any(task.get_name().startswith("connect to voter") for task in asyncio.all_tasks()))
+    cluster.disks[leader.voter.id].fail_next("fsync", "*.log", errno.EIO)
+    leader.quorum.append([b"a"], leader.quorum.epoch)
+    await until(lambda: bool(leader.fatal))
+    mine = [task for task in asyncio.all_tasks() if task.get_name() == "close the failed quorum node"]
+    await leader.quorum.stop()
+    assert [task.get_name() for task in mine if not task.done()] == []
+
+
 async def test_a_quorum_state_that_is_garbage_refuses_to_start(clusters: Make) -> None:
     """F18, through the shell: the error is for a person."""
     cluster = clusters(1)
