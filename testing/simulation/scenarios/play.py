@@ -95,17 +95,16 @@ async def _fault(stage: Stage, random: Random) -> None:
     if kind == "crash" and machine.is_up:
         stage.crash(node)
         await asyncio.sleep(lasts_s)
-        if not machine.is_up:
+        if not stage.cluster.machines[node].is_up:
             stage.start(node)
     elif kind == "pause":
         machine.pause()
         await asyncio.sleep(lasts_s)
         machine.resume()
     elif kind in ("cut", "one-way"):
-        ways = {"inbound": kind == "cut"}
-        stage.cluster.isolate(node, **ways)
+        stage.cluster.isolate(node, inbound=kind == "cut")
         await asyncio.sleep(lasts_s)
-        stage.cluster.rejoin(node, **ways)
+        stage.cluster.rejoin(node, inbound=kind == "cut")
     elif kind == "reset":
         network.reset_between(node, random.choice([n for n in nodes if n != node]))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.server import BrokerServer
@@ -27,6 +28,10 @@ def _one_leader_an_epoch(stage: Stage) -> None:
     stage.always(holds, "no two controllers lead in the same epoch (I1)")
 
 
+def _is_down(stage: Stage, node: int) -> bool:
+    return node not in stage.cluster.controllers
+
+
 def _active(stage: Stage) -> int:
     server = stage.cluster.active_controller
     return -1 if server is None else server.config.node_id
@@ -46,11 +51,11 @@ async def s48(stage: Stage) -> None:
         epoch = stage.cluster.controllers[active].quorum.epoch
         machine = stage.cluster.machines[voter]
         before = machine.on_death
-        machine.on_death = lambda node=voter: stage.cluster.crash(node, lossy=True)
+        machine.on_death = partial(stage.cluster.crash, voter, lossy=True)
         machine.files.crash_at(step)
         stage.crash(active)
         try:
-            await stage.until(lambda n=voter: n not in stage.cluster.controllers, 5.0)
+            await stage.until(partial(_is_down, stage, voter), 5.0)
         except AssertionError:
             stage.cluster.crash(voter, lossy=True)  # It had not so much to write.
         machine.on_death = before
@@ -112,7 +117,7 @@ async def s49(stage: Stage) -> None:
         if away not in stage.cluster.controllers:
             stage.start(away)
         stage.cluster.machines[away].files.heal()
-        await stage.until(lambda n=away: same_image(n), 30.0, f"controller {away} knows what its leader knows")
+        await stage.until(partial(same_image, away), 30.0, f"controller {away} knows what its leader knows")
 
 
 @scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")

@@ -21,8 +21,9 @@ are the invariants, and that the cluster heals and has lost nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from strandline.broker.partition import Partition
@@ -138,7 +139,7 @@ class Stage:
         self,
         topic: str = "orders",
         *,
-        replicas: Sequence[int] | Sequence[Sequence[int]] = (1, 2, 3),
+        replicas: Sequence[Any] = (1, 2, 3),
         brokers: int = 3,
         controllers: int = 1,
         min_insync: int = 2,
@@ -154,8 +155,8 @@ class Stage:
         self.on_machines(self.cluster.machines.values())
         await self.cluster.start_all()
         self._client = self.cluster.client("story-client")
-        each = [list(r) for r in replicas] if replicas and not isinstance(replicas[0], int) else [list(replicas)]
-        await self.create(topic, each, min_insync=min_insync, **configs)
+        each = [list(replicas)] if isinstance(replicas[0], int) else [list(one) for one in replicas]
+        await self.create(topic, each, min_insync=min_insync, configs=configs)
         self.topic = topic
 
     async def create(
@@ -165,10 +166,13 @@ class Stage:
         *,
         min_insync: int = 2,
         missing: Sequence[int] = (),
-        **configs: str,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
         """A topic with these replicas; `missing` are down."""
-        settings = {"min.insync.replicas": str(min_insync), **{k.replace("_", "."): v for k, v in configs.items()}}
+        settings = {
+            "min.insync.replicas": str(min_insync),
+            **{key.replace("_", "."): value for key, value in (configs or {}).items()},
+        }
 
         async def create() -> None:
             async with self._client.admin() as admin:
@@ -450,9 +454,12 @@ class Stage:
             following = other if leading == leader else leader
             await self.until(lambda: self.isr() >= {leader, other}, what="both are in the ISR")
             self.crash(leading)
-            await self.until(lambda n=following: self.leader() == n and self.leads(n), what=f"broker {following} leads")
+            await self.until(partial(self._is_led_by, following), what=f"broker {following} leads")
             self.start(leading)
         await self.until(lambda: self.isr() >= {leader, other}, what="both are in the ISR")
+
+    def _is_led_by(self, broker: int) -> bool:
+        return self.leader() == broker and self.leads(broker)
 
     async def end_both(self, leader: int, other: int) -> None:
         """Both processes die; the leader alone is left in the ISR, so that it, and no other, will lead."""
