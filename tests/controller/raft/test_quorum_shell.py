@@ -313,16 +313,17 @@ async def test_stopping_a_node_that_has_failed_leaves_nothing_behind(clusters: M
     cluster = clusters()
     await cluster.start()
     leader = await cluster.elected()
-    gone = next(member for member in cluster.members.values() if member is not leader)
-    await gone.kill()
-    del cluster.members[gone.voter.id]
-    await until(lambda: any(task.get_name().startswith("connect to voter") for task in asyncio.all_tasks()))
-    cluster.disks[leader.voter.id].fail_next("fsync", "*.log", errno.EIO)
-    leader.quorum.append([b"a"], leader.quorum.epoch)
-    await until(lambda: bool(leader.fatal))
-    mine = [task for task in asyncio.all_tasks() if task.get_name() == "close the failed quorum node"]
-    await leader.quorum.stop()
-    assert [task.get_name() for task in mine if not task.done()] == []
+    await leader.kill()
+    del cluster.members[leader.voter.id]
+    follower = next(iter(cluster.members.values()))
+    channel = follower.quorum._channels[leader.voter.id]
+    await until(lambda: channel._connecting is not None)
+    connecting = channel._connecting
+    assert connecting is not None
+    follower.quorum._fail(DiskError("write", "quorum-state", errno.ENOSPC))
+    await follower.quorum.stop()
+    assert connecting.done()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "close the failed quorum node"] == []
 
 
 async def test_a_quorum_state_that_is_garbage_refuses_to_start(clusters: Make) -> None:
