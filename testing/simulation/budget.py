@@ -59,8 +59,9 @@ class Budget:
 
     def may_lose(self, broker: int) -> bool:
         """Whether this broker's disk may lose what was not synced."""
-        if not self.enforced:
-            return True
+        return not self.enforced or self._may_lose(broker)
+
+    def _may_lose(self, broker: int) -> bool:
         self.look()
         if self.cluster.active_controller is None:
             return False
@@ -73,8 +74,9 @@ class Budget:
         return True
 
     def may_rot(self, broker: int) -> bool:
-        """Whether this broker's disk may give back what was not written there."""
-        return self.rotten <= {broker} and self.may_lose(broker)
+        """Whether this broker's disk may give back what was not written there. Also where losses are permitted: the only
+        copy of a record that cannot be read is no loss that anybody could get over."""
+        return self.rotten <= {broker} and self._may_lose(broker)
 
     def may_wipe_controller(self, node: int) -> bool:
         """Whether this controller may come back with an empty disk. Also where losses are permitted: a quorum that lost its
