@@ -266,7 +266,7 @@ class SimulatedDisk(Disk):
         self._sim, self._weather, self._node = files, weather, node
         self.files = files
 
-    @property  # type: ignore[override]
+    @property
     def slow_s(self) -> float:
         return self._slow_s
 
@@ -278,7 +278,7 @@ class SimulatedDisk(Disk):
         self._slow_s = seconds
         self._stalls = [self._sim.stall(seconds, operation, times=None) for operation in ("write", "fsync") if seconds]
 
-    @property  # type: ignore[override]
+    @property
     def is_full(self) -> bool:
         return self._is_full
 

@@ -204,7 +204,8 @@ def _of_the_test(error: BaseException) -> Any:
 
 def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
     """Where it stands, along what it awaits; without asyncio's and the machinery's own."""
-    frames, awaited = [], task.get_coro()
+    frames: list[FrameType] = []
+    awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)) is not None:
         if Path(frame.f_code.co_filename).parent not in OURS:
             frames.append(frame)

@@ -24,6 +24,8 @@ from strandline.testing import History, caught_up, controller, fenced, isr, lead
 from strandline.testing.kit.simulated.cluster import SimulatedCluster as Cluster
 from strandline.testing.kit.simulated.run import Plan, run_test
 from strandline.testing.kit.simulated.weather import GENTLE
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.trace import without_addresses
 
 Play = Callable[..., None]
@@ -67,7 +69,7 @@ class Shop:
             async for record in consumer:
                 if self.commits_first:
                     self.position = record.offset + 1
-                await asyncio.sleep(0.005)  # It takes a moment, and is awaited.
+                await asyncio.sleep(0.02)  # It takes a moment, and is awaited.
                 self.handled[record.value] = None
                 self.position = record.offset + 1
 
@@ -103,7 +105,7 @@ def test_a_correct_consumer_passes_under_all_seeds() -> None:
 
 
 def test_a_consumer_that_commits_before_it_handles_is_caught_and_the_seed_replays() -> None:
-    play = simulated(seeds=20)(shop_test(commits_first=True))
+    play = simulated(seeds=40)(shop_test(commits_first=True))
     error, note, seed = failure_of(play)
     assert "never handled" in str(error)
     assert "a second run of this seed went the same way" in note
@@ -113,12 +115,13 @@ def test_a_consumer_that_commits_before_it_handles_is_caught_and_the_seed_replay
 def test_a_test_that_relies_on_no_duplicates_is_caught() -> None:
     """Without idempotence a record whose answer is lost is sent again."""
 
-    @simulated(seeds=30)
+    @simulated(seeds=60)
     async def test_sum(cluster: Cluster) -> None:
         await cluster.create_topic("orders")
         async with cluster.producer(enable_idempotence=False) as producer:
             for number in range(20):
                 await producer.send_and_wait("orders", b"%d" % number)
+                await asyncio.sleep(0.1)
         assert sum(int(record.value) for record in await cluster.read_all("orders")) == 190
 
     error, _, seed = failure_of(test_sum)
@@ -127,10 +130,11 @@ def test_a_test_that_relies_on_no_duplicates_is_caught() -> None:
 
 
 def test_a_test_that_trusts_acks_1_over_the_death_of_a_leader_is_caught() -> None:
-    @simulated(seeds=30)
+    @simulated(seeds=30, faults=None)
     async def test_acks_1(cluster: Cluster) -> None:
         await cluster.create_topic("orders")
         acked = []
+        cluster.delay("Fetch", ms=20, p=0.2)  # Now and then a follower is a little behind.
         async with cluster.producer(acks=1, enable_idempotence=False) as producer:
             for number in range(5):
                 first = await cluster.leader_of("orders")
@@ -396,6 +400,33 @@ def test_drawn_faults_are_told_with_those_that_were_active() -> None:
     _, note, _ = failure_of(test_impatient)
     assert re.search(r"drawn faults \([1-9] active\):\n +\d+\.\d+ s  pause \(victim \d+\)", note)
     assert "still active" in note
+
+
+def test_a_broken_promise_of_the_cluster_is_told_as_a_bug_of_ours() -> None:
+    @simulated(seeds=1, faults=None)
+    async def test_unlucky(cluster: Cluster) -> None:
+        await cluster.create_topic("orders")
+        cluster.world.scheduler.fail(Violation("I6", "broker 1 truncates what is committed", partition="orders-0"))
+        await asyncio.sleep(1)
+
+    error, note, _ = failure_of(test_unlucky)
+    assert isinstance(error, Violation)
+    assert "a bug of Strandline's" in note
+    assert "What happened to orders-0" in note
+
+
+@pytest.mark.parametrize("invariants", [True, False])
+def test_the_invariants_watch_unless_they_are_told_not_to(invariants: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    look = Invariants.after_step
+    monkeypatch.setattr(Invariants, "after_step", lambda self: (looks.append(1), look(self)))
+
+    @simulated(seeds=1, faults=None, invariants=invariants)
+    async def test_short(cluster: Cluster) -> None:
+        await cluster.create_topic()
+
+    test_short()
+    assert bool(looks) == invariants
 
 
 def test_a_test_that_does_not_end_says_where_it_waits() -> None:

@@ -21,14 +21,15 @@ import pytest
 from strandline.testing import simulated
 """
 
+WITHOUT = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
+
 
 class Suite:
     def __init__(self, pytester: pytest.Pytester, ini: str = "") -> None:
         self._pytester = pytester
-        lines = (
-            f"addopts = --strict-markers -p no:cacheprovider -p no:hypothesispytest -p no:xdist\n{ini}\nasyncio_default_fixture_loop_scope = function"
-        )
-        (pytester.path / "pytest.ini").write_text(f"[pytest]\n{lines}\nfilterwarnings = error::pytest.PytestWarning\n")
+        lines = f"addopts = --strict-markers {WITHOUT}\n{ini}\nasyncio_default_fixture_loop_scope = function"
+        lines += "\nfilterwarnings = error::pytest.PytestWarning\n"
+        (pytester.path / "pytest.ini").write_text(f"[pytest]\n{lines}")
 
     def run(self, code: str, *arguments: str) -> str:
         (self._pytester.path / "test_theirs.py").write_text(HEAD + textwrap.dedent(code))
@@ -71,7 +72,7 @@ def test_fixtures_and_parameters_are_handed_on_and_the_fixture_cluster_is_not_as
 
 
 def test_it_needs_no_plugin_for_asyncio(pytester: pytest.Pytester) -> None:
-    (pytester.path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:xdist -p no:asyncio -p no:hypothesispytest\n")
+    (pytester.path / "pytest.ini").write_text(f"[pytest]\naddopts = {WITHOUT} -p no:asyncio\n")
     (pytester.path / "test_theirs.py").write_text(HEAD + textwrap.dedent(ARGUMENTS))
     out = pytester.runpytest_inprocess().stdout.str()
     assert "3 passed" in out, out
