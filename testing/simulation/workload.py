@@ -19,6 +19,7 @@ from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineErr
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import Client, SimCluster
 from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
+from strandline.testing.simulation.scheduler import Entry
 
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
@@ -35,6 +36,8 @@ class Workload:
         """What no client may ever see."""
         self.produces = True
         self.going = True
+        self._crashes: list[Entry] = []
+        """Deaths of clients that are to come."""
         self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
 
     # -- life of the clients ------------------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ class Workload:
         task = client.spawn(self._guarded(name, work(client, name)), name)
         self._tasks[name] = (client, task)
         if crash_at_s:
-            self.world.scheduler.after(crash_at_s, self._crash, name, work)
+            self._crashes.append(self.world.scheduler.after(crash_at_s, self._crash, name, work))
 
     def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
         """The process dies with all that it had under way; another one takes its place, under another name."""
@@ -72,6 +75,8 @@ class Workload:
     async def stop_producing(self, within_s: float) -> None:
         """No new records; those under way are acknowledged or fail."""
         self.produces = False
+        for crash in self._crashes:
+            crash.cancel()
         await self._join("p", within_s)
 
     async def stop(self, within_s: float) -> None:

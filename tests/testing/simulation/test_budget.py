@@ -1,0 +1,136 @@
+"""The fault budget: what may be lost, and when no more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from strandline.testing.simulation.budget import Budget
+from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.world import World
+
+Story = Callable[[World, SimCluster, Budget], Awaitable[None]]
+
+
+def play(story: Story, *, enforced: bool = True, min_isr: int = 2, brokers: int = 3) -> None:
+    """On a cluster with one partition that all brokers hold."""
+    world = World(1)
+    cluster = SimCluster(world, controllers=3, brokers=brokers, settings={"broker.session.timeout.ms": 1000})
+    budget = Budget(cluster, enforced=enforced)
+
+    async def act() -> None:
+        await cluster.start_all()
+        configs = {"min.insync.replicas": str(min_isr)}
+        await cluster.create_topic("orders", partitions=1, replication_factor=brokers, configs=configs)
+        await world.until(lambda: isr(cluster) == set(cluster.broker_ids))
+        await story(world, cluster, budget)
+
+    try:
+        world.run(act())
+    finally:
+        world.close()
+
+
+def isr(cluster: SimCluster) -> set[int]:
+    return set(registration(cluster).isr)
+
+
+def registration(cluster: SimCluster) -> Any:
+    return cluster.image().partition((cluster.topic_id("orders"), 0))
+
+
+def test_one_of_three_may_lose_its_power_and_then_nobody_until_the_isr_is_full_again() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert budget.may_lose(1)
+        budget.lost(1)
+        cluster.crash(1, lossy=True)
+        assert not budget.may_lose(2)
+        await world.until(lambda: isr(cluster) == {2, 3})
+        assert not budget.may_lose(2), "the ISR is not full"
+        cluster.start(1)
+        await world.until(lambda: isr(cluster) == {1, 2, 3})
+        assert budget.may_lose(2)
+
+    play(story)
+
+
+def test_the_last_member_of_an_isr_never_loses_anything() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        cluster.crash(2)
+        cluster.crash(3)
+        await world.until(lambda: isr(cluster) == {1})
+        assert not budget.may_lose(1)
+        assert not Budget(cluster, enforced=True).may_lose(1), "whatever happened before"
+
+    play(story)
+
+
+def test_while_a_replica_that_lost_something_is_in_the_isr_the_others_are_left_in_peace() -> None:
+    """Else it could be the last one, and lead."""
+
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert budget.may_touch((2, 3))
+        budget.lost(1)
+        cluster.crash(1, lossy=True)
+        assert budget.windows == [1]
+        assert budget.may_touch((2,)), "3 is still well"
+        budget.touched[2] += 1
+        assert not budget.may_touch((3,))
+        await world.until(lambda: isr(cluster) == {2, 3})
+        await world.until(lambda: not budget.look() and not budget.windows)  # type: ignore[func-returns-value]
+        assert budget.may_touch((3,))
+
+    play(story)
+
+
+def test_without_an_active_controller_nobody_loses_anything() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        for node in cluster.controller_ids:
+            cluster.crash(node)
+        assert not budget.may_lose(1)
+
+    play(story)
+
+
+def test_a_single_replica_loses_nothing() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert not budget.may_lose(1)
+
+    play(story, brokers=1, min_isr=1)
+
+
+def test_one_controller_of_three_comes_back_with_an_empty_disk_at_a_time() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert budget.may_wipe_controller(101)
+        budget.wiped_controller(101)
+        cluster.crash(101, lossy=True)
+        cluster.machines[101].files.wipe()
+        assert not budget.may_wipe_controller(102)
+        cluster.start(101)
+        await world.until(lambda: budget.may_wipe_controller(102), 10, "all controllers are caught up")
+
+    play(story)
+
+
+def test_one_disk_rots_and_no_other() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert budget.may_rot(1)
+        budget.rots(1)
+        assert budget.may_rot(1)
+        assert not budget.may_rot(2)
+        assert not budget.may_touch((2, 3)), "nobody trusted would be left"
+        assert budget.open_windows == [], "who rots may stay in the ISR"
+
+    play(story)
+
+
+def test_a_budget_that_is_not_enforced_permits_losses_and_remembers_it() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert not budget.exceeded
+        for broker in (1, 2, 3):
+            assert budget.may_lose(broker)
+            budget.lost(broker)
+        assert budget.exceeded
+        assert budget.may_touch((1, 2, 3))
+
+    play(story, enforced=False)

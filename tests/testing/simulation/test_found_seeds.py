@@ -1,0 +1,23 @@
+"""Seeds that found a bug of ours once (docs/bugs.md): they stay, and stay well.
+
+What a seed draws changes with the simulator, so the test that holds a bug down is the directed one that the list names.
+These runs cost little, and a seed that was unlucky once has company in its neighbourhood.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.testing.simulation.run import run_seed
+
+FOUND = {
+    64: "an idle quorum whose fetches all timed out",
+    5067: "a failed controller that left tasks behind",
+    5085: "a follower without a session below its leader's start",
+}
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.good, str(report)

@@ -1,0 +1,65 @@
+"""Every kind of fault happens, ends, and is survived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.testing.simulation.nemesis import KINDS
+from strandline.testing.simulation.options import FaultPlan, Options, draw_options
+from strandline.testing.simulation.run import run_seed
+
+
+def quiet(seed: int, **changes: Any) -> Options:
+    """Three and three, one topic of three replicas, short, without anything that the test does not ask for."""
+    drawn = next(
+        options
+        for options in map(draw_options, range(seed, seed + 1000))
+        if options.brokers == 3 and options.controllers == 3 and options.topics[0].replication_factor == 3
+        and options.topics[0].min_insync_replicas == 2 and not options.topics[0].has_retention
+    )  # fmt: skip
+    topic = drawn.topics[0]
+    return drawn.replaced(
+        topics=(topic,),
+        producers=tuple(plan for plan in drawn.producers if plan.topic == topic.name),
+        consumers=tuple(plan for plan in drawn.consumers if plan.topic == topic.name),
+        admin=(), kinds={}, faults=(), faults_s=2.0, leave_out=0, orderly_end=False, loss_permitted=False, clock_drift=0.0,
+        **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
+    """Four of a kind in two seconds: at least one finds a victim, and everything is well in the end."""
+    options = quiet(sorted(KINDS).index(kind) * 100)
+    faults = tuple(FaultPlan(n, 0.1 + 0.4 * n, kind, 0.5, 1000 + n) for n in range(4))
+    report = run_seed(options.seed, options=options.replaced(kinds={kind: 1.0}, faults=faults))
+    assert report.verdict == "ok", str(report)
+    assert report.faults.get(kind, 0) >= 1, report.skipped
+    begun = [event for event in report.trace.events(kinds="fault.begin") if event.fields["fault"] == kind]  # type: ignore[union-attr]
+    assert len(begun) == report.faults[kind]
+
+
+def test_what_has_a_duration_ends() -> None:
+    options = quiet(5)
+    faults = (FaultPlan(0, 0.2, "cut_node", 0.5, 3), FaultPlan(1, 0.3, "pause", 0.7, 4))
+    report = run_seed(options.seed, options=options.replaced(kinds={"cut_node": 1.0, "pause": 1.0}, faults=faults))
+    events = {(e.kind, e.fields.get("number")): e.time for e in report.trace.events(kinds="fault.")}  # type: ignore[union-attr]
+    for number, duration_s in ((0, 0.5), (1, 0.7)):
+        assert events["fault.end", number] - events["fault.begin", number] == pytest.approx(duration_s, abs=0.01)
+
+
+def test_a_process_that_ended_by_itself_is_started_again() -> None:
+    """As an operator, or whatever watches processes, does it."""
+    options = quiet(6)
+    fault = FaultPlan(0, 0.2, "disk_full", 0.8, 1)
+    report = run_seed(options.seed, options=options.replaced(kinds={"disk_full": 1.0}, faults=(fault,)))
+    trace = report.trace
+    assert trace is not None
+    victim = trace.events(kinds="fault.begin")[0].node
+    failed = [event.time for event in trace.events(kinds="node.failed") if event.node == victim]
+    started = [event.time for event in trace.events(kinds="node.started") if event.node == victim]
+    assert failed
+    assert started[-1] > failed[-1]
+    assert report.verdict == "ok"

@@ -1,0 +1,84 @@
+"""What a seed draws is all there is to know of a run, and can be written down, read, and changed."""
+
+from __future__ import annotations
+
+import json
+
+from strandline.broker.config import BrokerConfig
+from strandline.controller.config import ControllerConfig
+from strandline.testing.simulation.nemesis import KINDS
+from strandline.testing.simulation.options import FAULTS, Options, draw_options
+
+SEEDS = range(300)
+
+
+def test_a_seed_always_draws_the_same() -> None:
+    assert draw_options(7) == draw_options(7)
+    assert draw_options(7) != draw_options(8)
+
+
+def test_options_survive_json() -> None:
+    """A failing run is stored and replayed as such a file, also when the seed draws something else by then."""
+    for seed in range(50):
+        options = draw_options(seed)
+        assert Options.from_dict(json.loads(json.dumps(options.as_dict()))) == options
+
+
+def test_the_table_names_everything_that_was_drawn() -> None:
+    options = draw_options(11)
+    table = options.table()
+    assert all(topic.name in table for topic in options.topics)
+    assert all(kind in table for kind in options.kinds)
+    assert all(f"{name}={value}" in table for name, value in options.settings.items())
+
+
+def test_a_kind_left_out_changes_no_other_fault() -> None:
+    """Shrinking depends on it: what stays happens at the same time, with the same details."""
+    options = next(options for options in map(draw_options, SEEDS) if len(options.kinds) > 5 and len(options.faults) > 8)
+    gone = options.faults[0].kind
+    less = options.without(gone)
+    assert gone not in less.kinds
+    assert less.faults == tuple(fault for fault in options.faults if fault.kind != gone)
+    assert less.topics == options.topics
+
+
+def test_single_faults_can_be_left_out() -> None:
+    options = next(options for options in map(draw_options, SEEDS) if len(options.faults) > 5)
+    first, second, *rest = options.faults
+    assert options.without_faults([first.number]).faults == (second, *rest)
+
+
+def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
+    assert set(FAULTS) == set(KINDS)
+    drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
+    assert drawn == set(FAULTS)
+
+
+def test_swarms_differ() -> None:
+    """With everything in every run, rare combinations would never have room."""
+    sizes = {len(draw_options(seed).kinds) for seed in SEEDS}
+    assert min(sizes) == 0
+    assert max(sizes) > len(FAULTS) * 0.7
+
+
+def test_whatever_is_drawn_is_a_configuration_that_the_servers_take() -> None:
+    voters = "101@h:1"
+    for seed in SEEDS:
+        options = draw_options(seed)
+        given = {"node.id": 1, "log.dirs": "/d", "controller.quorum.voters": voters}
+        BrokerConfig.from_mapping({**given, **options.settings})
+        ControllerConfig.from_mapping({**given, "node.id": 101, **options.controller_settings})
+        assert all(t.min_insync_replicas <= t.replication_factor <= options.brokers for t in options.topics)
+
+
+def test_small_and_large_clusters_are_drawn() -> None:
+    sizes = {(draw_options(seed).controllers, draw_options(seed).brokers) for seed in SEEDS}
+    assert {controllers for controllers, _ in sizes} == {1, 3, 5}
+    assert {brokers for _, brokers in sizes} == {1, 2, 3, 4, 5}
+
+
+def test_the_longest_time_out_is_the_bound_of_the_heal() -> None:
+    options = draw_options(3)
+    assert options.timeout_s_max >= options.settings["broker.session.timeout.ms"] / 1000
+    longer = options.replaced(settings={**options.settings, "replica.lag.time.max.ms": 77_000})
+    assert longer.timeout_s_max == 77
