@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
@@ -32,14 +31,9 @@ class Link:
     free_at: float = 0.0
     """Of a slow link: until then it is busy with what was sent before. All connections share it."""
 
-    def is_busy(self, now: float) -> bool:
-        return self.free_at > now and self.bytes_per_s < FAST
-
     @property
     def piece_bytes(self) -> int:
-        """How much travels together. On a slow link little: the receiver acknowledges what it has."""
-        if self.bytes_per_s >= FAST:
-            return sys.maxsize
+        """How much travels a slow link together: little, since the receiver acknowledges what it has."""
         return max(_PACKET_BYTES, int(self.bytes_per_s * _SLOW_PIECE_S))
 
     def arrival(self, now: float, draw: Callable[[], float], size: int) -> float:

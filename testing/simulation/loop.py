@@ -45,6 +45,9 @@ EXECUTOR_S_MAX = 0.005
 """How late after its call the work of `run_in_executor` is done, at most, while the machine is not slow."""
 TURN_S_MAX = 0.000_1
 """How late after it became due a turn begins, at most."""
+GOES_ON, TURNS_MAX = 0.75, 6
+"""With this chance a turn follows the one before without delay, so that nothing can come between; so often in a row. Not
+while somebody waits for something to happen (`World.until`), and would see it later."""
 _CLOCK_S = 1e-9
 """A timer fires so long after its time, so that no rounding makes it fire before."""
 
@@ -235,40 +238,53 @@ class NodeLoop(asyncio.AbstractEventLoop):
             self._scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
 
     def _turn(self) -> object:
+        """What is ready, and often what that made ready: the process goes round again before anything else happens."""
         self._turn_is_due = False
         if self.is_dead or self.paused:
             return QUIET
-        scheduler, ready = self._scheduler, self._ready
-        if self._busy_until > scheduler.now:
+        now = self._scheduler.now
+        if self._busy_until > now:
             self._schedule_turn()
             return QUIET
-        count = len(ready)
-        self._trace_step(scheduler.now, self.machine.id, count)
-        if self.watch is not None:
-            self.watch(self, list(ready))
-        before = events._get_running_loop()
+        self._turn_is_due = True  # What is made ready meanwhile is looked after at the end.
+        turns, ready, draw, world = TURNS_MAX, self._ready, self._draw, self.machine.world
         events._set_running_loop(self)
         try:
-            for _ in range(count):
-                handle = ready.popleft()
-                callback = handle.callback
-                if callback is None:
-                    continue
-                try:
-                    handle._context.run(callback, *handle.args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except ProcessDied:
-                    pass
-                except BaseException as e:
-                    self._on_callback_failed(callback, e)
-                if self.is_dead:
+            self._run_ready()
+            while turns and ready and not world.waited_for and draw() < GOES_ON:
+                if self.is_dead or self.paused or self._busy_until > now:
                     break
+                turns -= 1
+                self._run_ready()
         finally:
-            events._set_running_loop(before)
-        if ready and not self._turn_is_due and not self.is_dead:
+            events._set_running_loop(None)
+            self._turn_is_due = False
+        if ready and not self.is_dead:
             self._schedule_turn()
         return None
+
+    def _run_ready(self) -> None:
+        """One turn: the callbacks that are ready now, and none that they make."""
+        ready = self._ready
+        count = len(ready)
+        self._trace_step(self._scheduler.now, self.machine.id, count)
+        if self.watch is not None:
+            self.watch(self, list(ready))
+        for _ in range(count):
+            handle = ready.popleft()
+            callback = handle.callback
+            if callback is None:
+                continue
+            try:
+                handle._context.run(callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except ProcessDied:
+                pass
+            except BaseException as e:
+                self._on_callback_failed(callback, e)
+            if self.is_dead:
+                return
 
     def _on_callback_failed(self, callback: Callable[..., object], error: BaseException) -> None:
         self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})

@@ -170,12 +170,13 @@ class Network:
         """Of every connection that is not over; by number (client ends are even)."""
         self._backlog: dict[SimServer, list[End]] = {}
         """Open for the asking side, not accepted yet."""
-        self._read_limits: dict[int, tuple[float, int]] = {}
-        self._read_delays: dict[int, float] = {}
+        self.read_limits: dict[int, tuple[float, int]] = {}
+        """By machine: how often a read is short, and how short."""
+        self.read_delays: dict[int, float] = {}
         self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
         """To the resolver, which is silent."""
         self._connections = 0
-        self._trace_step = world.trace.step
+        self.trace_step = world.trace.step
         self._ports: dict[str, int] = {}
 
     # -- links --------------------------------------------------------------------------------------------------------
@@ -217,8 +218,8 @@ class Network:
         for hold in list(self.holds):
             hold.release()
         self.breaks.clear()
-        self._read_limits.clear()
-        self._read_delays.clear()
+        self.read_limits.clear()
+        self.read_delays.clear()
         for link in self._links.values():
             link.loss, link.delay_s, link.jitter_s, link.bytes_per_s = 0.0, self.delay_s, self.jitter_s, FAST
             link.clogged_until = 0.0
@@ -259,21 +260,15 @@ class Network:
 
     def fragment(self, machine: int, chance: float, bytes_max: int = 1) -> None:
         """Reads of this machine bring so little with this chance."""
-        self._read_limits[machine] = (chance, bytes_max)
+        self.read_limits[machine] = (chance, bytes_max)
 
     def slow_reader(self, machine: int, delay_s: float) -> None:
         """Each read of this machine comes so much later; 0: as fast as it can."""
-        self._read_delays[machine] = delay_s
+        self.read_delays[machine] = delay_s
 
     def read_limit(self, machine: int) -> int:
-        if self._read_limits:
-            chance, bytes_max = self._read_limits.get(machine, (0.0, 0))
-            if chance and self.draw() < chance:
-                return bytes_max
-        return READ_BYTES
-
-    def read_delay_s(self, machine: int) -> float:
-        return self._read_delays.get(machine, 0.0) if self._read_delays else 0.0
+        chance, bytes_max = self.read_limits.get(machine, (0.0, 0))
+        return bytes_max if chance and self.draw() < chance else READ_BYTES
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -318,9 +313,6 @@ class Network:
                 api_key = _asked(end.peer, correlation_id)
             found.append(Place(start, stop, Message(number, source, target, end.is_client, api_key, correlation_id, frame)))
         return found
-
-    def trace_arrival(self, machine: int, size: int) -> None:
-        self._trace_step(self.scheduler.now, machine, size)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -433,7 +425,7 @@ class Network:
             return  # the server was closed
         waiting.remove(end)
         transport = end.transport = SimTransport(end)
-        transport.protocol = server.factory()
+        transport.set_protocol(server.factory())
         transport.protocol.connection_made(transport)
         transport.maybe_read()
 
@@ -543,7 +535,7 @@ class _Attempt:
             self.established.set_exception(client.error or reset_error())
         else:
             transport = self.made = client.transport = SimTransport(client)
-            transport.protocol = self.factory()
+            transport.set_protocol(self.factory())
             transport.protocol.connection_made(transport)
             self.established.set_result((transport, transport.protocol))
             transport.maybe_read()

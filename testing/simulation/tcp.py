@@ -30,7 +30,7 @@ from collections import deque
 from math import floor, log2
 from typing import TYPE_CHECKING, Any
 
-from strandline.testing.simulation.links import RTO_S, Link
+from strandline.testing.simulation.links import FAST, RTO_S, Link
 from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.messages import Place, count_frames
 from strandline.testing.simulation.scheduler import Entry
@@ -188,7 +188,7 @@ class End:
         self._probe: Entry | None = None
         """When it is found out, after a silence, whether the other end is still there."""
 
-        self.inbox: deque[memoryview] = deque()
+        self.inbox: deque[bytes | memoryview] = deque()
         self.inbox_bytes = 0
         self.eof = False
         """The peer's FIN has arrived."""
@@ -222,14 +222,15 @@ class End:
     def take(self, segment: Segment) -> None:
         """From the process."""
         self.written += len(segment.data)
-        self.sent_fin |= segment.ends
+        if segment.ends:
+            self.sent_fin = True
         self._queue.append(segment)
         self.pump()
 
     def pump(self) -> None:
         """Put on the wire what may go."""
-        queue, network = self._queue, self.network
-        if self.held_by is not None or self._waits_for_acks():
+        queue, network, way = self._queue, self.network, self.way
+        if self.held_by is not None or (self._stuck_since >= 0 and self._waits_for_acks()):
             return
         while queue:
             segment = queue[0]
@@ -237,13 +238,15 @@ class End:
                 segment = self._maybe_hold(segment)
                 if self.held_by is not None:
                     return
-            if not self.is_way_open:
+            if way.cut or self.is_muted or not self.there.has_power:
                 self._be_stuck()
                 return
-            if self.way.is_busy(network.scheduler.now):
-                self._await_turn()
-                return
-            most = min(WINDOW_BYTES - self.peer.inbox_bytes - self._flying_bytes, self.way.piece_bytes)
+            most = WINDOW_BYTES - self.peer.inbox_bytes - self._flying_bytes
+            if way.bytes_per_s < FAST:
+                if way.free_at > network.scheduler.now:
+                    self._await_turn()
+                    return
+                most = min(most, way.piece_bytes)
             if len(segment.data) > most:
                 if most <= 0:
                     self._await_window()
@@ -294,43 +297,47 @@ class End:
 
     def _depart(self, segment: Segment) -> bool:
         """False when the link loses it again and again, for longer than anybody waits."""
-        network, size = self.network, len(segment.data)
-        now = network.scheduler.now
-        lost_s = self.way.lost_s(network.draw)
-        if lost_s > (self.user_timeout_s or RETRIES_S):
-            return False
-        arrival = lost_s + self.way.arrival(now, network.draw, size)
+        network, way, size = self.network, self.way, len(segment.data)
+        scheduler = network.scheduler
+        arrival = way.arrival(scheduler.now, network.draw, size)
+        if way.loss:
+            lost_s = way.lost_s(network.draw)
+            if lost_s > (self.user_timeout_s or RETRIES_S):
+                return False
+            arrival += lost_s
         if arrival < self._last_arrival:
             arrival = self._last_arrival
         self._last_arrival = arrival
         self._flying.append(segment)
         self._flying_bytes += size
-        network.scheduler.at(arrival, self._arrive, self._flight)
+        scheduler.at(arrival, self._arrive, self._flight)
         return True
 
     def _arrive(self, flight: int) -> None:
         """At the peer's kernel; unless the way was closed meanwhile, or is closed just now."""
         if flight != self._flight:
             return
-        if not self.is_way_open:
+        there = self.there
+        if self.way.cut or self.is_muted or not there.has_power:
             self._lose_flight()
             return
         network, peer, segment = self.network, self.peer, self._flying.popleft()
         size, now = len(segment.data), network.scheduler.now
         self._flying_bytes -= size
-        network.trace_arrival(peer.here.id, size)
+        network.trace_step(now, there.id, size)
         if peer.is_over:
             if not segment.resets:
                 peer.send_reset()
             return
         peer.heard_at = now
         peer.received += size
-        self.fin_arrived |= segment.ends
         if not self.is_over:
             self._acknowledge(now)
         network.messages += segment.frames
         if network.breaks and network.maybe_break(self, segment):
             return
+        if segment.ends:
+            self.fin_arrived = True
         peer.receive(segment)
         if self.is_orphan:
             self._maybe_forget()
@@ -450,19 +457,20 @@ class End:
     def receive(self, segment: Segment) -> None:
         if segment.resets:
             self.die(BrokenPipeError(errno.EPIPE, "Broken pipe") if self.eof else reset_error())
-        elif self.is_orphan:
-            self.eof |= segment.ends
+            return
+        if segment.ends:
+            self.eof = True
+        if self.is_orphan:
             if segment.data:  # for nobody
                 self.die(None)
                 self.send_reset()
             self._maybe_forget()
-        else:
-            if segment.data:
-                self.inbox.append(memoryview(segment.data))
-                self.inbox_bytes += len(segment.data)
-            self.eof |= segment.ends
-            if self.transport is not None:
-                self.transport.maybe_read()
+            return
+        if segment.data:
+            self.inbox.append(segment.data)
+            self.inbox_bytes += len(segment.data)
+        if self.transport is not None:
+            self.transport.maybe_read()
 
     def on_read(self, size: int) -> None:
         """The process has taken so much out of the receive buffer."""
@@ -555,6 +563,8 @@ class SimTransport(asyncio.Transport):
         self.wants_room = False
         """Something waits for room in the kernel."""
         self.protocol: Any = None
+        self._is_buffered = False
+        """The protocol has a buffer of its own."""
         self._is_closing = False
         self._is_told = False
         """The protocol knows, or is about to be told, that this is over."""
@@ -585,6 +595,7 @@ class SimTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "peername":
@@ -712,15 +723,16 @@ class SimTransport(asyncio.Transport):
 
     def maybe_read(self) -> None:
         """Something has arrived, or the process wants to know again."""
-        if not self._is_read_due and self._is_reading and not self._is_closing:
-            end = self.end
-            if end.inbox or end.error is not None or (end.eof and not self._is_eof_told):
-                self._is_read_due = True
-                delay_s = self.network.read_delay_s(end.here.id)
-                if delay_s:
-                    self.network.scheduler.after(delay_s, self.loop.io, self._read)
-                else:
-                    self.loop.io(self._read)
+        if self._is_read_due or not self._is_reading or self._is_closing:
+            return
+        end = self.end
+        if end.inbox or end.error is not None or (end.eof and not self._is_eof_told):
+            self._is_read_due = True
+            delays = self.network.read_delays
+            if delays and delays.get(end.here.id):
+                self.network.scheduler.after(delays[end.here.id], self.loop.io, self._read)
+            else:
+                self.loop.io(self._read)
 
     def _read(self) -> None:
         self._is_read_due = False
@@ -729,7 +741,8 @@ class SimTransport(asyncio.Transport):
         end = self.end
         if end.inbox:
             self._read_some()
-            self.maybe_read()
+            if end.inbox or end.eof or end.error is not None:
+                self.maybe_read()
         elif end.error is not None:
             self._tell_lost(end.error)
         elif end.eof and not self._is_eof_told:
@@ -738,35 +751,35 @@ class SimTransport(asyncio.Transport):
                 self.close()
 
     def _read_some(self) -> None:
-        end, protocol = self.end, self.protocol
-        limit = self.network.read_limit(end.here.id)
-        if not isinstance(protocol, asyncio.BufferedProtocol):
+        end, protocol, network = self.end, self.protocol, self.network
+        limit = network.read_limit(end.here.id) if network.read_limits else READ_BYTES
+        if self._is_buffered:
+            buffer = protocol.get_buffer(-1)
+            size = len(buffer)
+            done = self._take(buffer, size if size < limit else limit)
+            end.on_read(done)
+            protocol.buffer_updated(done)
+        else:
             data = end.inbox.popleft()
             if len(data) > limit:
-                end.inbox.appendleft(data[limit:])
+                end.inbox.appendleft(memoryview(data)[limit:])
                 data = data[:limit]
             end.on_read(len(data))
             protocol.data_received(bytes(data))
-            return
-        buffer = protocol.get_buffer(-1)
-        size = len(buffer)
-        if size > limit:
-            size = limit
-        done = 0
-        inbox = end.inbox
-        while done < size and inbox:
-            piece = inbox[0]
+
+    def _take(self, buffer: Any, size: int) -> int:
+        """Out of the kernel, into the protocol's buffer; how much it was."""
+        inbox, done = self.end.inbox, 0
+        while inbox and done < size:
+            piece = inbox.popleft()
             take = len(piece)
             if take > size - done:
                 take = size - done
-                inbox[0] = piece[take:]
+                inbox.appendleft(memoryview(piece)[take:])
                 piece = piece[:take]
-            else:
-                inbox.popleft()
             buffer[done : done + take] = piece
             done += take
-        end.on_read(done)
-        protocol.buffer_updated(done)
+        return done
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

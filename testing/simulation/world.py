@@ -53,6 +53,9 @@ class World:
         self.machine.boot()
         self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
         """Whether an exception that reached a loop's handler is to be expected."""
+        self.waited_for = 0
+        """How many conditions are waited for: somebody wants to go on in the very turn in which something happens, and no
+        other turn may follow in the same step."""
         self._conditions: list[_Condition] = []
 
     @property
@@ -161,8 +164,14 @@ class World:
 
     async def until(self, condition: Callable[[], object], within_s: float = 30.0, what: str = "") -> None:
         """Go on in the very step in which the condition holds. `OutOfTime` names it when it does not come."""
-        if condition():
-            return
+        if not condition():
+            self.waited_for += 1
+            try:
+                await self._until(condition, within_s, what)
+            finally:
+                self.waited_for -= 1
+
+    async def _until(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, NodeLoop)
         waiting = _Condition(condition, loop, what)
@@ -192,7 +201,8 @@ class World:
         """The result of a task of another process. `ProcessGone` when that process ends first."""
         loop = task.get_loop()
         assert isinstance(loop, NodeLoop)
-        await self.until(lambda: task.done() or loop.is_dead, within_s=3600.0, what=f"{task.get_name()} of {loop.machine.name}")
+        if not task.done():
+            await self._until(lambda: task.done() or loop.is_dead, 3600.0, f"{task.get_name()} of {loop.machine.name}")
         if not task.done():
             raise ProcessGone(f"{loop.machine.name} ended before {task.get_name()} did")
         return task.result()
