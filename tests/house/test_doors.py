@@ -80,6 +80,9 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "socket.EAI_NONAME": "the same, as a number",
         "weakref.WeakKeyDictionary": "the look-ups of a loop go with it; nobody walks through them",
     },
+    "protocol/rpc/connection.py": {
+        "weakref.WeakKeyDictionary": "what was said of bad servers goes with its loop; nobody walks through it",
+    },
     "protocol/rpc/server.py": {".create_server": "the door to the network, inwards"},
     "protocol/rpc/sockets.py": {
         "socket": "the names of options, set on the socket of a transport that has one; and the resolver's error, to describe it",
