@@ -39,7 +39,7 @@ FAULTS: dict[str, float] = {
     "narrow": 0.4,
     "mute": 0.5,
     "hold": 0.7,
-    "ambush": 1.0,
+    "ambush": 3.0,
     "elect": 0.7,
     "rolling": 0.3,
     "blackout": 0.4,
