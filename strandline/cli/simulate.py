@@ -65,7 +65,12 @@ def simulate(
         raise UsageError(f"--until is a time in seconds, above 0; not {until:g}")
     if timeline is not None and not timeline.parent.is_dir():
         raise UsageError(f"--timeline: there is no folder {timeline.parent}")
-    more = {"scenario": _scenario(scenario), "until_s": until, "mutation": _mutation(mutation), "changes": _changes(options)}
+    more: dict[str, Any] = {
+        "scenario": _scenario(scenario),
+        "until_s": until,
+        "mutation": _mutation(mutation),
+        "changes": _changes(options),
+    }
     warnings.simplefilter("ignore", RuntimeWarning)  # processes that are killed leave coroutines that nobody awaits
     if seeds is not None:
         good = _many([Replay(number, **more) for number in parse_seeds(seeds)], json)

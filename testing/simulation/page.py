@@ -8,13 +8,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping
 
+from strandline.testing.simulation.drawing import WIDTH
 from strandline.testing.simulation.fault_words import BY_NODE_EVENTS
 from strandline.testing.simulation.marks import MARKS
 from strandline.testing.simulation.options import Options
 from strandline.testing.simulation.picture import Picture
 from strandline.testing.simulation.run import OK, STORIES_MAX, Report
 from strandline.testing.simulation.sentences import Sentences
-from strandline.testing.simulation.story import WIDTH
 from strandline.testing.simulation.trace import Event, Trace
 
 EVENTS = ("phase", "scenario.begins", "scenario.says", "fault.begin", "node.", "controller.elected")

@@ -171,8 +171,8 @@ def _check(options: Options) -> None:
     topics = {topic.name: topic for topic in options.topics}
     if not topics:
         raise UsageError("there must be a topic")
-    for client in (*options.producers, *options.consumers):
-        _known("topic", client.topic, topics)
+    for name in [producer.topic for producer in options.producers] + [consumer.topic for consumer in options.consumers]:
+        _known("topic", name, topics)
     for name, value in options.as_dict().items():
         if isinstance(value, float) and not 0 <= value < 1e6:
             raise UsageError(f"{name} is {value:g}: it must be 0 or more")

@@ -167,8 +167,9 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
 
 
 def _fewer_partitions(options: Options) -> Iterator[Step]:
+    in_use = {producer.topic for producer in options.producers} | {consumer.topic for consumer in options.consumers}
     for topic in options.topics:
-        used = any(client.topic == topic.name for client in (*options.producers, *options.consumers))
+        used = topic.name in in_use
         if not used and len(options.topics) > 1:
             yield f"topic {topic.name}", options.replaced(topics=tuple(t for t in options.topics if t != topic))
         for fewer in _less(topic.partitions, 1):

@@ -63,7 +63,7 @@ class Done:
     def violation(self) -> dict[str, Any] | None:
         """The first of them."""
         violations = self.report.get("violations") or [None]
-        return violations[0] if self.report["verdict"] == VIOLATION else None  # type: ignore[no-any-return]
+        return violations[0] if self.report["verdict"] == VIOLATION else None
 
 
 @dataclass(slots=True)
