@@ -160,7 +160,8 @@ class Nemesis:
     # -- the heal -----------------------------------------------------------------------------------------------------
 
     async def heal(self, left_out: Iterable[int] = ()) -> None:
-        """Every fault ends, and every node runs, but for those that are left out."""
+        """Every fault ends, and every node runs, but for those that are left out. What a disk was busy with when its trouble
+        ended, is waited for."""
         self.going = False
         for task in self._tasks:
             task.cancel()
@@ -177,6 +178,7 @@ class Nemesis:
             if node not in left_out:
                 self.down[node] = 0
                 self.start(node)
+        await asyncio.sleep(max(m.loop.busy_until for m in self.world.machines.values() if m.loop is not None) - self.world.now)
 
     def watch(self) -> None:
         """After the heal: processes that end by themselves are still started again."""
@@ -412,6 +414,7 @@ def _slow(nemesis: Nemesis, links: list[tuple[int, int]], what: dict[str, Any], 
 def _links_of(nemesis: Nemesis, draw: Random) -> tuple[list[tuple[int, int]], tuple[int, ...]] | None:
     """One link, all of a node, or all."""
     scope = draw.choice(("link", "node", "node", "all"))
+    touches: tuple[int, ...]
     if scope == "link" and len(nemesis.nodes) > 1:
         one, other = draw.sample(nemesis.nodes, 2)
         links, touches = [(one, other)], (one, other)

@@ -238,9 +238,10 @@ class Phases:
         try:
             await workload.stop_producing(self.bound_s)
             await self._within(self._behind, "all replicas are in step", [])
-            await self._read_all()
+            await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
+            await self._read_all()
         except OutOfTime as e:
             raise Violation("I24", f"{e}{self.diagnosis([])}") from None
         self._declare_log_starts()
@@ -265,6 +266,17 @@ class Phases:
             for index, p in topic.partitions.items():
                 held = [(n, self.cluster.brokers[n].replicas.partitions.get((bytes(topic_id), index))) for n in p.replicas]
                 found.append((f"{topic.name}-{index}", held))
+        return found
+
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        """Of the run's topics, as the leaders have them."""
+        image = self.cluster.image()
+        found = {}
+        for name, index in (place for topic in self.options.topics for place in topic.places):
+            key = (bytes(image.topics_by_name[name]), index)
+            leader = self.cluster.brokers.get(image.partition(key).leader)
+            partition = None if leader is None else leader.replicas.partitions.get(key)
+            found[name, index] = 0 if partition is None else partition.log.high_watermark
         return found
 
     def _behind(self) -> list[str]:

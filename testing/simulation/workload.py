@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -34,6 +35,8 @@ class Workload:
         self.sent = self.acked = self.unknown = 0
         self.problems: list[str] = []
         """What no client may ever see."""
+        self.positions: dict[str, dict[tuple[str, int], int]] = {}
+        """Of the consumers that run: the offset behind what they have read last."""
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
@@ -44,9 +47,9 @@ class Workload:
 
     def begin(self) -> None:
         for number, producer in enumerate(self.options.producers, 1):
-            self._begin(f"p{number}", lambda client, name, plan=producer: self._produce(client, name, plan), producer.crash_at_s)
+            self._begin(f"p{number}", partial(self._produce, plan=producer), producer.crash_at_s)
         for number, consumer in enumerate(self.options.consumers, 1):
-            self._begin(f"c{number}", lambda client, name, plan=consumer: self._consume(client, name, plan), consumer.crash_at_s)
+            self._begin(f"c{number}", partial(self._consume, plan=consumer), consumer.crash_at_s)
         for number in range(1, self.options.readers + 1):
             self._begin(f"r{number}", self._read_offsets, 0.0)
         if self.options.admin:
@@ -62,6 +65,7 @@ class Workload:
     def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
         """The process dies with all that it had under way; another one takes its place, under another name."""
         client, _ = self._tasks.pop(name)
+        self.positions.pop(name, None)
         if self.going and client.machine.loop is not None:
             client.machine.crash()
             self._begin(f"{name}'", work, 0.0)
@@ -87,6 +91,15 @@ class Workload:
         tasks = [(name, task) for name, (_, task) in self._tasks.items() if name.startswith(prefix)]
         what = f"the end of {' '.join(name for name, _ in tasks)}"
         await self.world.until(lambda: all(task.done() for _, task in tasks), within_s, what)
+
+    def behind(self, ends: dict[tuple[str, int], int]) -> list[str]:
+        """Consumers that have not read up to these ends. One that has read nothing at all began there."""
+        return [
+            f"{name} has read {place[0]}-{place[1]} up to {position} of {ends[place]}"
+            for name, positions in self.positions.items()
+            for place, position in positions.items()
+            if position < ends[place]
+        ]
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
@@ -155,6 +168,7 @@ class Workload:
             return
         try:
             if await self._assigned(consumer, plan.topic):
+                self.positions[name] = {}
                 while self.going:
                     await self._poll(consumer, name, plan)
         finally:
@@ -190,6 +204,7 @@ class Workload:
         for place, records in polled.items():
             pairs = [(r.offset, bytes(r.value or b"")) for r in records]
             self.history.poll(name, (place.topic, place.partition), pairs, began_at=began_at)
+            self.positions[name][place.topic, place.partition] = pairs[-1][0] + 1
 
     async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
         """What it has read is gone, and it was told so: it goes back to where the logs part."""
