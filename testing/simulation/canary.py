@@ -76,7 +76,7 @@ class Recording(Trace):
         super().step(time, node, label)
         self.lines.append(f"{time!r} {node}: {label}")
 
-    def emit(self, kind: str, node: int, partition: str = "", **fields: Any) -> None:
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
         super().emit(kind, node, partition, **fields)
         self.lines.append(f"{self.now()!r} {node}: {kind} {partition} {plain(fields)}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from strandline.broker.config import BrokerConfig
@@ -118,7 +119,8 @@ class _Process:
         start.result()
         failure = server.failure
         assert failure is not None
-        await asyncio.wait([asked, failure], return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [asked, failure]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         await server.stop()
         return None if asked.done() else failure.result()
 
@@ -152,7 +154,7 @@ class SimCluster:
         for node_id in self.broker_ids:
             self.machines[node_id] = world.add_machine(node_id, f"broker-{node_id}")
         for node_id, machine in self.machines.items():
-            machine.on_death = lambda node_id=node_id: self.crash(node_id)
+            machine.on_death = partial(self.crash, node_id)
         self.voters = ",".join(f"{n}@{self.host(n)}:{CONTROLLER_PORT}" for n in self.controller_ids)
         self.brokers: dict[int, BrokerServer] = {}
         """Of the processes that run now, started or starting."""

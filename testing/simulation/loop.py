@@ -62,6 +62,7 @@ class ProcessDied(BaseException):
 
 class SimFuture(asyncio.Future[Any]):
     __slots__ = ("_number",)
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
@@ -69,6 +70,7 @@ class SimFuture(asyncio.Future[Any]):
 
 class SimTask(asyncio.Task[Any]):
     __slots__ = ("_number",)
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
@@ -159,7 +161,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
         machine = self.machine
         return machine.clock_offset_s + self._scheduler.now * machine._clock_rate
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
         if not self.is_dead:
             self._ready.append(handle)
@@ -169,14 +173,14 @@ class NodeLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("Event loop is closed")
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context, when)
@@ -339,9 +343,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
         future._number = self._next_number()
         return future
 
-    def create_task(
+    def create_task(  # type: ignore[override]
         self,
-        coro: Coroutine[Any, Any, T],  # type: ignore[override]
+        coro: Coroutine[Any, Any, T],
         *,
         name: str | None = None,
         context: contextvars.Context | None = None,
@@ -413,12 +417,12 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     # -- network ------------------------------------------------------------------------------------------------------
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         _refuse(options, {"start_serving", "backlog", "reuse_address", "reuse_port", "family", "flags"})
         serves = options.get("start_serving", True)
         return self.machine.world.network.listen(self, protocol_factory, host, port, start_serving=serves)
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         _refuse(options, {"family", "proto", "flags", "happy_eyeballs_delay", "interleave", "all_errors"})
         return await self.machine.world.network.connect(self, protocol_factory, host, port)
 

@@ -100,7 +100,8 @@ class Machine:
             self.world.network.on_power(self)
         self.incarnation += 1
         random = self.world.stream(f"{self.name}/{self.incarnation}")
-        self.loop = loop = NodeLoop(self, self.world.scheduler, Random(random.getrandbits(64)))
+        # Of what an event loop can do, only what somebody asks for is there.
+        self.loop = loop = NodeLoop(self, self.world.scheduler, Random(random.getrandbits(64)))  # type: ignore[abstract]
         files = self.world.mount_disk(self)
         return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.stopwatch), files
 

@@ -106,7 +106,7 @@ class SimServer(asyncio.AbstractServer):
         self.factory = factory
         self.address = address
         self.is_listening = is_listening
-        self.sockets = (self,)
+        self.sockets: tuple[SimServer, ...] = (self,)
         self._is_closed: asyncio.Future[None] = loop.create_future()
 
     def getsockname(self) -> tuple[str, int]:

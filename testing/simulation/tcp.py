@@ -227,6 +227,10 @@ class End:
         self._queue.append(segment)
         self.pump()
 
+    @property
+    def is_held(self) -> bool:
+        return self.held_by is not None
+
     def pump(self) -> None:
         """Put on the wire what may go."""
         queue, network, way = self._queue, self.network, self.way
@@ -236,7 +240,7 @@ class End:
             segment = queue[0]
             if network.holds:
                 segment = self._maybe_hold(segment)
-                if self.held_by is not None:
+                if self.is_held:
                     return
             if way.cut or self.is_muted or not self.there.has_power:
                 self._be_stuck()
@@ -434,7 +438,7 @@ class End:
         """RTO_S after the first time, then after twice as long, and so on."""
         waited_s = self.network.scheduler.now - self._stuck_since
         tries = floor(log2(waited_s / RTO_S + 1)) + 1
-        return self._stuck_since + RTO_S * (2**tries - 1)
+        return self._stuck_since + RTO_S * float(2**tries - 1)
 
     def _send_again(self) -> None:
         self._retry = None
