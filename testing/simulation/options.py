@@ -178,8 +178,9 @@ class Options:
         """The longest time that anything in this cluster waits for anything."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
-        for client in (*self.producers, *self.consumers):
-            values += [v for k, v in client.options.items() if k in ("request_timeout_ms", "delivery_timeout_ms")]
+        clients = [producer.options for producer in self.producers] + [consumer.options for consumer in self.consumers]
+        for options in clients:
+            values += [v for k, v in options.items() if k in ("request_timeout_ms", "delivery_timeout_ms")]
         return max(map(float, values), default=10_000.0) / 1000
 
     def as_dict(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_a_world_goes_on_where_the_story_before_left_it(world: World) -> None:
 def test_a_world_has_bounds(world: World) -> None:
     with pytest.raises(OutOfTime, match="not over after"):
         world.run(world.sleep(100), limit_s=10)
-    with pytest.raises(OutOfTime, match="and 5. steps"):
+    with pytest.raises(OutOfTime, match=r"and 5. steps"):
         world.run(spin(), steps_max=50)
 
 
