@@ -6,7 +6,7 @@
 A sweep is judged by three things. No run may break a promise; whatever did is kept in a file, and the next sweep begins with
 it. Every fiftieth run is done again, in another process with another hash seed, and must have the same trace to the last
 event, or no failure could ever be replayed. And no coverage mark may stay at zero (marks.py): a sweep that never saw a
-diverging truncation has not tested one.
+diverging truncation has not tested one. (Those that need a story of their own are counted and told, but not held against it.)
 
 The exit code is 0 when all of that is so, and 3 when it is not.
 """
@@ -143,11 +143,13 @@ class Tally:
 
     @property
     def marks_at_zero(self) -> list[str]:
-        """Those that this sweep was large enough to come through."""
-        absent = missing(self.marks[SWEEP], reach=SWEEP) if self.seeds >= LARGE else []
-        if len(self.scenarios) == len(SCENARIOS):
-            absent += missing(self.marks[SWEEP] + self.marks[SCENARIO], reach=SCENARIO)
-        return absent
+        """Those that the random seeds should have come through, if they were enough to tell."""
+        return missing(self.marks[SWEEP], reach=SWEEP) if self.seeds >= LARGE else []
+
+    @property
+    def rare_marks_at_zero(self) -> list[str]:
+        """Those that come about in stories made for them, in tests, and seldom else. They are not held against a sweep."""
+        return missing(self.marks[SWEEP] + self.marks[SCENARIO], reach=SCENARIO)
 
     @property
     def good(self) -> bool:
@@ -199,6 +201,7 @@ class Tally:
             "marks": {name: self.marks[SWEEP][name] + self.marks[SCENARIO][name] for name in MARKS},
             "marks_of_random_seeds": {name: self.marks[SWEEP][name] for name in MARKS},
             "marks_at_zero": self.marks_at_zero,
+            "rare_marks_at_zero": self.rare_marks_at_zero,
             "canaries": self.canaries,
             "processes_replaced": self.replaced,
             "memory": [
@@ -302,7 +305,7 @@ def read_kept(file: Path) -> list[Replay]:
 def page(tally: Tally) -> str:
     values = tally.as_dict()
     seen = sum(1 for count in values["marks"].values() if count)
-    absent = tally.marks_at_zero
+    absent, rare = ", ".join(tally.marks_at_zero), ", ".join(tally.rare_marks_at_zero)
     rows = [
         ("runs", f"{tally.seeds} random seeds, {tally.performances} performances of {len(tally.scenarios)} scenarios"),
         ("verdicts", _counts(tally.verdicts)),
@@ -317,7 +320,10 @@ def page(tally: Tally) -> str:
         ("done twice", f"{tally.canaries}, in two processes: {_differ(tally)}"),
         ("faults", _counts(tally.faults)),
         ("left out", f"{_counts(tally.skipped)} (no victim, or the budget refused it)"),
-        ("marks", f"{seen} of {len(MARKS)} seen; at zero, and should not be: {', '.join(absent) or 'none'}"),
+        (
+            "marks",
+            f"{seen} of {len(MARKS)} seen; at zero, and should not be: {absent or 'none'}; rare ones at zero: {rare or 'none'}",
+        ),
         *(("memory", text) for text in _memory(tally)),
         ("failures", str(len(tally.failures))),
     ]

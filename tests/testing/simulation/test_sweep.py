@@ -52,8 +52,7 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
 
 def test_the_random_seeds_come_through_everything_that_they_are_meant_to(swept: Tally) -> None:
     assert swept.seeds >= LARGE
-    absent = [name for name in swept.marks_at_zero if MARKS[name].reach == SWEEP]
-    assert not absent, {name: MARKS[name].meaning for name in absent}
+    assert not swept.marks_at_zero, {name: MARKS[name].meaning for name in swept.marks_at_zero}
 
 
 def test_everything_is_acknowledged_and_read_somewhere(swept: Tally) -> None:
@@ -115,14 +114,15 @@ def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
     assert tally.marks_at_zero == ["fetch.diverging"]
 
 
-def test_marks_of_scenarios_are_asked_for_when_all_scenarios_were_played() -> None:
-    tally = Tally(2)
-    seldom = {name: 1 for name, mark in MARKS.items() if mark.reach == SCENARIO}
-    absent = min(seldom)
-    for scenario in SCENARIOS:
-        assert not tally.marks_at_zero
-        tally.add(done(Replay(0, scenario), marks={**seldom, absent: 0}))
-    assert tally.marks_at_zero == [absent]
+def test_rare_marks_are_told_and_not_held_against_a_sweep() -> None:
+    everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
+    tally = tally_of(LARGE, everything)
+    rare = [name for name, mark in MARKS.items() if mark.reach == SCENARIO]
+    assert tally.rare_marks_at_zero == rare
+    assert tally.good
+    tally.add(done(Replay(0, "S03"), marks={rare[0]: 1}))
+    assert tally.rare_marks_at_zero == rare[1:]
+    assert rare[1] in page(tally)
 
 
 class Twice:
