@@ -52,13 +52,15 @@ class Asked:
 class Lane:
     """The way to one broker."""
 
-    __slots__ = ("broker_id", "extras", "main", "session")
+    __slots__ = ("broker_id", "extras", "left", "main", "session")
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.session = FetchSession()
         self.main: Asked | None = None
         self.extras: dict[Asked, None] = {}
+        self.left: dict[PartitionState, None] = {}
+        """What the main fetch under way asks for, and the session holds no more: to be looked at when it is answered."""
 
     def on_their_way(self) -> list[Asked]:
         return [*self.extras] if self.main is None else [self.main, *self.extras]
@@ -148,7 +150,11 @@ class Fetcher:
         if old is not None and (lane is None or old is not lane):
             old.session.remove(state.key)
             del self._home[state.key]
-        if lane is None or lane.is_asked(state):
+        if lane is None:
+            return None
+        if lane.is_asked(state):
+            if lane.main is not None and state.key not in lane.session.wanted:
+                lane.left[state] = None
             return None
         if lane.main is not None:
             # The parked fetch asks for something else: see the extra fetch.
@@ -267,15 +273,19 @@ class Fetcher:
             lane.extras.pop(asked, None)
         if self._closed:
             return
+        if is_main and lane.left:
+            left, lane.left = lane.left, {}
+            for state in left:
+                self.look_at(state)
         if not isinstance(response, FetchResponse):
             self._on_lost(lane, asked, response)
             return
         if is_main:
             if not lane.session.on_response(response.error_code, response.session_id):
-                self._look_at_all(asked)
+                self._look_at_all(lane, asked)
                 return
         elif response.error_code:
-            self._look_at_all(asked, self._options.retry_backoff_ms)
+            self._look_at_all(lane, asked, self._options.retry_backoff_ms)
             return
         self.last_fetch_at = self._loop.time()
         for answer, records in zip(response.partitions, response.records, strict=False):
@@ -283,7 +293,7 @@ class Fetcher:
         if is_main:
             self._send_main_soon(lane)
         else:
-            self._look_at_all(asked)
+            self._look_at_all(lane, asked)
 
     def _send_main_soon(self, lane: Lane) -> None:
         """After the partitions that this answer changed were looked at."""
@@ -300,12 +310,13 @@ class Fetcher:
             log.warning("consumer.fetch_timed_out", broker_id=lane.broker_id)
         lane.session.reset()
         self._cluster.request_refresh()
-        self._look_at_all(asked, 10)
+        self._look_at_all(lane, asked, 10)
 
-    def _look_at_all(self, asked: Asked, delay_ms: float = 0) -> None:
+    def _look_at_all(self, lane: Lane, asked: Asked, delay_ms: float = 0) -> None:
+        """But for those that are asked for elsewhere by now: what this broker did not say does not concern them."""
         for key in asked.partitions:
             state = self._subscription.by_key.get(key)
-            if state is not None:
+            if state is not None and self._home.get(key, lane) is lane:
                 if delay_ms:
                     state.retry_at = self._loop.time() + delay_ms / 1000
                 self.look_at(state)

@@ -242,6 +242,7 @@ class Phases:
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
             await self._read_all()
+            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # who found damage stepped back
         except OutOfTime as e:
             raise Violation("I24", f"{e}{self.diagnosis([])}") from None
         self._declare_log_starts()
