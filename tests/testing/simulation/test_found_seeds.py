@@ -13,6 +13,7 @@ from strandline.testing.simulation.run import run_seed
 FOUND = {
     64: "an idle quorum whose fetches all timed out",
     5067: "a failed controller that left tasks behind",
+    7079: "a consumer that was not served any more by anybody",
     5085: "a follower without a session below its leader's start",
 }
 
