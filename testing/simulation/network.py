@@ -39,6 +39,8 @@ __all__ = ["WINDOW_BYTES", "Hold", "Link", "Message", "Network", "Predicate", "S
 
 SYN_RETRY_S = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0)
 """When an unanswered SYN is sent again; at the last the connect fails."""
+READS_FIRST = 0.25
+"""How often a protocol reads before whoever has asked for its connection gets it. uvloop lets it, asyncio does not."""
 RESOLVE_S = 0.001
 """What a look-up of a name takes, on average."""
 _PORTS, _EPHEMERAL_PORTS = 30_000, range(32_768, 61_000)
@@ -537,8 +539,16 @@ class _Attempt:
             transport = self.made = client.transport = SimTransport(client)
             transport.set_protocol(self.factory())
             transport.protocol.connection_made(transport)
+            if self.network.draw() < READS_FIRST:
+                transport.maybe_read()
+                self.loop.io(self._hand_over, transport)
+            else:
+                self._hand_over(transport)
+                transport.maybe_read()
+
+    def _hand_over(self, transport: SimTransport) -> None:
+        if not self.established.done():
             self.established.set_result((transport, transport.protocol))
-            transport.maybe_read()
 
     def _fail(self, error: OSError) -> None:
         self.loop.io(self._tell, error)

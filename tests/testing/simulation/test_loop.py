@@ -1,7 +1,7 @@
 """The simulated loop is taken for asyncio's by all production code, so it must behave as asyncio's does.
 
-`PROGRAMS` are run on asyncio's own loop and on a simulated one, and have to log the same. What asyncio leaves open, and
-what only a simulated process can do (die, stand still, have a wrong clock), is checked further down.
+`PROGRAMS` are run on asyncio's own loop, on uvloop and on a simulated one, and have to log the same. What asyncio leaves
+open, and what only a simulated process can do (die, stand still, have a wrong clock), is checked further down.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import uvloop
 
 from strandline.testing.simulation.loop import TURN_S_MAX, NodeLoop, ProcessDied
 from strandline.testing.simulation.machine import Machine
@@ -483,9 +484,9 @@ async def the_result_of_work_whose_future_is_cancelled_is_dropped(log: Log) -> N
     await asyncio.sleep(T_S)
 
 
-def on_asyncio(function: Program) -> Log:
+def in_reality(function: Program, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Log:
     log: Log = []
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(function(log))  # type: ignore[arg-type]
     return log
 
@@ -499,10 +500,11 @@ def simulated(function: Program, seed: int = 1, limit_s: float = 600.0) -> Log:
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
 def test_a_program_does_the_same_on_a_simulated_loop(function: Program) -> None:
-    expected = on_asyncio(function)
+    expected = [str(item) for item in in_reality(function, asyncio.new_event_loop)]
     assert expected
+    assert [str(item) for item in in_reality(function, uvloop.new_event_loop)] == expected
     for seed in range(5):
-        assert [str(item) for item in simulated(function, seed)] == [str(item) for item in expected]
+        assert [str(item) for item in simulated(function, seed)] == expected
 
 
 def test_a_program_that_waits_takes_no_time() -> None:
