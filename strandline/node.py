@@ -44,9 +44,11 @@ RESERVED_ENVIRONMENT = frozenset(
         "STRANDLINE_KAFKA_TOOLS",
         "STRANDLINE_LOG_FORMAT",
         "STRANDLINE_LOG_LEVEL",
+        "STRANDLINE_REQUIRE_CHROMIUM",
         "STRANDLINE_REQUIRE_DOCKER",
         "STRANDLINE_REQUIRE_KAFKA",
         "STRANDLINE_REQUIRE_TOOLS",
+        "STRANDLINE_SEED",
     }
 )
 """Variables of ours that are not configuration keys of a node."""

@@ -400,7 +400,7 @@ class Cluster:
 
     async def read_all(self, topic: str, *, within_s: float = WITHIN_S) -> list[ConsumerRecord]:
         """Everything in the topic from the beginning to what is its end now, by partition and offset."""
-        return await oracles.read_all(self.bootstrap_servers, topic, within_s)
+        return await oracles.read_all(self.bootstrap_servers, topic, within_s, oracles.known_ends(self.history, topic))
 
     async def verdict(self, history: History | None = None, *, idempotent: bool = True, within_s: float = WITHIN_S) -> Verdict:
         """Read everything that the history speaks of once more, and judge it: `verdict.good`, `str(verdict)`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import warnings
 from importlib.metadata import entry_points
 
 import pytest
@@ -28,6 +29,16 @@ from strandline.testing import caught_up, leader
 """
 
 
+REWRITE = "ignore::pytest.PytestAssertRewriteWarning"
+
+
+def _run(pytester: pytest.Pytester, *arguments: str) -> str:
+    """Our own pytest makes errors of warnings, and by now has imported what the inner one would like to rewrite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
+        return pytester.runpytest_inprocess(*arguments).stdout.str()
+
+
 class Suite:
     """Somebody's tests, and their pytest."""
 
@@ -38,12 +49,12 @@ class Suite:
 
     def ini(self, text: str) -> None:
         plugins = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
-        lines = f"addopts = --strict-markers {plugins}\nfilterwarnings = error::pytest.PytestWarning"
+        lines = f"addopts = --strict-markers {plugins}\nfilterwarnings =\n  error::pytest.PytestWarning\n  {REWRITE}"
         (self.folder / "pytest.ini").write_text(f"[pytest]\n{lines}\n{text}\n")
 
     def run(self, code: str, *arguments: str) -> str:
         (self.folder / "test_theirs.py").write_text(HEAD + textwrap.dedent(code))
-        return self._pytester.runpytest_inprocess("-q", *arguments).stdout.str()
+        return _run(self._pytester, "-q", *arguments)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+import warnings
 
 import pytest
 
@@ -24,16 +25,23 @@ from strandline.testing import simulated
 WITHOUT = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
 
 
+def _run(pytester: pytest.Pytester, *arguments: str) -> str:
+    """Our own pytest makes errors of warnings, and by now has imported what the inner one would like to rewrite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
+        return pytester.runpytest_inprocess(*arguments).stdout.str()
+
+
 class Suite:
     def __init__(self, pytester: pytest.Pytester, ini: str = "") -> None:
         self._pytester = pytester
         lines = f"addopts = --strict-markers {WITHOUT}\n{ini}\nasyncio_default_fixture_loop_scope = function"
-        lines += "\nfilterwarnings = error::pytest.PytestWarning\n"
+        lines += "\nfilterwarnings =\n  error::pytest.PytestWarning\n  ignore::pytest.PytestAssertRewriteWarning\n"
         (pytester.path / "pytest.ini").write_text(f"[pytest]\n{lines}")
 
     def run(self, code: str, *arguments: str) -> str:
         (self._pytester.path / "test_theirs.py").write_text(HEAD + textwrap.dedent(code))
-        return self._pytester.runpytest_inprocess(*arguments).stdout.str()
+        return _run(self._pytester, *arguments)
 
 
 @pytest.fixture
@@ -74,7 +82,7 @@ def test_fixtures_and_parameters_are_handed_on_and_the_fixture_cluster_is_not_as
 def test_it_needs_no_plugin_for_asyncio(pytester: pytest.Pytester) -> None:
     (pytester.path / "pytest.ini").write_text(f"[pytest]\naddopts = {WITHOUT} -p no:asyncio\n")
     (pytester.path / "test_theirs.py").write_text(HEAD + textwrap.dedent(ARGUMENTS))
-    out = pytester.runpytest_inprocess().stdout.str()
+    out = _run(pytester)
     assert "3 passed" in out, out
 
 
