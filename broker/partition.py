@@ -31,6 +31,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
+from strandline.protocol.records.batch import read_header
 
 if TYPE_CHECKING:
     from strandline.broker.fetch_session import SessionPartition
@@ -288,6 +289,7 @@ class Partition:
             if log_.log_end_offset != position.fetch_offset:
                 return False
         if len(records):
+            self._check_own_epoch(read_header(records, 0).leader_epoch)
             info = log_.append_as_follower(records, position.leader_epoch)
             self.measures.replication_bytes_in += 0 if info is None else info.size
             if info is None or info.size < len(records):
@@ -300,6 +302,16 @@ class Partition:
         if moved:
             self.context.observer.on_high_watermark_moved(self)
         return True
+
+    def _check_own_epoch(self, epoch: int) -> None:
+        """The checksum of a batch does not cover its epoch. When the leader has found our last epoch in its history, and what
+        it has behind our end is older, the epoch that we hold is not what was written."""
+        log_ = self.log
+        if 0 <= epoch < log_.latest_epoch:
+            known, start = log_.epochs.entries[-1]
+            log_.mark_corrupt(max(start, log_.log_start_offset))
+            reason = f"the leader goes on in epoch {epoch} where we have epoch {known}: what we have from {start} on is damaged"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def _cut_damage(self, offset: int) -> None:
         """The leader agrees with our history up to the damage and has what follows: let go of our own rest."""

@@ -189,3 +189,33 @@ def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> N
     world.replicate(2, 3)
     world.replicate(2, 3)
     assert (follower.p.log.corrupt_at, follower.leo) == (None, COUNT)
+
+
+def test_a_damaged_epoch_is_found_when_the_leader_goes_on_with_an_older_one(logged: list[Any]) -> None:
+    """A batch's checksum does not cover its epoch. The follower believes its last record to be newer than it is, the leader
+    knows that epoch, and what it sends does not fit: the follower must not refuse it for ever."""
+    world = World()
+    world.topic()
+    for index in range(15):
+        world[1].produce(f"value-{index:04}", acks=1)
+    for _ in range(3):
+        for follower in (2, 3):
+            world.replicate(follower, 1)
+    for index in range(5):
+        world[1].produce(f"later-{index:04}", acks=1)
+    world.set_isr(1, 3, at=(1, 3))
+    size = len(world[2].files.read(SEGMENT)) // 15
+    world[2].files.flip_bit(SEGMENT, (14 * size + 15) * 8 + 1)  # epoch 1 becomes 3
+    restart(world, 2)
+    assert world[2].p.log.latest_epoch == 3
+    for _ in range(2):
+        world.elect(1, isr=(1, 3))
+    world[1].produce("newest", acks=1)
+    with pytest.raises(BrokerError, match="what we have from 14 on is damaged"):
+        world.replicate(2, 1)
+    for _ in range(2):
+        world.replicate(2, 1)
+    assert log_values(world[2].p) == log_values(world[1].p)
+    assert world[2].p.log.corrupt_at is None
+    assert world[2].p.log.epochs.entries == [(1, 0), (3, 20)]
+    assert len(events(logged, "log.damaged")) == 1
