@@ -298,6 +298,8 @@ class SideTopic:
         self.client = client
         self.patience = patience
         self.generation = 0
+        self._met: set[bytes] = set()
+        """Topic ids of all generations."""
 
     async def churn(self, admin: Any) -> None:
         """One generation. A `StrandlineError` ends it where it stands; the next one begins by deleting what is there."""
@@ -305,7 +307,10 @@ class SideTopic:
         if self.NAME in await admin.list_topics(timeout_ms=2000):
             await admin.delete_topics([self.NAME], timeout_ms=2000)
         replicas = min(self.workload.options.brokers, 3)
-        await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
+        made = await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
+        if made[0].topic_id in self._met:
+            return  # a broker that had not heard of it said that there was none, and a lost answer hid that there was one
+        self._met.add(made[0].topic_id)
         await self._write()
         await self._read()
 

@@ -158,6 +158,7 @@ class PartitionGhost:
         "acked_end",
         "actors",
         "applied",
+        "asked",
         "committed",
         "deleted_below",
         "history",
@@ -186,6 +187,8 @@ class PartitionGhost:
         self.tree = Tree()
         self.committed = Path()
         """`committed.end` is the true high watermark; never decreases but by a permitted loss."""
+        self.asked: list[tuple[int, int]] = []
+        """Up to which offset something was committed at once, and how large the ISR had to be then."""
         self.told_end = 0
         """The highest true high watermark ever. Above `committed.end` only after a loss."""
         self.registration: Registration | None = None

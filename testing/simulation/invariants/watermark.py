@@ -11,6 +11,8 @@ started again and is not registered yet, is not asked: what he lost is a fault, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from strandline.testing.simulation.invariants import producers
@@ -87,6 +89,7 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadershi
             raise partition.violation("I7", text, replica.node)
     before = committed.end
     committed.follow(path, high_watermark)
+    partition.asked.append((high_watermark, ghosts.min_isr(partition, replica)))
     partition.told_end = max(partition.told_end, high_watermark)
     producers.on_committed(partition, before, high_watermark)
 
@@ -218,11 +221,13 @@ def on_acked(ghosts: Ghosts, replica: ReplicaGhost, required: int) -> None:
 
 
 def _check_copies(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
-    """Copies on disks that have lost something since are not missed here."""
+    """Copies on disks that have lost something since are not missed here. What counts is the minimum at the time of the
+    commit: the answer may leave later, when more is asked."""
     partition = replica.partition
     others = partition.replicas.values()
     copies = sum(other.path.holds(offset, epoch) or other.is_unclean or other.damage is not None for other in others)
-    needed = ghosts.min_isr(partition, replica)
+    commit = bisect_right(partition.asked, offset, key=itemgetter(0))
+    needed = partition.asked[commit][1] if commit < len(partition.asked) else ghosts.min_isr(partition, replica)
     if copies < needed:
         text = f"broker {replica.node} acknowledges record {offset}, of which there are {copies} copies and not {needed}"
         raise partition.violation("I15", text, replica.node)

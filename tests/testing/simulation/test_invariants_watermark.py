@@ -292,6 +292,17 @@ def test_i15_too_few_copies(at: Bench):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
 
 
+def test_a_minimum_that_is_raised_after_the_commit_does_not_count(at: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A produce to several partitions is answered when the last of them is done; much can happen until then."""
+    at.change(isr=(1, 2))
+    at.append(1, "a")
+    at.copy(1, 2)
+    at.raise_hw(1, 1)
+    monkeypatch.setattr(type(at.ghosts), "min_isr", lambda *_: 3)
+    watermark.on_acked(at.ghosts, at.replica(1), 1)
+    assert at.orders.acked_end == 1
+
+
 def test_i15_another_record_than_the_committed_one(at: Bench):
     """The leader of an old epoch acknowledges its own record at an offset where another one was committed."""
     at.append(1, "mine")
