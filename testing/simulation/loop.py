@@ -4,9 +4,10 @@ Every simulated process has a loop object of its own, so that `asyncio.get_runni
 the loop of the process that it runs in: with its own clock, its own tasks, and its own end. All loops are driven by one
 `Scheduler`, in one thread.
 
-What asyncio promises is kept: `call_soon` is first in, first out; timers do not fire early. What it leaves open is drawn
-from the seed: when a process gets its turn, which of several timers of one moment is first, and what of the network has
-arrived by then. A turn runs all callbacks that were ready when it began, as asyncio's does.
+What asyncio promises is kept: `call_soon` is first in, first out; a turn runs all callbacks that were ready when it began.
+What it leaves open is drawn from the seed: when a process gets its turn, which of several timers of one moment is first,
+and what of the network has arrived by then. Timers do not fire early on half of the loops. The others keep time as uvloop
+does, on which nodes run: in milliseconds, and a timer's delay is rounded to them, so that it may fire half of one early.
 
 A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: from one callback to
 the next nothing of it runs any more, no `finally` and no destructor; what it leaves is kept until the world ends, so
@@ -48,6 +49,8 @@ TURN_S_MAX = 0.000_1
 GOES_ON, TURNS_MAX = 0.75, 6
 """With this chance a turn follows the one before without delay, so that nothing can come between; so often in a row. Not
 while somebody waits for something to happen (`World.until`), and would see it later."""
+DELAY_S_MAX = 1e10
+"""A coarse clock goes no further; nor does uvloop's."""
 _CLOCK_S = 1e-9
 """A timer fires so long after its time, so that no rounding makes it fire before."""
 
@@ -79,7 +82,7 @@ class SimTask(asyncio.Task[Any]):
 class Handle:
     """A callback that is ready, or waits for its time."""
 
-    __slots__ = ("_context", "_entry", "_when", "args", "callback")
+    __slots__ = ("_context", "_due", "_entry", "_when", "args", "callback")
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float = 0.0
@@ -90,7 +93,7 @@ class Handle:
         self._context = context
         self._entry: Entry | None = None
         """Of a timer: what the scheduler has of it."""
-        self._when = when
+        self._when = self._due = when
 
     def cancel(self) -> None:
         self.callback = None
@@ -137,6 +140,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         """Told of the callbacks of each turn before it runs them (`canary.py`)."""
         self._scheduler = scheduler
         self._draw = random.random
+        self.is_coarse = machine.id != 0 and random.random() < 0.5
+        """Its time is in milliseconds."""
         self._trace_step = machine.world.trace.step
         self._ready: deque[Handle] = deque()
         self._turn_is_due = False
@@ -159,7 +164,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         machine = self.machine
-        return machine.clock_offset_s + self._scheduler.now * machine._clock_rate
+        time = machine.clock_offset_s + self._scheduler.now * machine._clock_rate
+        return int(time * 1000) / 1000 if self.is_coarse else time
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -185,6 +191,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context, when)
         if not self.is_dead:
+            if self.is_coarse:
+                now = self.time()
+                handle._due = now + round(min(when - now, DELAY_S_MAX) * 1000) / 1000
             self._arm(handle)
         elif self._closed:
             raise RuntimeError("Event loop is closed")
@@ -192,7 +201,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def _arm(self, handle: Handle) -> None:
         machine = self.machine
-        at = (handle._when - machine.clock_offset_s) / machine._clock_rate
+        at = (handle._due - machine.clock_offset_s) / machine._clock_rate
         handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
 
     def _on_timer(self, handle: Handle) -> object:
@@ -241,10 +250,14 @@ class NodeLoop(asyncio.AbstractEventLoop):
             start = now if now > busy_until else busy_until
             self._scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
 
+    def hurry(self) -> None:
+        """Its next turn comes before anything else happens."""
+        self._scheduler.first(self._turn)
+
     def _turn(self) -> object:
         """What is ready, and often what that made ready: the process goes round again before anything else happens."""
         self._turn_is_due = False
-        if self.is_dead or self.paused:
+        if self.is_dead or self.paused or not self._ready:
             return QUIET
         now = self._scheduler.now
         if self._busy_until > now:

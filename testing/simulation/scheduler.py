@@ -70,6 +70,13 @@ class Scheduler:
     def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Entry:
         return self.at(self.now + delay_s, callback, *args)
 
+    def first(self, callback: Callable[..., object], *args: Any) -> Entry:
+        """Call it now, before anything else."""
+        entry = Entry(self.now, callback, args)
+        self._pushed += 1
+        heappush(self._heap, (self.now, -1.0, self._pushed, entry))
+        return entry
+
     def fail(self, error: BaseException) -> None:
         """End the run with this error; the first one counts."""
         if self.failure is None:

@@ -163,7 +163,7 @@ class World:
         await asyncio.sleep(seconds)
 
     async def until(self, condition: Callable[[], object], within_s: float = 30.0, what: str = "") -> None:
-        """Go on in the very step in which the condition holds. `OutOfTime` names it when it does not come."""
+        """Go on as soon as the condition holds, before anything else happens. `OutOfTime` names it when it does not come."""
         if not condition():
             self.waited_for += 1
             try:
@@ -192,10 +192,12 @@ class World:
         for waiting in self._conditions:
             if not waiting.met.done() and not waiting.loop.is_dead:
                 try:
-                    if waiting.condition():
-                        waiting.met.set_result(None)
+                    if not waiting.condition():
+                        continue
+                    waiting.met.set_result(None)
                 except Exception as e:
                     waiting.met.set_exception(e)
+                waiting.loop.hurry()
 
     async def join(self, task: asyncio.Task[T]) -> T:
         """The result of a task of another process. `ProcessGone` when that process ends first."""

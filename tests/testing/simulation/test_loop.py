@@ -29,7 +29,7 @@ Program = Callable[[Log], Awaitable[None]]
 PROGRAMS: list[Program] = []
 
 VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="none")
-T_S = 0.03
+T_S = 0.02
 """Long enough for a real loop on a busy computer to keep two timers apart."""
 
 
@@ -95,11 +95,11 @@ async def a_callback_may_cancel_the_next_one(log: Log) -> None:
 
 
 @program
-async def timers_come_in_the_order_of_their_times_and_never_early(log: Log) -> None:
+async def timers_come_in_the_order_of_their_times_and_not_early_but_for_rounding(log: Log) -> None:
     began = loop().time()
 
     def on_time(name: str, when: float) -> None:
-        log.append((name, loop().time() >= when))
+        log.append((name, loop().time() >= when - 0.001))
 
     for name, after_s in (("c", 3 * T_S), ("a", T_S), ("b", 2 * T_S)):
         handle = loop().call_at(began + after_s, on_time, name, began + after_s)
@@ -548,6 +548,33 @@ def test_timers_of_one_moment_fire_in_an_order_of_the_seed() -> None:
     assert simulated(equals, 3) == simulated(equals, 3)
 
 
+def test_some_loops_keep_time_in_milliseconds_and_let_timers_fire_a_little_early() -> None:
+    """As uvloop does. Code that takes a timer for the proof that its time has come would spin, or forget something."""
+    early: list[float] = []
+    for seed in range(40):
+        with closing(World(seed)) as world:
+            node, _, _ = world.add_machine(1, "node").boot()
+            random = world.stream("delays")
+            for _ in range(20):
+                when = node.time() + random.random()
+                node.call_at(when, lambda node=node, when=when: early.append(when - node.time()))
+            world.run(world.sleep(2))
+            on_time = early[-20:]
+            assert node.is_coarse == (max(on_time) > 0) == (abs(node.time() * 1000 - round(node.time() * 1000)) < 1e-6)
+            assert world.machine.loop is not None
+            assert not world.machine.loop.is_coarse
+    assert 0.0004 < max(early) <= 0.0005001
+
+
+def test_a_number_too_large_or_too_small_for_a_clock_does_no_harm(world: World) -> None:
+    for seed in range(6):
+        node, _, _ = world.add_machine(100 + seed, f"node-{seed}").boot()
+        handles = [node.call_at(when, print) for when in (1e15, float("inf"))]
+        node.call_at(-1e15, lambda: None)
+        world.run(world.sleep(1))
+        assert not any(handle.cancelled() for handle in handles)
+
+
 def test_which_of_several_threads_is_first_is_drawn() -> None:
     async def threads(log: Log) -> None:
         await asyncio.gather(*[loop().run_in_executor(None, log.append, number) for number in range(5)])
@@ -743,8 +770,8 @@ def test_a_clock_that_goes_wrong_is_wrong_by_its_rate(rate: float, process: Proc
     process.loop.call_later(10, lambda: process.log.append((process.world.now, process.loop.time() - began)))
     process.run(25)
     ((real, own),) = process.log
-    assert real == pytest.approx(10 / rate, abs=0.001)
-    assert 10 <= own <= 10.001
+    assert real == pytest.approx(10 / rate, abs=0.003)
+    assert own == pytest.approx(10, abs=0.002)
 
 
 def test_a_clock_whose_rate_changes_neither_jumps_nor_lets_a_timer_fire_early(process: Process) -> None:
@@ -759,8 +786,8 @@ def test_a_clock_whose_rate_changes_neither_jumps_nor_lets_a_timer_fire_early(pr
     gone.cancel()
     process.run(20)
     ((_, real, own),) = process.log
-    assert real == pytest.approx(15, abs=0.001)
-    assert own >= 1001 + 10
+    assert real == pytest.approx(15, abs=0.003)
+    assert own >= 1001 + 10 - 0.0005
 
 
 def test_an_exception_that_nobody_handles_ends_the_run(process: Process) -> None:

@@ -6,7 +6,6 @@ What both kinds of network do alike is in `test_network_conformance.py`. Here is
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
@@ -148,15 +147,6 @@ class Two:
             self.network.mend(A, B)
         if back:
             self.network.mend(B, A)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_ends_of_worlds() -> Iterator[None]:
-    """Each world ends with a garbage collection; what was there before need not be looked at."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

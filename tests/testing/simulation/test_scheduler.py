@@ -54,6 +54,21 @@ def test_entries_of_one_time_come_in_an_order_of_the_seed() -> None:
     assert order(1) != sorted(order(1)) == list(range(20))
 
 
+def test_what_is_first_comes_before_all_others_of_its_time() -> None:
+    scheduler, seen = make(), []
+
+    def begin() -> None:
+        for number in range(20):
+            scheduler.after(0.0, seen.append, number)
+        scheduler.first(seen.append, "first")
+        scheduler.first(seen.append, "then")
+
+    scheduler.at(1.0, begin)
+    run_out(scheduler)
+    assert seen[:2] == ["first", "then"]
+    assert scheduler.now == 1.0
+
+
 def test_a_cancelled_entry_is_never_called_whoever_cancels_it_and_when() -> None:
     scheduler, seen = make(), []
     late = scheduler.at(2.0, seen.append, "late")

@@ -109,17 +109,22 @@ def test_streams_of_chance_do_not_disturb_one_another() -> None:
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_story_goes_on_in_the_step_in_which_its_condition_holds(world: World) -> None:
-    machine = world.add_machine(1, "node")
-    loop, _, _ = machine.boot()
+def test_a_story_goes_on_before_anything_else_happens(world: World) -> None:
+    """So it can say: when the leader has appended it, hold its answer."""
     state: list[int] = []
-    for number in range(10):
-        loop.call_later(1 + number * 0.000_000_1, state.append, number)
+    loops = [world.add_machine(node, f"node-{node}").boot()[0] for node in range(1, 6)]
+
+    def work(loop: NodeLoop) -> None:
+        state.append(loop.machine.id)
+        loop.call_soon(work, loop)
 
     async def story() -> None:
-        await world.until(lambda: len(state) >= 3)
-        assert world.now - 1 < 0.001
+        for length in range(3, 100, 7):
+            await world.until(lambda length=length: len(state) >= length)
+            assert len(state) == length
 
+    for loop in loops:
+        loop.call_later(1, work, loop)
     world.run(story())
 
 
