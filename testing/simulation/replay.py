@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -105,12 +105,20 @@ def changed(drawn: Options, changes: Changes) -> Options:
         elif name in LAID_OVER and isinstance(value, Mapping):
             value = {key: each for key, each in {**values[name], **value}.items() if each is not None}
         values[name] = value
+    if "kinds" not in changes and isinstance(changes.get("faults"), Sequence):
+        values["kinds"] = kinds_of(values["faults"], drawn.kinds)
     try:
         options: Options = msgspec.convert(values, Options)
     except msgspec.ValidationError as e:
         raise UsageError(f"these options are none: {e}") from None
     _check(options)
     return options
+
+
+def kinds_of(faults: Iterable[Any], weights: Mapping[str, float]) -> dict[str, float]:
+    """The swarm of a plan that was changed: what it still has. It is there to be read; a run goes by the plan."""
+    kinds = [fault["kind"] for fault in faults if isinstance(fault, Mapping) and isinstance(fault.get("kind"), str)]
+    return {kind: weights.get(kind, FAULTS.get(kind, 0.0)) for kind in (*FAULTS, *kinds) if kind in kinds}
 
 
 def _item(name: str, item: Any, drawn: Sequence[Mapping[str, Any]]) -> Any:
@@ -209,6 +217,11 @@ def difference(options: Options, drawn: Options) -> dict[str, Any]:
             gone = dict.fromkeys(key for key in there[name] if key not in value)
             value = {**{key: each for key, each in value.items() if there[name].get(key) != each}, **gone}
         changes[name] = value
+    if "faults" in changes:
+        changes.pop("kinds", None)
+        meant = kinds_of(here["faults"], drawn.kinds)
+        if here["kinds"] != meant:
+            changes["kinds"] = {**dict.fromkeys(meant.keys() | drawn.kinds.keys()), **here["kinds"]}
     return changes
 
 

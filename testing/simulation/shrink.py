@@ -19,7 +19,7 @@ from typing import Any
 
 from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.replay import Replay, kinds_of
 from strandline.testing.simulation.run import Report
 
 RUNS_MAX = 300
@@ -143,13 +143,12 @@ def _fewer_faults(shrinking: _Shrinking) -> bool:
 
 def _without_kinds(options: Options) -> Iterator[Step]:
     for kind in dict.fromkeys(fault.kind for fault in options.faults):
-        yield f"{kind} faults", options.without(kind)
+        yield f"{kind} faults", _without(options, [fault for fault in options.faults if fault.kind == kind])
 
 
 def _without(options: Options, faults: Sequence[FaultPlan]) -> Options:
     left = options.without_faults(fault.number for fault in faults)
-    kinds = {fault.kind for fault in left.faults}
-    return left.replaced(kinds={kind: weight for kind, weight in left.kinds.items() if kind in kinds})
+    return left.replaced(kinds=kinds_of(left.as_dict()["faults"], options.kinds))
 
 
 def _told(faults: Sequence[FaultPlan]) -> str:

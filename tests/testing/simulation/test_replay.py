@@ -44,7 +44,9 @@ def test_a_fault_that_stays_is_a_number_and_one_that_moved_says_so() -> None:
     seed = next(seed for seed in SEEDS if len(draw_options(seed).faults) >= 3)
     drawn = draw_options(seed)
     moved = dataclasses.replace(drawn.faults[2], at_s=0.25)
-    options = drawn.replaced(faults=(drawn.faults[0], moved))
+    kept = {drawn.faults[0].kind, moved.kind}
+    kinds = {kind: weight for kind, weight in drawn.kinds.items() if kind in kept}
+    options = drawn.replaced(faults=(drawn.faults[0], moved), kinds=kinds)
     assert difference(options, drawn) == {"faults": [0, {"drawn": 2, "at_s": 0.25}]}
 
 
