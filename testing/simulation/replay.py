@@ -221,7 +221,7 @@ def difference(options: Options, drawn: Options) -> dict[str, Any]:
         changes.pop("kinds", None)
         meant = kinds_of(here["faults"], drawn.kinds)
         if here["kinds"] != meant:
-            changes["kinds"] = {**dict.fromkeys(meant.keys() | drawn.kinds.keys()), **here["kinds"]}
+            changes["kinds"] = {**dict.fromkeys({**meant, **drawn.kinds}), **here["kinds"]}
     return changes
 
 
