@@ -409,6 +409,7 @@ class Log:
         pages then, and may show their bytes until they leave its cache: they are read, they are in order, and no fsync
         writes them.
         """
+        self.recovery_point = min(self.recovery_point, offset)
         with self._disk():
             for segment in self.segments[self.segment_for(offset) :]:
                 for position in range(0, segment.size, _WRITE_AGAIN):

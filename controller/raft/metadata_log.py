@@ -95,7 +95,7 @@ class MetadataLog:
             )
         if latest is not None:
             self._log.update_high_watermark(latest.end_offset)
-        self._log.write_again(committed_offset)
+        self._log.write_again(max(committed_offset, self.start_offset))
         self._log.flush()
 
     # -- the log -------------------------------------------------------------------------------------------------------

@@ -321,3 +321,21 @@ def test_a_crash_while_the_log_is_cleaned_leaves_a_log_that_opens(removals: int,
 
 class Died(Exception):
     pass
+
+
+def test_a_start_leaves_nothing_behind_that_is_not_on_the_disk() -> None:
+    """What the start writes again, the flush after it brings to the disk: segments that the next cleaning removes, too."""
+    files = MemoryFiles()
+    log = open_log(files)
+    for offset in range(40):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
+    log.flush()
+    log.update_high_watermark(40)
+    for end in (20, 40):
+        write_snapshot(log, SnapshotId(end, 1))
+    files.fsync_dir(f"d/{DIRECTORY}")
+    again = open_log(files, committed_offset=0)
+    assert again.start_offset == 20
+    names = [name for name in files.list(f"d/{DIRECTORY}") if name.endswith(".log")]
+    assert f"{0:020}.log" in names, "the start has cleaned: nothing is left to show this with"
+    assert not [name for name in names if files.open(f"d/{DIRECTORY}/{name}", create=False)._inode.dirty]
