@@ -216,6 +216,28 @@ def _disk_full(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the disk of {name_of(node)} is full{room}"
 
 
+def _rot(node: int, nodes: Sequence[int], said: Said) -> str:
+    flips, where = said["flips"], f"the {_files(said['pattern'])} of {name_of(node)}"
+    if not flips:
+        return f"bits would flip in {where}, but there is nothing in them yet"
+    return f"{flips} {'bits flip' if flips > 1 else 'bit flips'} in {where}"
+
+
+def _misdirect(node: int, nodes: Sequence[int], said: Said) -> str:
+    where = "elsewhere in the same file" if said.get("onto") is None else f"somewhere in its {_files(said['onto'])}"
+    when = ", which shows when the page cache has forgotten it" if said["hidden"] else ""
+    return f"a write to a log of {name_of(node)} lands {where}{when}"
+
+
+def _stale_read(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"reads of the logs of {name_of(node)} bring what was there before"
+
+
+def _files(pattern: str) -> str:
+    """Those of a broker's disk that are meant."""
+    return {".log": "logs", ".index": "indexes"}.get(pattern[pattern.rfind(".") :], "checkpoints")
+
+
 def _clock_jump(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the wall clock of {said['machine']} is {said['jump_ms'] / 1000:+g} s wrong"
 
@@ -226,6 +248,11 @@ def _client_pause(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the client {said['client']} is cut off from {names_of(nodes) if nodes else 'everybody'}"
+
+
+def _own_words(node: int, nodes: Sequence[int], said: Said) -> str:
+    """The nemesis says it itself."""
+    return str(said["text"])
 
 
 def _elect(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -257,6 +284,7 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "mute": _mute,
     "cold_reads": _cold_reads,
     "hold": _hold,
+    "ambush": _own_words,
     "blackout": _blackout,
     "rolling": _rolling,
     "crash_in_disk": _crash_in_disk,
@@ -267,6 +295,9 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "disk_error": _disk_error,
     "disk_fsync": _disk_fsync,
     "disk_full": _disk_full,
+    "rot": _rot,
+    "misdirect": _misdirect,
+    "stale_read": _stale_read,
     "clock_jump": _clock_jump,
     "client_pause": _client_pause,
     "client_cut": _client_cut,

@@ -177,6 +177,30 @@ def test_every_fault_of_the_nemesis_has_its_words() -> None:
     assert not without, f"fault_words.py has no clause for {sorted(without)}"
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"fault": "rot", "pattern": "/data/*-*/*.log", "flips": 5}, "5 bits flip in the logs of broker 2"),
+        ({"fault": "rot", "pattern": "/data/*checkpoint*", "flips": 1}, "1 bit flips in the checkpoints of broker 2"),
+        (
+            {"fault": "rot", "pattern": "/data/*-*/*.index", "flips": 0},
+            "bits would flip in the indexes of broker 2, but there is nothing in them yet",
+        ),
+        (
+            {"fault": "misdirect", "onto": None, "hidden": False},
+            "a write to a log of broker 2 lands elsewhere in the same file",
+        ),
+        (
+            {"fault": "misdirect", "onto": "/data/*-*/*.log", "hidden": True},
+            "a write to a log of broker 2 lands somewhere in its logs, which shows when the page cache has forgotten it",
+        ),
+        ({"fault": "stale_read"}, "reads of the logs of broker 2 bring what was there before"),
+    ],
+)
+def test_a_disk_that_lies_is_told_by_what_it_does(fields: dict[str, object], expected: str) -> None:
+    assert sentence(Told(), "fault.begin", 2, victim=2, **fields) == expected
+
+
 def test_a_fault_without_the_fields_that_its_words_need_is_told_by_those_it_has() -> None:
     assert sentence(Told(), "fault.begin", 0, fault="disk_stall", victim=3, seconds=2.0) == (
         "fault begins: disk stall, broker 3 (seconds 2.000)"
