@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.options import Options, draw_options
+from strandline.testing.simulation.options import FAULTS, Options, draw_options
 from strandline.testing.simulation.replay import Replay, changed, difference, numbered, parse_seeds
 
 SEEDS = range(60)
@@ -48,6 +48,30 @@ def test_a_fault_that_stays_is_a_number_and_one_that_moved_says_so() -> None:
     kinds = {kind: weight for kind, weight in drawn.kinds.items() if kind in kept}
     options = drawn.replaced(faults=(drawn.faults[0], moved), kinds=kinds)
     assert difference(options, drawn) == {"faults": [0, {"drawn": 2, "at_s": 0.25}]}
+
+
+def test_the_kinds_of_a_changed_plan_are_those_that_it_has() -> None:
+    """The command of a run with two faults left has no words for thirty kinds that are gone."""
+    seed = next(seed for seed in SEEDS if len({fault.kind for fault in draw_options(seed).faults}) >= 3)
+    drawn = draw_options(seed)
+    one, gone = drawn.faults[0], next(kind for kind in FAULTS if kind not in drawn.kinds)
+    new = {"number": 900, "at_s": 0.5, "kind": gone, "duration_s": 1.0, "draw": 1}
+    options = changed(drawn, {"faults": [one.number, new]})
+    assert options.kinds == {one.kind: drawn.kinds[one.kind], gone: FAULTS[gone]}
+    left = drawn.replaced(faults=(one,), kinds={one.kind: drawn.kinds[one.kind]})
+    assert Replay.of(seed, left).changes == {"faults": [one.number]}
+
+
+def test_kinds_that_are_not_those_of_the_plan_are_told_in_the_order_in_which_they_are_drawn() -> None:
+    """A command that names them otherwise each time could not be compared with another one."""
+    seed = next(seed for seed in SEEDS if len(draw_options(seed).kinds) >= 8)
+    drawn = draw_options(seed)
+    one = drawn.faults[0]
+    options = drawn.replaced(faults=(one,), kinds={one.kind: 99.0})
+    changes = difference(options, drawn)
+    assert changed(drawn, changes) == options
+    others = [kind for kind in drawn.kinds if kind != one.kind]
+    assert list(changes["kinds"].items()) == [(one.kind, 99.0), *((kind, None) for kind in others)]
 
 
 def test_a_command_holds_all_that_is_needed() -> None:

@@ -48,6 +48,16 @@ def test_of_many_faults_those_are_left_that_the_failure_needs(monkeypatch: pytes
     assert len(shrunk.replay.options.topics) == 1
 
 
+def test_the_command_of_a_shrunk_run_has_no_words_for_the_kinds_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there to be read alone, and were the longest part of it."""
+    needed = draw_options(SEED).faults[2]
+    fails_when(monkeypatch, lambda o: "I6" if needed in o.faults else "")
+    shrunk = shrink(Replay(SEED))
+    assert shrunk.replay.options is not None
+    assert list(shrunk.replay.options.kinds) == [needed.kind]
+    assert "kinds" not in (shrunk.replay.changes or {})
+
+
 def test_a_failure_of_another_kind_is_not_the_same_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its first fault this run fails as well, but otherwise: who looks for I6 must not be led to I24."""
     first = draw_options(SEED).faults[0].number
