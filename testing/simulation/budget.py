@@ -58,8 +58,9 @@ class Budget:
         return all(self._survivors(p, nodes) for p in self._partitions() if windows & set(p.replicas))
 
     def may_lose(self, broker: int) -> bool:
-        """Whether this broker's disk may lose what was not synced."""
-        return not self.enforced or self._may_lose(broker)
+        """Whether this broker's disk may lose what was not synced. Where losses are permitted it may, unless that could leave
+        the only copy of a record with a broker that cannot read it."""
+        return (not self.enforced and self.rotten <= {broker}) or self._may_lose(broker)
 
     def _may_lose(self, broker: int) -> bool:
         self.look()
@@ -147,7 +148,7 @@ class Budget:
 
     def _controllers_caught_up(self) -> bool:
         controllers = self.cluster.controllers
-        offsets = [c.controller.image.offset for c in controllers.values() if c.has_quorum]
+        offsets = [c.controller.image.offset for c in controllers.values() if c.has_quorum and c.quorum.has_vote]
         return len(offsets) == len(self.cluster.controller_ids) and max(offsets) - min(offsets) <= 1
 
     @property
@@ -159,6 +160,11 @@ class Budget:
     def open_windows(self) -> list[int]:
         """Those of them that will be out of the ISRs soon; who rots may stay."""
         return [n for n in self.windows if n not in self.rotten]
+
+    @property
+    def wiped_controllers(self) -> list[int]:
+        """Those that have lost their disk and not caught up since: they need *all* others, not a majority of them."""
+        return sorted(self._wiped)
 
     # -- reading the metadata -----------------------------------------------------------------------------------------
 

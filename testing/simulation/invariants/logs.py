@@ -129,6 +129,8 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
     path.end = log.log_end_offset
     path.start = log.log_start_offset
     lost = not is_first and not path.holds_all_of(before)
+    if damage is None:
+        damage = log.corrupt_at  # a read that brought what was there before: the disk is well, the replica repairs itself
     replica.path, replica.damage = path, damage
     replica.is_unclean = replica.is_unclean or lost or damage is not None
     if is_first:

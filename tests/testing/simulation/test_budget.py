@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -134,3 +135,34 @@ def test_a_budget_that_is_not_enforced_permits_losses_and_remembers_it() -> None
         assert budget.may_touch((1, 2, 3))
 
     play(story, enforced=False)
+
+
+def test_beside_a_disk_that_rots_no_other_loses_anything_not_even_where_losses_are_permitted() -> None:
+    """The only copy of a record would be left with a broker that cannot read it, and nobody could go on (seed 248)."""
+
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        budget.rots(1)
+        cluster.crash(3)
+        assert not budget.may_lose(2)
+        assert budget.may_lose(1)
+
+    play(story, enforced=False)
+
+
+def test_who_has_lost_a_controllers_disk_is_told_until_it_has_its_vote_back() -> None:
+    """Until then it needs all the others, so none of them may be left out of a core that has to heal (seeds 80, 186)."""
+
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        cluster.crash(102)
+        cluster.crash(101, lossy=True)
+        cluster.machines[101].files.wipe()
+        budget.wiped_controller(101)
+        cluster.start(101)
+        await asyncio.sleep(5)
+        budget.look()
+        assert budget.wiped_controllers == [101]
+        cluster.start(102)
+        await world.until(lambda: budget.look() or not budget.wiped_controllers, 10, "the controller has its vote back")
+        assert cluster.controllers[101].quorum.has_vote
+
+    play(story)
