@@ -292,15 +292,49 @@ def test_i15_too_few_copies(at: Bench):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
 
 
-def test_a_minimum_that_is_raised_after_the_commit_does_not_count(at: Bench, monkeypatch: pytest.MonkeyPatch):
-    """A produce to several partitions is answered when the last of them is done; much can happen until then."""
+def ask_for(at: Bench, min_isr: int) -> None:
+    """The leader hears of another `min.insync.replicas`."""
+    at.partitions[1].set_min_insync_replicas(min_isr)
+
+
+def committed_by_two(at: Bench, *values: str) -> None:
     at.change(isr=(1, 2))
-    at.append(1, "a")
+    hear(at, 1)
+    at.append(1, *values)
     at.copy(1, 2)
-    at.raise_hw(1, 1)
-    monkeypatch.setattr(type(at.ghosts), "min_isr", lambda *_: 3)
+    at.raise_hw(1, at.log(1).log_end_offset)
+
+
+def test_a_minimum_that_is_raised_after_the_commit_does_not_count(at: Bench):
+    """A produce to several partitions is answered when the last of them is done; much can happen until then."""
+    committed_by_two(at, "a", "b")
+    ask_for(at, 3)
+    for required in (1, 2):
+        watermark.on_acked(at.ghosts, at.replica(1), required)
+    assert at.orders.acked_end == 2
+
+
+def test_i15_a_copy_that_is_missed_by_the_minimum_of_the_commit(at: Bench):
+    """Whatever is asked now: two were asked, and one of the two is gone."""
+    committed_by_two(at, "a")
+    ask_for(at, 3)
+    at.change(isr=(1,))
+    at.replica(2).path.truncate(0)
+    with at.flags("I15", "1 copies and not 2"):
+        watermark.on_acked(at.ghosts, at.replica(1), 1)
+
+
+def test_i15_each_record_answers_to_the_minimum_of_its_own_commit(at: Bench):
+    """Of two commits the first had to have two copies, the second three. Two are left of both."""
+    at.replicated("a")
+    ask_for(at, 3)
+    at.replicated("b")
+    at.change(isr=(1, 2))
+    at.replica(3).path.truncate(0)
+    ask_for(at, 1)
     watermark.on_acked(at.ghosts, at.replica(1), 1)
-    assert at.orders.acked_end == 1
+    with at.flags("I15", "acknowledges record 1, of which there are 2 copies and not 3"):
+        watermark.on_acked(at.ghosts, at.replica(1), 2)
 
 
 def test_i15_another_record_than_the_committed_one(at: Bench):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 from test_nemesis import quiet
 
+from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.testing.simulation.run import _Run, run_seed
+from strandline.testing.simulation.workload import SideTopic
 
 
 def test_every_value_is_unique_and_every_record_is_read_in_the_end() -> None:
@@ -55,3 +61,84 @@ def test_retention_takes_old_records_and_nobody_calls_that_a_loss() -> None:
     assert report.verdict == "ok", str(report)
     assert report.trace is not None
     assert report.trace.events(kinds="log.start_moved")
+
+
+# -- the topic that comes and goes
+
+
+class Brokers:
+    """Keep a topic's records and give it an id. Somebody in between may hide the topic, or keep what should be deleted."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.id = 0
+        """0: there is no topic."""
+        self.last_id = 0
+        self.is_hidden = False
+        """A broker that is asked for the topics has not heard of it."""
+        self.keeps_records = False
+        """Those of a deleted topic are found again in the next one: what must not happen."""
+
+    async def list_topics(self, *, timeout_ms: float) -> list[str]:
+        return [SideTopic.NAME] if self.id and not self.is_hidden else []
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: float) -> None:
+        self.id = 0
+
+    async def create_topics(self, topics: Iterable[NewTopic], *, timeout_ms: float) -> list[TopicDescription]:
+        """A topic that there is already is a success: the answer to the first attempt may have been lost."""
+        if not self.id:
+            self.last_id += 1
+            self.id = self.last_id
+            self.records = self.records if self.keeps_records else []
+        return [TopicDescription(SideTopic.NAME, self.id.to_bytes(16), [])]
+
+    @asynccontextmanager
+    async def producer(self, **_: Any) -> AsyncIterator[Any]:
+        async def send_and_wait(topic: str, value: bytes, *, partition: int) -> Any:
+            self.records.append(value)
+            return SimpleNamespace(offset=len(self.records) - 1)
+
+        yield SimpleNamespace(send_and_wait=send_and_wait)
+
+    @asynccontextmanager
+    async def consumer(self, **_: Any) -> AsyncIterator[Any]:
+        async def assign(places: Any) -> None: ...
+
+        async def getone(*, timeout_ms: float) -> Any:
+            return SimpleNamespace(value=self.records[0])
+
+        yield SimpleNamespace(assign=assign, getone=getone)
+
+
+def side_topic(brokers: Brokers) -> tuple[SideTopic, list[str]]:
+    """And its problems."""
+    problems: list[str] = []
+    options = SimpleNamespace(brokers=3, loss_permitted=False)
+    return SideTopic(SimpleNamespace(options=options, problems=problems), brokers, {}), problems  # type: ignore[arg-type]
+
+
+async def test_a_topic_that_nobody_deleted_is_no_new_generation() -> None:
+    """The broker that was asked for the topics had not heard of it, and the answer that it exists already was lost."""
+    brokers = Brokers()
+    side, problems = side_topic(brokers)
+    await side.churn(brokers)
+    brokers.is_hidden = True
+    await side.churn(brokers)
+    assert problems == []
+    assert brokers.records == [b"1 %d" % number for number in range(SideTopic.RECORDS)]
+    brokers.is_hidden = False
+    await side.churn(brokers)
+    assert problems == []
+    assert brokers.records[0] == b"3 0"
+
+
+async def test_a_new_topic_with_records_of_the_old_one_is_a_problem() -> None:
+    brokers = Brokers()
+    brokers.keeps_records = True
+    side, problems = side_topic(brokers)
+    await side.churn(brokers)
+    assert problems == []
+    await side.churn(brokers)
+    assert problems[0] == "generation 2 of topic side: record 0 is at 5"
+    assert problems[-1] == "generation 2 of topic side: its first record is b'1 0'"
