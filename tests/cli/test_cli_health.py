@@ -189,26 +189,34 @@ def test_a_health_check_costs_next_to_nothing() -> None:
     """A container runs it every second or two: as seen in the modules, which are the same on a busy machine."""
     code = (
         "import sys; from strandline.cli import main; sys.argv = ['strandline', 'health', '--json', '--timeout', '1']\n"
+        "before = set(sys.modules)\n"
         "try: main()\nexcept SystemExit as e: assert e.code == 3\n"
         "print([m for m in ('typer', 'click', 'rich', 'asyncio', 'uvloop', 'msgspec', 'structlog', 'http.client', 'ssl') "
-        "if m in sys.modules])"
+        "if m in sys.modules])\n"
+        "print(*[m for m in sys.modules if m.startswith('strandline')])\n"
+        "print(len(set(sys.modules) - before))"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT | own(NOBODY)
     ).stdout
-    assert out.splitlines()[-1] == "[]"
+    heavy, ours, count = out.splitlines()[-3:]
+    assert heavy == "[]"
+    assert set(ours.split()) <= {f"strandline{name}" for name in ("", ".cli", ".cli.probe", ".protocol", ".protocol.errors")}
+    assert int(count) < 40, "json and socket, and what these two need"
 
 
-def test_a_health_check_takes_less_than_60_ms() -> None:
-    """The fastest of a few, in processor time: how busy the machine is must not decide."""
+def test_a_health_check_takes_less_time_than_to_import_asyncio() -> None:
+    """In processor time, and beside another process on the same machine: how fast and how busy it is must not decide. The
+    fastest of a few, taken in turns, so that what disturbs one disturbs the other."""
 
-    def cpu_s() -> float:
+    def cpu_s(*command: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*COMMAND, "health"], capture_output=True, check=False, env=ENVIRONMENT | own(NOBODY))
+        subprocess.run(command, capture_output=True, check=False, env=ENVIRONMENT | own(NOBODY))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cpu_s() for _ in range(5)) < 0.06
+    turns = [(cpu_s(*COMMAND, "health"), cpu_s(sys.executable, "-c", "import asyncio")) for _ in range(7)]
+    assert min(check for check, _ in turns) < min(asyncio for _, asyncio in turns)
 
 
 @pytest.mark.parametrize(
