@@ -45,6 +45,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT_ID = "boot-id"
 
 VERSION = 0
 _MAX_OFFSET = 2**63 - 1

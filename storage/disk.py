@@ -133,6 +133,10 @@ class Files(ABC):
         """The user id that a file or directory belongs to; None when that cannot be said."""
         return None
 
+    def boot_id(self) -> str:
+        """While this stays the same, what a write left in the page cache was not lost; empty when that cannot be said."""
+        return ""
+
     @abstractmethod
     def make_dirs(self, path: str) -> None: ...
 

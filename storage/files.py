@@ -42,6 +42,7 @@ __all__ = [
 _OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _IOV_MAX = 512
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PARKED = -1
 
 
@@ -296,6 +297,13 @@ class RealFiles(Files):
             return os.stat(path).st_uid
         except OSError:
             return None
+
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except (OSError, ValueError):
+            return ""  # not Linux
 
     def make_dirs(self, path: str) -> None:
         try:

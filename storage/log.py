@@ -80,9 +80,9 @@ class Log:
         """All below is durable. Never above the LEO."""
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged; nothing from there on is served."""
-        self.has_less = False
-        """It was opened with less than it had: a torn tail, an end below its own HW, or nothing at all in a new directory. Until
-        it has followed a leader, acknowledged records may be missing here."""
+        self.may_lack = False
+        """It was opened with less than it had (a torn tail, an end below its own HW, nothing at all in a new directory), or
+        nobody can tell (the page cache was lost). Until it has followed a leader, acknowledged records may be missing here."""
         self.segments: list[Segment] = []
         """By base offset, at least one; only the last is written to."""
         self.epochs = LeaderEpochCache()

@@ -3,10 +3,17 @@
     meta.properties        whose it is: refused when it is another node's, another cluster's, newer, or unreadable
     .lock                  held by the process that runs on it
     .kafka_cleanshutdown   left by an orderly stop, taken away at the start: without it every log scans its tail
+    boot-id                of the kernel whose page cache has all that was written here; see below
     *-checkpoint           high watermarks, recovery points, log starts; replaced as a whole
     orders-0/              a log; `partition.metadata` in it says of which topic, by id: names come back, ids do not
     orders-0.<id>-delete/  a log on its way out; renamed first, so that the name is free at once
     orders-0.<id>-stray/   a log whose topic cannot be told (or is another one's); never deleted by us
+
+Records are acknowledged when they are in the page caches of the in-sync replicas, as in Kafka. A process that was killed has
+lost none of them, a machine that lost its power has, and the log does not show it: it just ends earlier. So a directory
+that was not closed in order, and is opened under another boot id, is *in doubt*: its logs `may_lack` records. A replica that
+follows a leader is told what it lacks. One that has to lead says so (`partition.leads_with_less`), and until each of the
+logs has done either, the boot id on the disk stays as it was.
 
 The first disk error takes the whole directory offline (`offline`): what its files hold is known again only after a
 restart. Files and directories that are not ours by name are left alone.
@@ -22,6 +29,7 @@ from typing import NamedTuple
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import (
+    BOOT_ID,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -98,6 +106,8 @@ class LogDir:
         self.meta = meta
         self.was_clean = False
         """Whether the last process that ran here stopped in order."""
+        self.in_doubt = False
+        """Whether a page cache may have been lost since, and not all logs know yet what that has cost."""
         self.previous_broker_epoch = -1
         """The broker epoch that the clean-shutdown marker names, -1 for none."""
         self.logs: dict[TopicPartition, Log] = {}
@@ -177,8 +187,17 @@ class LogDir:
         self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
-        for name in self.files.list(self.path):
+        names = self.files.list(self.path)
+        for name in names:
             self._find(name)
+        self._check_boot_id(is_new=all(parse_log_name(name) is None for name in names), was_clean=epoch is not None)
+
+    def _check_boot_id(self, *, is_new: bool, was_clean: bool) -> None:
+        present, path = self.files.boot_id().encode("ascii"), join(self.path, BOOT_ID)
+        written = read_if_present(self.files, path)
+        self.in_doubt = not is_new and not was_clean and (not present or written != present)
+        if not self.in_doubt and written != present:
+            self.files.write(path, present)  # A power cut that undoes this leaves another id, or none: both are doubts.
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """Empty when missing or damaged: a lower bound of 0 is always true, and costs a longer scan."""
@@ -273,8 +292,21 @@ class LogDir:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
             log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self._on_lowered
-        log.has_less |= create
+        if not create and log.may_lack:
+            self._doubt()
+        log.may_lack |= create or self.in_doubt
         return log
+
+    def _doubt(self) -> None:
+        """A log has lost something, and its checkpoints do not show it any more: the next process has to know it, too."""
+        if not self.in_doubt:
+            self.in_doubt = True
+            self.files.write(join(self.path, BOOT_ID), b"")
+            self._order.written.pop(join(self.path, BOOT_ID), None)
+
+    def _is_settled(self) -> bool:
+        """Whether all logs know what they lack."""
+        return set(self._existing) == set(self.logs) and not any(log.may_lack for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._departed
@@ -343,7 +375,11 @@ class LogDir:
             self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save),
             self.high_watermark_checkpoint(),
         ]
-        return self._taken([content for part in parts for content in part.contents])
+        contents = [content for part in parts for content in part.contents]
+        if self.in_doubt and self._is_settled():
+            self.in_doubt = False
+            contents.append((join(self.path, BOOT_ID), self.files.boot_id().encode("ascii")))
+        return self._taken(contents)
 
     def high_watermark_checkpoint(self) -> CheckpointFiles:
         return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
@@ -402,7 +438,7 @@ class LogDir:
 
     def _unopened_are_whole(self) -> bool:
         """Whether the marker would be true of logs, too, that nobody opened in this run."""
-        return self.was_clean or set(self._existing) == set(self.logs)
+        return (self.was_clean or set(self._existing) == set(self.logs)) and not self.in_doubt
 
 
 def _log_start_to_save(log: Log) -> int | None:

@@ -134,6 +134,8 @@ class MemoryFiles(Files):
         self.locks: set[str] = set()
         self.generation = 0
         """Counts the crashes; files opened before one are dead."""
+        self.boots = 0
+        """Counts those that have cost the page cache."""
         self.leave_torn_writes = False
         """Whether a failed write leaves its first bytes behind (the truncation after it failed as well)."""
         self.fsyncs = 0
@@ -146,10 +148,14 @@ class MemoryFiles(Files):
         """The machine (lossy) or only the process dies. Open files are dead, locks are free, planted errors forgotten."""
         if lossy:
             self.root.lose(self._random)
+            self.boots += 1
         self.locks.clear()
         self._faults.clear()
         self.armed = False
         self.generation += 1
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
 
     def fail_next(self, operation: str, pattern: str, error: int, *, times: int = 1, short_write: int = 0) -> None:
         """The next `times` operations ("open", "read", "write", "truncate", "fsync", "rename", "unlink", ...) on a path

@@ -110,6 +110,9 @@ class ProcessFiles(Files):
     def owner(self, path: str) -> int | None:
         return self._disk.files.owner(path)
 
+    def boot_id(self) -> str:
+        return self._disk.files.boot_id()
+
     def make_dirs(self, path: str) -> None:
         self.check_write("mkdir", path)
         self._disk.files.make_dirs(path)

@@ -73,6 +73,7 @@ class SimFiles(MemoryFiles):
             mount.die()
         if lossy:
             self.root.lose(self._random)
+            self.boots += 1
         self.generation += 1
 
     def crash_at(self, n: int = 1, *, operation: str | None = None, pattern: str = "*", moment: Moment | None = None) -> None:
@@ -444,6 +445,9 @@ class Mount(MemoryFiles):
         """Paths of the locks that are ours."""
 
     # -- life -----------------------------------------------------------------------------------------------------
+
+    def boot_id(self) -> str:
+        return self.disk.boot_id()
 
     def die(self) -> None:
         """The process is no more: its locks are free, and nothing of it reaches the disk."""

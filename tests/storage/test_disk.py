@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from random import Random
 
@@ -234,3 +235,11 @@ def test_a_killed_process_loses_nothing_and_its_files_are_dead() -> None:
     with pytest.raises(DiskError):
         file.append([b"y"])
     files.lock("d/.lock")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says which kernel runs")
+def test_the_kernel_that_has_our_page_cache_has_a_name() -> None:
+    """While it is the same, a killed process has lost nothing that it had written."""
+    boot_id = RealFiles().boot_id()
+    assert len(boot_id) == 36
+    assert RealFiles().boot_id() == boot_id

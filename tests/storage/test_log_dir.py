@@ -37,12 +37,71 @@ def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool) -> LogDir:
     return open_dir(files)
 
 
+def test_after_a_lost_page_cache_every_log_may_lack_records_until_it_knows() -> None:
+    """The log just ends earlier. Whoever leads with it has to say so, also when the process ended once more before that."""
+    files = MemoryFiles()
+    log = open_orders(open_dir(files))
+    fill(log, 10)
+    files.crash(lossy=False)
+    log_dir = open_dir(files)
+    assert not log_dir.in_doubt, "only the process died"
+    assert not open_orders(log_dir).may_lack
+    files.crash(lossy=True)
+    log_dir = open_dir(files)
+    assert open_orders(log_dir).may_lack
+    log_dir = restart(files, log_dir, clean=False)
+    assert open_orders(log_dir).may_lack, "a killed process forgets nothing"
+    log_dir = restart(files, log_dir, clean=True)
+    log = open_orders(log_dir)
+    assert log.may_lack, "nor does one that stops in order, before anybody had told it"
+    log.may_lack = False
+    log_dir = restart(files, log_dir, clean=True)
+    assert log_dir.was_clean
+    files.crash(lossy=True)  # it was closed in order, but for what came after
+    assert open_dir(files).in_doubt
+
+
+def test_after_an_orderly_stop_a_new_boot_is_no_doubt() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    log = open_orders(log_dir)
+    fill(log, 10)
+    log.may_lack = False
+    log_dir.close(clean=True, broker_epoch=17)
+    files.crash(lossy=True)
+    log_dir = open_dir(files)
+    assert log_dir.was_clean
+    assert not log_dir.in_doubt
+    assert not open_orders(log_dir).may_lack
+    files.crash(lossy=False)
+    assert not open_dir(files).in_doubt, "the new boot is written down"
+
+
+def test_a_log_that_lost_its_tail_is_remembered_through_the_death_of_the_process() -> None:
+    """Its checkpoints are brought into order at the start, and would not show it any more."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    log = open_orders(log_dir)
+    fill(log, 10)
+    log.update_high_watermark(log.log_end_offset)
+    log_dir.checkpoint_all()
+    segment = log.segments[-1].file
+    files.crash(lossy=False)
+    cut = files.open(segment.path, create=False)
+    cut.truncate(cut.size - 5)
+    log_dir = open_dir(files)
+    assert open_orders(log_dir).may_lack
+    log_dir = restart(files, log_dir, clean=False)
+    assert open_orders(log_dir).may_lack
+
+
 def test_an_orderly_restart_finds_everything_as_it_was() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)
     assert not log_dir.was_clean
     log = open_orders(log_dir)
     held = fill(log, 10, epoch=3)
+    log.may_lack = False  # it leads in the first epoch
     log.update_high_watermark(18)
     again = restart(files, log_dir, clean=True)
     assert (again.was_clean, again.previous_broker_epoch) == (True, 17)

@@ -17,7 +17,7 @@ async def _last_one(stage: Stage, harm: str) -> int:
     stage.crash(2)
     await stage.until(lambda: stage.isr() == {1}, what="broker 1 is the last one")
     await stage.append(1)
-    stage.crash(1)
+    stage.crash(1, lossy=harm == "power lost")
     files = stage.cluster.machines[1].files
     if harm == "wiped":
         stage.wipe(1)
@@ -29,7 +29,7 @@ async def _last_one(stage: Stage, harm: str) -> int:
     return stage.cluster.brokers[1].replicas.measures.led_with_less
 
 
-@pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("only killed", 0)])
+@pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
 def test_who_leads_with_less_than_it_had_says_so(harm: str, told: int) -> None:
     world = World(7)
     try:
