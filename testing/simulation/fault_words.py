@@ -123,7 +123,7 @@ def _swizzle(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _clog(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"all messages of {names_of(nodes)} arrive {said['delay_s']:g} s late"
+    return f"the links of {names_of(nodes)} are clogged: messages wait"
 
 
 def _delay(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -140,7 +140,8 @@ def _loss(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _reset(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"connections of {name_of(node)} break{fields_text({k: v for k, v in said.items() if k == 'connections'}, ' (', ')')}"
+    count = said["connections"]
+    return f"{_connections(count)} of {name_of(node)} {'break' if count > 1 else 'breaks'}"
 
 
 def _fragment(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -152,11 +153,16 @@ def _slow_reader(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _mute(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{said['connections']} connections of {name_of(node)} are dead, and nobody is told"
+    count = said["connections"]
+    return f"{_connections(count)} of {name_of(node)} {'are' if count > 1 else 'is'} dead, and nobody is told"
+
+
+def _connections(count: int) -> str:
+    return f"{count} connection{'s' if count > 1 else ''}"
 
 
 def _cold_reads(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{said['probability']:.0%} of what a broker reads is not in its page cache"
+    return f"{said['probability']:.0%} of what a node reads is not in its page cache"
 
 
 def _messages(said: Said) -> str:
@@ -164,7 +170,9 @@ def _messages(said: Said) -> str:
 
 
 def _reset_response(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"connections break under the next {_messages(said)} ({said['times']} times)"
+    if said["times"] > 1:
+        return f"connections break under the next {said['times']} {_messages(said)}"
+    return f"a connection breaks under the next {_messages(said).removesuffix('s')}"
 
 
 def _hold(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -174,6 +182,11 @@ def _hold(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _blackout(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"{names_of(nodes)} {'die' if len(nodes) > 1 else 'dies'} at once"
+
+
+def _left_out(what: str) -> Callable[[int, Sequence[int], Said], str]:
+    """Of a node that stays broken while the others heal."""
+    return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others heal"
 
 
 def _rolling(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -302,4 +315,7 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "client_pause": _client_pause,
     "client_cut": _client_cut,
     "elect": _elect,
+    "left out: crash": _left_out("dies"),
+    "left out: cut": _left_out("is cut off from everybody"),
+    "left out: pause": _left_out("stands still"),
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, is_clause
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
 from strandline.testing.simulation.run import run_seed
@@ -39,6 +40,7 @@ def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
     assert report.faults.get(kind, 0) >= 1, report.skipped
     begun = [event for event in report.trace.events(kinds="fault.begin") if event.fields["fault"] == kind]  # type: ignore[union-attr]
     assert len(begun) == report.faults[kind]
+    assert kind in BY_NODE_EVENTS or all(map(is_clause, begun)), "fault_words.py has no words for the fields that it has"
 
 
 def test_what_has_a_duration_ends() -> None:
