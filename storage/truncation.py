@@ -41,6 +41,7 @@ def _cut_segments(log: Log, offset: int) -> int:
     try:
         found = segment.position_of(offset)
     except DamagedBatch as e:
+        log.mark_corrupt(e.offset)
         _cut(segment, e.position, e.offset)
         return e.offset
     if found is not None:

@@ -203,6 +203,19 @@ def test_damage_in_a_header_is_found_at_its_offset(field: int) -> None:
     assert read_all(log) == held[:4]
 
 
+def test_damage_that_a_truncation_meets_is_told_before_it_is_cut_away() -> None:
+    """The cut goes further back than the leader asked for; what it takes with it must not go without a word (I20)."""
+    files, held = disk_with(10)
+    log = open_log(files, high_watermark=20)
+    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + 8) * 8 + 6)  # the length in the header of the fifth batch
+    before = log.measures.corrupt_ranges
+    log.cursors.clear()
+    assert log.truncate_to(16)
+    assert log.log_end_offset == 8
+    assert log.measures.corrupt_ranges == before + 1
+    assert log.corrupt_at is None, "it is gone"
+
+
 INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]
 
 

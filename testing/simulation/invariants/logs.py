@@ -219,7 +219,7 @@ def check_truncation(ghosts: Ghosts, replica: ReplicaGhost, old: Path, end: int,
     )
     if partition is ghosts.metadata.log:
         raise partition.violation("I19", text.replace("broker", "controller", 1), replica.node)
-    is_repair = corrupt_at is not None or replica.is_unclean
+    is_repair = corrupt_at is not None or replica.damage is not None or replica.is_unclean
     if not is_repair or not _others_have(ghosts, replica, lost_to - 1):
         raise partition.violation("I6", text, replica.node)
 
