@@ -61,9 +61,9 @@ FAULTS: dict[str, float] = {
 }
 """The kinds of faults, and how often each is drawn when it is in the swarm, relative to the others."""
 
-ADMIN = ("churn", "min_isr", "elect", "describe")
+ADMIN = ("churn", "min_isr", "elect", "describe", "grow")
 """What an administrator may do meanwhile: a topic that comes and goes under one name, `min.insync.replicas` up and down,
-elections, questions."""
+elections, questions, more partitions for a topic."""
 
 ALL, LEADER = "all", "leader"
 """What was promised of a topic's records: with `acks=all` and idempotence everything, with `acks=1` and 0 less."""
@@ -110,6 +110,8 @@ class ConsumerPlan:
     """Of `Consumer`."""
     poll_ms: int
     crash_at_s: float
+    subscribes: bool = False
+    """To the topic, rather than being assigned its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,8 @@ def _producer_text(plan: ProducerPlan) -> str:
 
 
 def _consumer_text(plan: ConsumerPlan) -> str:
-    return f"polls every {plan.poll_ms} ms; {_pairs(plan.options)}{_crash(plan.crash_at_s)}"
+    how = ", subscribed" if plan.subscribes else ""
+    return f"polls every {plan.poll_ms} ms{how}; {_pairs(plan.options)}{_crash(plan.crash_at_s)}"
 
 
 def _crash(at_s: float) -> str:
@@ -326,9 +329,12 @@ def _draw_topic(draw: Random, name: str, brokers: int, promise: str) -> TopicPla
         "flush.messages": draw.choice((1, 20, 2**63 - 1, 2**63 - 1)),
         "file.delete.delay.ms": draw.choice((0, 1000)),
     }
+    if draw.random() < 0.1:
+        configs["message.timestamp.type"] = "LogAppendTime"
     if draw.random() < 0.15:
         configs |= {"retention.bytes": draw.choice((3000, 20_000)), "segment.bytes": draw.choice((1000, 5000))}
-    return TopicPlan(name, draw.choice((1, 2, 2, 3, 4)), replication_factor, least, promise, configs)
+    partitions = 12 if draw.random() < 0.03 else draw.choice((1, 2, 2, 3, 4))
+    return TopicPlan(name, partitions, replication_factor, least, promise, configs)
 
 
 def _draw_patience(draw: Random) -> dict[str, Any]:
@@ -356,6 +362,7 @@ def _draw_producer(draw: Random, topic: TopicPlan, pause_s: float, faults_s: flo
         "linger_ms": draw.choice((0, 0, 0, 5)),
         "batch_size": draw.choice((200, 2000, 16_384)),
         "max_in_flight_requests_per_connection": draw.choice((1, 5, 5)),
+        "buffer_memory": draw.choice((20_000, 33_554_432, 33_554_432)),
         "acks": "all",
     }
     if topic.promise == LEADER:
@@ -379,7 +386,7 @@ def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float
                 "max_poll_records": draw.choice((None, 1, 10)),
             }
             crash_at_s = faults_s * draw.uniform(0.1, 0.9) if draw.random() < 0.2 else 0.0
-            plans.append(ConsumerPlan(topic.name, options, draw.choice((50, 200, 1000)), crash_at_s))
+            plans.append(ConsumerPlan(topic.name, options, draw.choice((50, 200, 1000)), crash_at_s, draw.random() < 0.3))
     return tuple(plans)
 
 

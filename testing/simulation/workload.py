@@ -167,15 +167,18 @@ class Workload:
         if consumer is None:
             return
         try:
-            if await self._assigned(consumer, plan.topic):
+            if await self._assigned(consumer, plan):
                 self.positions[name] = {}
                 while self.going:
                     await self._poll(consumer, name, plan)
         finally:
             await consumer.stop()
 
-    async def _assigned(self, consumer: Any, topic: str) -> bool:
-        places = next(t.places for t in self.options.topics if t.name == topic)
+    async def _assigned(self, consumer: Any, plan: ConsumerPlan) -> bool:
+        if plan.subscribes:
+            consumer.subscribe(plan.topic)
+            return self.going
+        places = next(t.places for t in self.options.topics if t.name == plan.topic)
         while self.going:
             try:
                 await consumer.assign(places)
@@ -258,6 +261,9 @@ class Workload:
         if what == "min_isr":
             least = draw.randint(1, topic.replication_factor)
             await admin.alter_configs("topic", topic.name, {"min.insync.replicas": least}, timeout_ms=2000)
+        elif what == "grow":
+            count = next(t.partitions for t in self.options.topics if t.name == topic.name) + draw.randint(1, 2)
+            await admin.create_partitions(topic.name, count, timeout_ms=2000)
         elif what == "elect":
             await admin.elect_leaders(timeout_ms=2000)
         else:
