@@ -322,7 +322,7 @@ def _draw_topics(draw: Random, brokers: int) -> tuple[TopicPlan, ...]:
 def _draw_topic(draw: Random, name: str, brokers: int, promise: str) -> TopicPlan:
     replication_factor = min(brokers, draw.choice((2, 3, 3, 3, 3, 5)))
     least = min(replication_factor, draw.choice((1, 2, 2, 2, 3)))
-    configs = {
+    configs: dict[str, Any] = {
         "min.insync.replicas": least,
         "segment.bytes": draw.choice((2000, 20_000, 1 << 20)),
         "index.interval.bytes": draw.choice((0, 200, 4096)),
