@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.testing.simulation.scenarios import run_scenario
+import inspect
+from pathlib import Path
+from textwrap import indent
+
+from strandline.testing.simulation.scenarios import requests, run_scenario
 from strandline.testing.simulation.story import narrate
 
 
@@ -18,3 +22,8 @@ def test_a_copy_of_several_epochs_is_told_with_each_of_them() -> None:
     ]
     assert copied[-2:] == [(10, 11, 0), (12, 12, 2)]
     assert narrate(report.trace).count("here the histories part") == 2
+
+
+def test_the_scenario_of_the_page_is_the_one_that_is_played() -> None:
+    page = Path(__file__).parents[3] / "docs/simulation.md"
+    assert indent(inspect.getsource(requests.s34), "    ") in page.read_text()
