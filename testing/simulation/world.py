@@ -38,11 +38,25 @@ class Unhandled(AssertionError):
     """Production code raised where nobody caught it."""
 
 
+_is_start_kept = False
+"""Whether `gc` has been told that what was there before the first world stays."""
+
+
+def _keep_the_start() -> None:
+    """What was there before the first world (modules, classes: far more than a world has) is not gone through again at the
+    end of each world."""
+    global _is_start_kept
+    if not _is_start_kept:
+        _is_start_kept = True
+        gc.freeze()
+
+
 class World:
     trace_class: ClassVar[type[Trace]] = Trace
     """Of worlds that are made from now on (`canary.py` puts one in its place that writes everything down)."""
 
     def __init__(self, seed: int | str, *, full_trace: bool = False) -> None:
+        _keep_the_start()
         self.seed = seed
         self.scheduler = Scheduler(self.stream("scheduler"))
         self.trace = self.trace_class(lambda: self.scheduler.now, full=full_trace)
