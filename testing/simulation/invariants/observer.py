@@ -8,7 +8,6 @@ empty dicts. Every now and then (`SWEEP_STEPS`) it also looks at what nobody tou
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
@@ -57,12 +56,10 @@ class Invariants:
         """`on_violation` ends the run at once (`scheduler.fail`); without it `after_step` raises."""
         self.trace = trace
         self.ghosts = Ghosts()
-        self.steps = resources.Steps()
         self.failure: BaseException | None = None
         """The first violation, or whatever broke a check."""
         self._on_violation = on_violation
         self._until_sweep = SWEEP_STEPS
-        self._began_at = time.perf_counter()
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -77,14 +74,10 @@ class Invariants:
         ghosts = self.ghosts
         if ghosts.dirty or ghosts.disturbed:
             self._look()
-        self._until_sweep -= 1
-        if not self._until_sweep:
+        self._until_sweep = left = self._until_sweep - 1
+        if not left:
             self._until_sweep = SWEEP_STEPS
             self._guarded(self._sweep)
-        now = time.perf_counter()
-        if now - self._began_at > self.steps.longest_s or now - self._began_at > resources.SLOW_STEP_S:
-            self.steps.took(now - self._began_at)
-        self._began_at = now
         if self.failure is not None and self._on_violation is None:
             raise self.failure
 

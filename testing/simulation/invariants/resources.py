@@ -1,7 +1,4 @@
-"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped.
-
-How long a step takes in real time is only written down: other people's work on the same machine would fail a run.
-"""
+"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped."""
 
 from __future__ import annotations
 
@@ -14,23 +11,6 @@ TASKS_BASE, TASKS_PER_CONNECTION = 100, 2
 """A broker has some ten tasks of its own, and one for each request whose handler is a coroutine."""
 FILES_BASE = 16
 """Open files beside one for each segment."""
-SLOW_STEP_S = 0.05
-
-
-class Steps:
-    """How long steps took, by the real clock."""
-
-    __slots__ = ("longest_s", "slow")
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self.slow = 0
-
-    def took(self, seconds: float) -> None:
-        if seconds > self.longest_s:
-            self.longest_s = seconds
-        if seconds > SLOW_STEP_S:
-            self.slow += 1
 
 
 def check_bounds(ghosts: Ghosts) -> None:

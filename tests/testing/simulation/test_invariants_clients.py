@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from invariant_bench import Bench, EmittedOnly, batch_of, bench
+from invariant_bench import Bench, batch_of, bench
 
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.testing.simulation.invariants import honesty, producers, purgatory, reads, resources
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
-from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 
 
@@ -332,13 +331,6 @@ def test_i23_a_task_that_is_left_after_the_stop():
 def test_i23_a_connection_that_is_left_after_the_stop():
     with breaks("I23", "keeps 1 connections"):
         resources.check_stopped(loaded(connections=1), allowed=2)
-
-
-def test_a_slow_step_is_only_written_down():
-    steps = Invariants(EmittedOnly()).steps
-    for seconds in (0.001, 0.2, 0.01):
-        steps.took(seconds)
-    assert (steps.slow, steps.longest_s) == (1, 0.2)
 
 
 def test_the_bench_can_make_batches():
