@@ -103,6 +103,10 @@ class Watch:
                 ):
                     self._see(name)
 
+        plain = wanted[0][1].when if len(wanted) == 1 else None
+        if plain is not None and wanted[0][1].before is None and not wanted[0][1].raised:
+            return self._plain_wrapper_of(wanted[0][0], plain)
+
         def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -119,12 +123,32 @@ class Watch:
 
         return wrap
 
+    def _plain_wrapper_of(
+        self, name: str, when: Callable[[Called], object]
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Of the many that are watched for one thing, which is seen when they return: with as little as may be for each call."""
+        see, new = self._see, tuple.__new__
+
+        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                result = function(*args, **kwargs)
+                if when(new(Called, (args, result, None, None))):
+                    see(name)
+                return result
+
+            return watched
+
+        return wrap
+
     def _listening_to(self, trace: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        events = self._events
+
         def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(emit)
             def emitting(self_: Any, kind: str, node: int, partition: str = "", **fields: Any) -> None:
                 emit(self_, kind, node, partition, **fields)
-                if self_ is trace:
+                if kind in events and self_ is trace:
                     self.on_event(kind, node, partition, fields)
 
             return emitting
