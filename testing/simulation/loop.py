@@ -28,8 +28,10 @@ import contextlib
 import contextvars
 import sys
 from asyncio import events
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -80,19 +82,41 @@ class SimTask(asyncio.Task[Any]):
 
 
 class Handle:
-    """A callback that is ready, or waits for its time."""
+    """A callback that is ready."""
 
-    __slots__ = ("_context", "_due", "_entry", "_when", "args", "callback")
+    __slots__ = ("_context", "args", "callback")
 
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float = 0.0
-    ) -> None:
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
         self.callback: Callable[..., object] | None = callback
         """None once cancelled."""
         self.args = args
         self._context = context
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def get_context(self) -> contextvars.Context:
+        return self._context
+
+    def __repr__(self) -> str:
+        return f"<Handle {'cancelled' if self.callback is None else name_of(self.callback)}>"
+
+
+class Timer(Handle):
+    """A callback that waits for its time."""
+
+    __slots__ = ("_due", "_entry", "_when")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float) -> None:
+        self.callback = callback
+        self.args = args
+        self._context = context
         self._entry: Entry | None = None
-        """Of a timer: what the scheduler has of it."""
+        """What the scheduler has of it."""
         self._when = self._due = when
 
     def cancel(self) -> None:
@@ -102,18 +126,9 @@ class Handle:
             self._entry.cancel()
             self._entry = None
 
-    def cancelled(self) -> bool:
-        return self.callback is None
-
     def when(self) -> float:
-        """Of a timer: the loop's time at which it fires."""
+        """The loop's time at which it fires."""
         return self._when
-
-    def get_context(self) -> contextvars.Context:
-        return self._context
-
-    def __repr__(self) -> str:
-        return f"<Handle {'cancelled' if self.callback is None else name_of(self.callback)}>"
 
 
 def name_of(callback: Callable[..., object] | None) -> str:
@@ -170,7 +185,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
+        handle = Handle(callback, args, copy_context() if context is None else context)
         if not self.is_dead:
             self._ready.append(handle)
             if not self._turn_is_due:
@@ -189,7 +204,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        handle = Handle(callback, args, contextvars.copy_context() if context is None else context, when)
+        handle = Timer(callback, args, copy_context() if context is None else context, when)
         if not self.is_dead:
             if self.is_coarse:
                 now = self.time()
@@ -199,12 +214,12 @@ class NodeLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("Event loop is closed")
         return handle
 
-    def _arm(self, handle: Handle) -> None:
+    def _arm(self, handle: Timer) -> None:
         machine = self.machine
         at = (handle._due - machine.clock_offset_s) / machine._clock_rate
         handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
 
-    def _on_timer(self, handle: Handle) -> object:
+    def _on_timer(self, handle: Timer) -> object:
         handle._entry = None
         if not self.is_dead:
             self._ready.append(handle)
@@ -215,7 +230,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def on_clock_rate(self) -> None:
         """The clock goes faster or slower from now on: what waits for one of its times waits shorter or longer."""
         for entry in self._scheduler.waiting(self._on_timer):
-            handle: Handle = entry.args[0]
+            handle: Timer = entry.args[0]
             entry.cancel()
             self._arm(handle)
 
@@ -246,9 +261,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def _schedule_turn(self) -> None:
         if not self.paused:
             self._turn_is_due = True
-            now, busy_until = self._scheduler.now, self._busy_until
-            start = now if now > busy_until else busy_until
-            self._scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
+            scheduler, busy_until = self._scheduler, self._busy_until
+            start = scheduler.now
+            if busy_until > start:
+                start = busy_until
+            scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
 
     def hurry(self) -> None:
         """Its next turn comes before anything else happens."""
@@ -257,51 +274,48 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> object:
         """What is ready, and often what that made ready: the process goes round again before anything else happens."""
         self._turn_is_due = False
-        if self.is_dead or self.paused or not self._ready:
+        ready = self._ready
+        if self.is_dead or self.paused or not ready:
             return QUIET
         now = self._scheduler.now
         if self._busy_until > now:
             self._schedule_turn()
             return QUIET
         self._turn_is_due = True  # What is made ready meanwhile is looked after at the end.
-        turns, ready, draw, world = TURNS_MAX, self._ready, self._draw, self.machine.world
-        events._set_running_loop(self)
+        more, draw, machine, step = TURNS_MAX, self._draw, self.machine, self._trace_step
+        world, number = machine.world, machine.id
+        _set_running_loop(self)
         try:
-            self._run_ready()
-            while turns and ready and not world.waited_for and draw() < GOES_ON:
+            while True:
+                left = len(ready)  # One turn: the callbacks that are ready now, and none that they make.
+                step(now, number, left)
+                if self.watch is not None:
+                    self.watch(self, list(ready))
+                while left and not self.is_dead:
+                    left -= 1
+                    handle = ready.popleft()
+                    callback = handle.callback
+                    if callback is None:
+                        continue
+                    try:
+                        handle._context.run(callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except ProcessDied:
+                        pass
+                    except BaseException as e:
+                        self._on_callback_failed(callback, e)
+                if not ready or not more or world.waited_for or draw() >= GOES_ON:
+                    break
                 if self.is_dead or self.paused or self._busy_until > now:
                     break
-                turns -= 1
-                self._run_ready()
+                more -= 1
         finally:
-            events._set_running_loop(None)
+            _set_running_loop(None)
             self._turn_is_due = False
         if ready and not self.is_dead:
             self._schedule_turn()
         return None
-
-    def _run_ready(self) -> None:
-        """One turn: the callbacks that are ready now, and none that they make."""
-        ready = self._ready
-        count = len(ready)
-        self._trace_step(self._scheduler.now, self.machine.id, count)
-        if self.watch is not None:
-            self.watch(self, list(ready))
-        for _ in range(count):
-            handle = ready.popleft()
-            callback = handle.callback
-            if callback is None:
-                continue
-            try:
-                handle._context.run(callback, *handle.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except ProcessDied:
-                pass
-            except BaseException as e:
-                self._on_callback_failed(callback, e)
-            if self.is_dead:
-                return
 
     def _on_callback_failed(self, callback: Callable[..., object], error: BaseException) -> None:
         self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})

@@ -76,10 +76,10 @@ class Machine:
             self.loop.on_clock_rate()
 
     def wall_clock_ms(self) -> int:
-        return EPOCH_MS + int((self.world.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
+        return EPOCH_MS + int((self.world.scheduler.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
 
     def stopwatch(self) -> float:
-        return self.world.now
+        return self.world.scheduler.now
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -61,9 +61,10 @@ class Scheduler:
                 raise ValueError("a time that is no number")
             when = self.now
         entry = Entry(when, callback, args)
-        self._pushed += 1
-        heappush(self._heap, (when, self._draw(), self._pushed, entry))
-        if len(self._heap) > self._limit:
+        pushed = self._pushed = self._pushed + 1
+        heap = self._heap
+        heappush(heap, (when, self._draw(), pushed, entry))
+        if len(heap) > self._limit:
             self._sweep()
         return entry
 

@@ -27,13 +27,13 @@ import errno
 import socket
 import sys
 from collections import deque
-from math import floor, log2
+from math import floor, log, log2
 from typing import TYPE_CHECKING, Any
 
 from strandline.testing.simulation.links import FAST, RTO_S, Link
 from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.messages import Place, count_frames
-from strandline.testing.simulation.scheduler import Entry
+from strandline.testing.simulation.scheduler import QUIET, Entry
 
 if TYPE_CHECKING:
     from strandline.testing.simulation.machine import Machine
@@ -221,11 +221,24 @@ class End:
 
     def take(self, segment: Segment) -> None:
         """From the process."""
-        self.written += len(segment.data)
+        size, way, network = len(segment.data), self.way, self.network
+        self.written += size
         if segment.ends:
             self.sent_fin = True
-        self._queue.append(segment)
-        self.pump()
+        if (
+            not self._queue
+            and not (way.cut or way.loss or way.bytes_per_s < FAST)
+            and self._stuck_since < 0
+            and self.held_by is None
+            and not network.holds
+            and self.there.has_power
+            and not self.is_muted
+            and size <= WINDOW_BYTES - self.peer.inbox_bytes - self._flying_bytes
+        ):
+            self._depart(segment)  # as nearly always
+        else:
+            self._queue.append(segment)
+            self.pump()
 
     @property
     def is_held(self) -> bool:
@@ -303,7 +316,11 @@ class End:
         """False when the link loses it again and again, for longer than anybody waits."""
         network, way, size = self.network, self.way, len(segment.data)
         scheduler = network.scheduler
-        arrival = way.arrival(scheduler.now, network.draw, size)
+        now = scheduler.now
+        if way.bytes_per_s < FAST or way.clogged_until > now:
+            arrival = way.arrival(now, network.draw, size)
+        else:  # the same, as nearly always
+            arrival = now + way.delay_s - log(1.0 - network.draw()) * way.jitter_s
         if way.loss:
             lost_s = way.lost_s(network.draw)
             if lost_s > (self.user_timeout_s or RETRIES_S):
@@ -317,14 +334,14 @@ class End:
         scheduler.at(arrival, self._arrive, self._flight)
         return True
 
-    def _arrive(self, flight: int) -> None:
+    def _arrive(self, flight: int) -> object:
         """At the peer's kernel; unless the way was closed meanwhile, or is closed just now."""
         if flight != self._flight:
-            return
+            return QUIET
         there = self.there
         if self.way.cut or self.is_muted or not there.has_power:
             self._lose_flight()
-            return
+            return None
         network, peer, segment = self.network, self.peer, self._flying.popleft()
         size, now = len(segment.data), network.scheduler.now
         self._flying_bytes -= size
@@ -332,19 +349,26 @@ class End:
         if peer.is_over:
             if not segment.resets:
                 peer.send_reset()
-            return
+            return None
         peer.heard_at = now
         peer.received += size
         if not self.is_over:
             self._acknowledge(now)
         network.messages += segment.frames
         if network.breaks and network.maybe_break(self, segment):
-            return
+            return None
         if segment.ends:
             self.fin_arrived = True
+        elif not segment.resets and not peer.is_orphan:
+            peer.inbox.append(segment.data)
+            peer.inbox_bytes += size
+            if peer.transport is not None:
+                peer.transport.maybe_read()
+            return QUIET  # Until the process reads it, nobody knows that it is there.
         peer.receive(segment)
         if self.is_orphan:
             self._maybe_forget()
+        return None
 
     def _acknowledge(self, now: float) -> None:
         """The peer's kernel says what it has."""
@@ -628,7 +652,8 @@ class SimTransport(asyncio.Transport):
         for tap in self.network.taps:
             for place in self.end.places(segment):
                 tap(place.message)
-        if self._later or self.loop.is_busy:
+        loop = self.loop
+        if self._later or loop._busy_until > loop._scheduler.now:
             if not self._later:
                 self.loop.io(self._write_later)
             self._later.append(segment)
@@ -760,7 +785,15 @@ class SimTransport(asyncio.Transport):
         if self._is_buffered:
             buffer = protocol.get_buffer(-1)
             size = len(buffer)
-            done = self._take(buffer, size if size < limit else limit)
+            if size > limit:
+                size = limit
+            inbox = end.inbox
+            if len(inbox) == 1 and len(inbox[0]) <= size:
+                piece = inbox.popleft()
+                done = len(piece)
+                buffer[:done] = piece
+            else:
+                done = self._take(buffer, size)
             end.on_read(done)
             protocol.buffer_updated(done)
         else:
