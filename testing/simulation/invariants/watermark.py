@@ -73,6 +73,8 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadershi
     """I10, I7: may the records below be called committed?"""
     partition, path, committed = replica.partition, replica.path, replica.partition.committed
     if partition.loss_permitted:
+        if _is_deposed(partition, leadership.epoch):
+            return  # its log is the truth no more, and nothing was promised of what it may lack
         _maybe_lose(replica, leadership.epoch)
     if high_watermark <= committed.end:
         _check_same(replica, high_watermark)
@@ -143,8 +145,7 @@ def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     """I7: the elected leader holds every record that was acknowledged, or seen. When loss is permitted, it is written down."""
     partition, committed, path = replica.partition, replica.partition.committed, replica.path
-    registration = partition.registration
-    if registration is not None and registration.leader_epoch != epoch:
+    if _is_deposed(partition, epoch):
         return  # it hears late of an election that is over
     if path.holds_all_of(committed):
         return
@@ -156,6 +157,11 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
         )
         raise partition.violation("I7", text, replica.node)
     _maybe_lose(replica, epoch)
+
+
+def _is_deposed(partition: PartitionGhost, epoch: int) -> bool:
+    registration = partition.registration
+    return registration is not None and registration.leader_epoch != epoch
 
 
 def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:

@@ -209,6 +209,20 @@ def test_a_permitted_loss_is_written_down_and_the_leaders_log_is_the_truth(at: B
     at.step()
 
 
+def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
+    """It raises its high watermark late, up to what it has; its successor has committed more meanwhile."""
+    at.append(1, "a")
+    at.copy(1, 2, 3)
+    at.ghosts.permit_loss("the last member of the ISR lost its power")
+    elect(at, 2)
+    at.append(2, "b")
+    at.copy(2, 3)
+    at.raise_hw(2, 2)
+    at.raise_hw(1, 1)
+    assert not at.orders.losses
+    assert at.orders.true_high_watermark == 2
+
+
 # -- I12, I13 -----------------------------------------------------------------------------------------------------------
 
 
