@@ -15,6 +15,8 @@ LOG_APPEND_TIME = "LogAppendTime"
 class LogConfig:
     segment_bytes: int = 1 << 30
     """A segment that would grow beyond this is closed and a new one begun."""
+    oversized_segments: bool = False
+    """Whether a batch that is larger than that gets a segment of its own. A topic's batch is refused, as in Kafka."""
     segment_ms: int = 7 * 24 * 3600 * 1000
     """A segment whose first batch is older than this is closed at the next append."""
     index_interval_bytes: int = 4096

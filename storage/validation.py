@@ -22,7 +22,7 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_contr
     position, end = 0, len(records)
     if not end:
         raise BrokerError(ErrorCode.INVALID_RECORD, "there is no batch to append")
-    if end > config.segment_bytes:
+    if end > config.segment_bytes and not config.oversized_segments:
         raise BrokerError(
             ErrorCode.RECORD_LIST_TOO_LARGE, f"{end} bytes do not fit into a segment of {config.segment_bytes} bytes"
         )

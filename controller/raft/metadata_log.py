@@ -65,6 +65,7 @@ class MetadataLog:
             topic_id=METADATA_TOPIC_ID,
             config=LogConfig(
                 segment_bytes=config.segment_bytes,
+                oversized_segments=True,  # a decision is one batch, and as large as it is
                 max_message_bytes=config.batch_bytes_max,
                 retention_ms=-1,  # only a snapshot lets records go
                 message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata

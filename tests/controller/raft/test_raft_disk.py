@@ -339,3 +339,15 @@ def test_a_start_leaves_nothing_behind_that_is_not_on_the_disk() -> None:
     names = [name for name in files.list(f"d/{DIRECTORY}") if name.endswith(".log")]
     assert f"{0:020}.log" in names, "the start has cleaned: nothing is left to show this with"
     assert not [name for name in names if files.open(f"d/{DIRECTORY}/{name}", create=False)._inode.dirty]
+
+
+def test_a_batch_that_is_larger_than_a_segment_gets_one_of_its_own() -> None:
+    """A decision is one batch, whatever the segments' size: refused, it would be tried again for ever."""
+    files = MemoryFiles()
+    log = open_log(files)
+    for _ in range(2):
+        log.append_as_leader(memoryview(bytearray(batch(0, 1, 100).data)), 1)
+    log.close()
+    assert len([name for name in files.list(f"d/{DIRECTORY}") if name.endswith(".log")]) == 2
+    again = open_log(files, committed_offset=200)
+    assert (again.start_offset, again.end_offset) == (0, 200)
