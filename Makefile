@@ -5,7 +5,7 @@
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
-#   make mutate          how soon the simulation notices that a guard is gone, for each of twenty
+#   make mutate          how soon the simulation notices that a guard is gone, for each of nineteen
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \

@@ -162,7 +162,7 @@ def _connections(count: int) -> str:
 
 
 def _cold_reads(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{said['probability']:.0%} of what a node reads is not in its page cache"
+    return f"{said['probability']:.0%} of what {name_of(said['victim'])} reads is not in its page cache"
 
 
 def _messages(said: Said) -> str:

@@ -110,6 +110,8 @@ class Nemesis:
             await coroutine
         except Exception as e:
             self.world.scheduler.fail(e)
+        finally:
+            coroutine.close()  # cancelled before its first step, it would complain
 
     async def _one(self, fault: FaultPlan) -> None:
         effect = KINDS[fault.kind](self, fault, Random(fault.draw))
@@ -566,6 +568,7 @@ AMBUSHED = (
     (apis.BROKER_HEARTBEAT, False),
 )
 """Messages that say something of a state which may be another one when they arrive."""
+AMBUSHES = {"crash": "is to crash", "pause": "is to stand still", "cut": "is to be cut off"}
 LURK_S, FENCED_S = 3.0, 4.0
 """How long is waited for one, at least; and for the controller to notice what happened to a broker, at most."""
 
@@ -578,7 +581,7 @@ def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     hold = nemesis.network.hold(lambda m: m.api_key == api_key and m.is_request == is_request, 1)
     nemesis.spawn(_lurk(nemesis, fault, hold, how, draw), f"ambush {fault.number}")
     name = f"{apis.api_name(api_key)} {'request' if is_request else 'response'}"
-    return Effect({"text": f"the next {name} is kept back, and then: {how} of a broker that has not sent it"})
+    return Effect({"text": f"the next {name} is kept back, and meanwhile a broker that has not sent it {AMBUSHES[how]}"})
 
 
 async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: Random) -> None:
@@ -759,10 +762,10 @@ def _disk_slow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 @kind("cold_reads")
 def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     """What is read is often not in the page cache."""
-    files = nemesis.cluster.machines[draw.choice(nemesis.nodes)].files
-    probability = draw.choice((0.1, 0.5, 1.0))
+    node = draw.choice(nemesis.nodes)
+    files, probability = nemesis.cluster.machines[node].files, draw.choice((0.1, 0.5, 1.0))
     files.cold_reads(probability)
-    return Effect({"probability": probability}, (), partial(files.cold_reads, 0.0))
+    return Effect({"probability": probability, "victim": node}, (), partial(files.cold_reads, 0.0))
 
 
 def _armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
@@ -859,9 +862,11 @@ def _rot(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     node = _rotten(nemesis, draw)
     if node is None:
         return None
-    nemesis.budget.rots(node)
     files, pattern = nemesis.cluster.machines[node].files, draw.choice(ROTTABLE)
     damage = files.rot(pattern, flips=draw.choice((1, 1, 5)))
+    if not damage:
+        return None  # there is nothing to rot yet
+    nemesis.budget.rots(node)
     if draw.random() < 0.5:
         _forget_tails(nemesis, node)
     return Effect({"victim": node, "pattern": pattern, "flips": len(damage)})
