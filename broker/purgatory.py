@@ -29,6 +29,8 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 _QUEUES_MAX = 1000
+_EMPTY_QUEUES_MAX = 8
+"""A queue that is empty now is most likely wanted again at once: its client asks with the same timeout again and again."""
 
 
 class DelayedOperation:
@@ -132,8 +134,14 @@ class Purgatory:
         self._timer, self._timer_due = None, float("inf")
 
     def _rearm(self) -> None:
-        self._drop_empty_queues()
-        due = min((next(iter(queue)).deadline for queue in self._queues.values()), default=float("inf"))
+        due, empty = float("inf"), 0
+        for queue in self._queues.values():
+            if not queue:
+                empty += 1
+            elif (first_due := next(iter(queue)).deadline) < due:
+                due = first_due
+        if empty > _EMPTY_QUEUES_MAX:
+            self._drop_empty_queues()
         if due == float("inf"):
             self.close()
         elif due != self._timer_due:
