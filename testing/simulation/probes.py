@@ -132,7 +132,19 @@ class Probes:
         self._wrap(owner, name, make)
 
     def _before(self, owner: Any, name: str, tell: Function) -> None:
-        self._around(owner, name, tell, lambda *_, **__: None)
+        note = self.invariants.note
+
+        def make(original: Function) -> Function:
+            def wrapped(*args: Any, **keywords: Any) -> Any:
+                try:
+                    tell(*args, **keywords)
+                except Exception as e:
+                    note(e)
+                return original(*args, **keywords)
+
+            return wrapped
+
+        self._wrap(owner, name, make)
 
     def _guarded(self, function: Function, *args: Any, **keywords: Any) -> Any:
         try:
