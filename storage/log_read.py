@@ -105,13 +105,15 @@ def _read_segment(
     if min_one and len(data) >= HEADER_SIZE and (first_size := _size_at(data, 0)) > len(data):
         data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than asked for
     size, next_offset, first_offset = 0, offset, offset
+    epoch_of = log.epochs.epoch_for_offset
     while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
-        base_offset, length, _, magic, crc, _, last_delta = _READ_HEAD.unpack_from(data, size)
+        base_offset, length, epoch, magic, crc, _, last_delta = _READ_HEAD.unpack_from(data, size)
         end = size + LENGTH_PREFIX + length
         if end > max_bytes and (size or not min_one):
             break
         fits = base_offset == next_offset if size else base_offset <= offset <= base_offset + last_delta
-        if not fits or magic != MAGIC or length < 0 or crc32c(data[size + ATTRIBUTES_POS : end]) != crc:
+        is_whole = fits and magic == MAGIC and length >= 0 and crc32c(data[size + ATTRIBUTES_POS : end]) == crc
+        if not is_whole or epoch != epoch_of(base_offset):  # the checksum does not cover the epoch
             if not size:
                 _refuse(log, base_offset if fits else offset)
             log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served

@@ -203,6 +203,17 @@ def test_damage_in_a_header_is_found_at_its_offset(field: int) -> None:
     assert read_all(log) == held[:4]
 
 
+def test_a_damaged_epoch_is_never_served() -> None:
+    """The format's checksum does not cover it, and a consumer would go on from an epoch that never was."""
+    files, held = disk_with(10)
+    log = open_log(files, high_watermark=20)
+    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + 13) * 8 + 6)
+    assert b"".join(log.read(0, 1 << 20, 20).buffers) == b"".join(held[:4])
+    assert log.corrupt_at == 8
+    with pytest.raises(BrokerError):
+        log.read(8, 1 << 20, 20)
+
+
 def test_damage_that_a_truncation_meets_is_told_before_it_is_cut_away() -> None:
     """The cut goes further back than the leader asked for; what it takes with it must not go without a word (I20)."""
     files, held = disk_with(10)
