@@ -36,9 +36,17 @@ MAXIMUM = 240
 """Characters of a sentence; what was logged may be long."""
 
 
+DISK_FAULTS = {
+    "death": "is the last thing its process sees: it dies",
+    "error": "fails",
+    "full": "has no room",
+    "misdirected": "puts the bytes elsewhere",
+    "stale": "brings what was there before",
+    "stalled": "hangs",
+}
 PHASES = {
     "faults": "The faults begin.",
-    "core": "The faults end, but for some nodes that stay broken. The others must come right without them.",
+    "core": "The faults end. Some nodes may stay broken: the others must come right without them.",
     "heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself.",
     "full heal": "What was left broken is mended, too.",
     "final check": "Everything is read once more.",
@@ -69,6 +77,8 @@ class Sentences:
         return f"{name_of(event.node)} {'starts again' if node is not None and node.starts else 'starts'}"
 
     def _crashed(self, event: Event) -> str:
+        if name_of(event.node).startswith("client"):  # it has no disk
+            return f"{name_of(event.node)} crashes"
         how = "and loses what it had not flushed" if event.fields.get("lossy") else "(what it wrote stays in the page cache)"
         return f"{name_of(event.node)} crashes {how}"
 
@@ -92,7 +102,8 @@ class Sentences:
 
     def _disk_fault(self, event: Event) -> str:
         said = event.fields
-        return f"the disk of {name_of(event.node)} fails: {said['fault']} at {said['operation']} of {said['path']}"
+        what = DISK_FAULTS.get(said["fault"], f"fails ({said['fault']})")
+        return f"the disk of {name_of(event.node)} {what} at a {said['operation']} of {said['path']}"
 
     # -- the controllers
 
