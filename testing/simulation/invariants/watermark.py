@@ -73,9 +73,10 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadershi
     """I10, I7: may the records below be called committed?"""
     partition, path, committed = replica.partition, replica.path, replica.partition.committed
     if partition.loss_permitted:
-        if _is_deposed(partition, leadership.epoch):
-            return  # its log is the truth no more, and nothing was promised of what it may lack
-        _maybe_lose(replica, leadership.epoch)
+        if not _is_deposed(partition, leadership.epoch):
+            _maybe_lose(replica, leadership.epoch)
+        elif not path.holds_all_of(committed):
+            return  # its successor's log is the truth, and has more
     if high_watermark <= committed.end:
         _check_same(replica, high_watermark)
         return

@@ -223,6 +223,19 @@ def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
     assert at.orders.true_high_watermark == 2
 
 
+def test_until_it_has_a_successor_a_deposed_leader_commits_where_a_loss_is_permitted_too(at: Bench):
+    """The last member of the ISR is fenced, and has not heard of it (seed 20027)."""
+    at.ghosts.permit_loss("the last member of the ISR lost its power")
+    at.change(isr=(1,))
+    hear(at, 1)
+    at.append(1, "a")
+    at.raise_hw(1, 1)
+    at.change(leader=-1)
+    at.append(1, "b")
+    at.raise_hw(1, 2)
+    assert at.orders.true_high_watermark == 2
+
+
 # -- I12, I13 -----------------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,10 @@ def test_a_seed_under_the_budget_ends_well_and_says_what_it_did() -> None:
 def test_a_run_without_faults_acknowledges_everything() -> None:
     """Whatever fails then fails by itself."""
     options = draw_options(3)
-    producers = tuple(dataclasses.replace(plan, crash_at_s=0.0) for plan in options.producers)
+    producers = tuple(
+        dataclasses.replace(plan, crash_at_s=0.0, options={**plan.options, "buffer_memory": 1 << 25})  # none is ever full
+        for plan in options.producers
+    )
     report = run_seed(3, options=options.without(*options.kinds).replaced(producers=producers, leave_out=0))
     assert report.verdict == "ok"
     assert not report.faults
