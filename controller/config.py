@@ -66,7 +66,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "controller.quorum.request.timeout.ms", "int", 1000, "ms", "how long a controller waits for another one's answer", min=1
     ),
     ConfigKey("controller.quorum.retry.backoff.ms", "int", 20, "ms", "the pause before a failed request is sent again", min=1),
-    ConfigKey("metadata.log.segment.bytes", "int", 16 << 20, "bytes", "a new segment of the metadata log begins at this size", min=1024),
+    ConfigKey("metadata.log.segment.bytes", "int", 16 << 20, "bytes", "a new segment of the metadata log begins here", min=1024),
     ConfigKey(
         "metadata.log.max.record.bytes.between.snapshots",
         "long",
