@@ -19,6 +19,7 @@ from strandline.controller.metadata.image import MetadataImage, PartitionRegistr
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.server import ControllerServer
 from strandline.protocol.errors import BrokerError, UsageError
+from strandline.storage.log import Log
 from strandline.testing.kit.nodes import KitError, Nodes, Place
 from strandline.testing.kit.view import PartitionView
 
@@ -113,9 +114,7 @@ class InsideNodes(Nodes):
             replicas = self.server(node).replicas.partitions if found and self.is_awake(node) else {}
             replica = replicas.get((found.topic_id, partition)) if found else None
             if replica is not None:
-                log = replica.log
-                read = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers if log.size_bytes else ()
-                logs[node] = b"".join(bytes(buffer) for buffer in read)
+                logs[node] = _content(replica.log)
         return logs
 
     # -- elections
@@ -168,3 +167,14 @@ def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> i
         if replica in registration.isr and image.brokers[replica].is_active:
             return replica
     raise UsageError("nobody of its ISR can lead")
+
+
+def _content(log: Log) -> bytes:
+    """From its start; of a log that is damaged simply all, so that one sees where it is."""
+    if not log.size_bytes:
+        return b""
+    try:
+        buffers = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers
+    except BrokerError:
+        buffers = [segment.file.pread(segment.size, 0) for segment in log.segments]
+    return b"".join(bytes(buffer) for buffer in buffers)

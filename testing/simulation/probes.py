@@ -222,7 +222,7 @@ class Probes:
         self._after(Log, "delete_old_segments", self._log_start)
         self._around(Log, "roll", lambda log, *_: len(log.segments), self._rolled)
         self._after(Log, "flush", self._flushed)
-        self._around(Log, "mark_corrupt", lambda log, _: log.measures.corrupt_ranges, self._damage)
+        self._around(Log, "mark_corrupt", lambda log, _: (log.measures.corrupt_ranges, log.corrupt_at), self._damage)
         self._around(Log, "expire_producers", lambda log, *_: len(log.producers), self._forgotten)
         self._before(LogDir, "delete_log", self._log_leaves)
         self._before(LogDir, "set_aside", self._log_leaves)
@@ -281,9 +281,10 @@ class Probes:
         if replica is not None:
             self.invariants.on_flushed(replica)
 
-    def _damage(self, counted: int, _: None, log: Log, offset: int) -> None:
+    def _damage(self, seen: tuple[int, int | None], _: None, log: Log, offset: int) -> None:
+        counted, known = seen
         replica = replica_of(log)
-        if replica is not None and log.corrupt_at == offset and replica.damage != offset:
+        if replica is not None and log.corrupt_at == offset != known:
             self.invariants.on_damage(replica, offset, counted)
 
     def _forgotten(self, known: int, _: None, log: Log, *__: Any) -> None:

@@ -76,6 +76,8 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: DirWitness
         assert witness.directory_id in (None, log_dir.directory_id)
         check_topics(log_dir, witness)
         use_the_name_again(log_dir)
+        for log in log_dir.logs.values():
+            log.may_lack = False  # its leader has told it
         log_dir.close(broker_epoch=3)
         again = open_dir(disk.mount())
         assert again.was_clean
