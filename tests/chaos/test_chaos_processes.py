@@ -159,7 +159,12 @@ def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path,
     """Whoever stops it in the middle of a pause does not leave a broker standing still."""
     story = tmp_path / "story"
     words = [*COMMAND, "chaos", "run", str(SCENARIOS / "pause-leader.toml"), "--local", str(up)]
-    with story.open("w") as err, subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=err, env=ENVIRONMENT) as process:
+    with (
+        story.open("w") as err,
+        subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=err, env=ENVIRONMENT, preexec_fn=_as_in_the_foreground
+        ) as process,
+    ):
         wait_until(lambda: "> pause " in story.read_text(), "the leader is paused")
         wait_until(lambda: "paused" in states(up).values(), "it stands still")
         process.send_signal(number)
@@ -168,6 +173,11 @@ def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path,
     assert "Traceback" not in story.read_text()
     assert set(states(up).values()) == {"running"}
     assert json.loads(run("topic", "list", "--json", env=_bootstrap(up)).out)["topics"] == []
+
+
+def _as_in_the_foreground() -> None:
+    """What a shell runs in the background ignores Ctrl-C, and hands that down to all that it starts: us, perhaps."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _bootstrap(up: Path) -> dict[str, str]:
