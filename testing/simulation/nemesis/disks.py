@@ -1,0 +1,169 @@
+"""Disks that fail, are slow, full or lost, and processes that die in the midst of what they do with one."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from random import Random
+from typing import Any
+
+from strandline.testing.simulation.disk import Fault, Latency
+from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
+from strandline.testing.simulation.nemesis.processes import keep_down
+from strandline.testing.simulation.options import FaultPlan
+
+
+@kind("crash_in_disk")
+def _crash_in_disk(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The process dies inside one of its next operations on the disk."""
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    pattern = draw.choice(("*", "*", "*.log", "*checkpoint*", "*.snapshot", "*quorum*"))
+    return _death(nemesis, node, draw.choice((1, 2, 5, 20)), pattern)
+
+
+def _death(nemesis: Nemesis, node: int, n: int, pattern: str) -> Effect:
+    files = nemesis.cluster.machines[node].files
+    files.crash_at(n, pattern=pattern)
+
+    def undo() -> None:
+        files.crash_point = None
+        files.rearm()
+
+    return Effect({"victim": node, "operation": n, "pattern": pattern}, (node,), undo)
+
+
+@kind("crash_in_start")
+def _crash_in_start(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The process dies, and its successor dies while it starts."""
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    nemesis.cluster.crash(node)
+    nemesis.start(node)
+    return _death(nemesis, node, draw.choice((1, 2, 3, 5, 8, 13, 21)), "*")
+
+
+@kind("wipe")
+def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The machine comes back with an empty disk."""
+    budget, cluster = nemesis.budget, nemesis.cluster
+    if draw.random() < 0.7:
+        node = nemesis.victim(draw, [n for n in cluster.broker_ids if budget.may_lose(n)])
+        if node is not None:
+            budget.lost(node)
+    else:
+        candidates = [n for n in cluster.controller_ids if budget.may_wipe_controller(n)]
+        node = draw.choice(candidates) if candidates else None
+        if node is not None:
+            budget.wiped_controller(node)
+    if node is None:
+        return None
+    cluster.crash(node, lossy=True)
+    cluster.machines[node].files.wipe()
+    return keep_down(nemesis, node)
+
+
+@kind("disk_slow")
+def _disk_slow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    files, factor = nemesis.cluster.machines[node].files, draw.choice((10, 100, 1000))
+    before = files.latency
+    files.take_time(Latency(spike_probability=draw.choice((0.0, 0.01)), spike_s=0.5 / factor))
+    files.slow(factor)
+
+    def undo() -> None:
+        files.slow(1.0)
+        files.take_time(before)
+
+    return Effect({"victim": node, "factor": factor}, (node,), undo)
+
+
+@kind("cold_reads")
+def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """What is read is often not in the page cache."""
+    node = draw.choice(nemesis.nodes)
+    files, probability = nemesis.cluster.machines[node].files, draw.choice((0.1, 0.5, 1.0))
+    files.cold_reads(probability)
+    return Effect({"probability": probability, "victim": node}, (), partial(files.cold_reads, 0.0))
+
+
+def armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
+    """What waits in a disk for its operation; it may strike several times, or never."""
+    files = nemesis.cluster.machines[node].files
+
+    def undo() -> None:
+        fault.end()
+        files.rearm()
+
+    return Effect({"victim": node, **what}, (node,), undo)
+
+
+@kind("disk_stall")
+def _disk_stall(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    seconds, operation = draw.choice((0.3, 1.0, 4.0)), draw.choice(("*", "write", "fsync", "read"))
+    stall = nemesis.cluster.machines[node].files.stall(seconds, operation, times=draw.choice((1, 1, 3)))
+    return armed(nemesis, node, stall, {"operation": operation, "seconds": seconds})
+
+
+ERRORS = (
+    ("write", "*.log", errno.EIO),
+    ("write", "*", errno.EIO),
+    ("read", "*.log", errno.EIO),
+    ("read", "*", errno.EIO),
+    ("rename", "*", errno.EIO),
+    ("create", "*", errno.EIO),
+    ("truncate", "*", errno.EIO),
+    ("unlink", "*", errno.EIO),
+    ("write", "*", errno.EROFS),
+)
+
+
+@kind("disk_error")
+def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    operation, pattern, error = draw.choice(ERRORS)
+    failing = nemesis.cluster.machines[node].files.fail(operation, pattern, error, times=draw.choice((1, 1, 5)))
+    what = {"operation": operation, "pattern": pattern, "error": errno.errorcode[error]}
+    return armed(nemesis, node, failing, what)
+
+
+@kind("disk_fsync")
+def _disk_fsync(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """An fsync fails, and takes with it what it should have written: no other one brings that back."""
+    budget, cluster = nemesis.budget, nemesis.cluster
+    node = nemesis.victim(draw, nemesis.may_lose(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    files = cluster.machines[node].files
+    failing = files.fail("fsync", draw.choice(("*", "*.log")), errno.EIO, times=1)
+    effect = armed(nemesis, node, failing, {"operation": "fsync"})
+    if node in cluster.broker_ids:
+        budget.arm(node)
+        end = effect.undo
+        assert end is not None
+
+        def undo() -> None:
+            end()
+            budget.disarm(node)
+
+        effect.undo = undo
+    return effect
+
+
+@kind("disk_full")
+def _disk_full(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    if node is None:
+        return None
+    files, room = nemesis.cluster.machines[node].files, draw.choice((0, 100, 3000))
+    files.fill(room)
+    return Effect({"victim": node, "room_bytes": room}, (node,), files.free)

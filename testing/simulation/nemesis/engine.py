@@ -1,0 +1,230 @@
+"""Who follows the plan: begins each fault at its time, ends it after its time, and ends them all when the cluster is to heal.
+
+What a kind of fault does is not known here, only that it returns an `Effect`. What all kinds share is: who may be a victim
+now, and which links are whose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from strandline.testing.simulation.budget import Budget
+from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.options import FaultPlan, Options
+from strandline.testing.simulation.world import ProcessGone
+
+FIRST_CLIENT = 200
+"""Clients are numbered from behind it."""
+OPERATOR_S = (0.3, 2.0)
+"""How long it takes until somebody starts a process again that ended by itself."""
+
+
+@dataclass(slots=True)
+class Effect:
+    """A fault that has begun."""
+
+    what: dict[str, Any]
+    """For the trace: the victim and the numbers."""
+    touches: tuple[int, ...] = ()
+    """The nodes that it holds up."""
+    undo: Callable[[], object] | None = None
+    """None: it is over as soon as it happened."""
+    fault: FaultPlan | None = None
+
+
+class Nemesis:
+    def __init__(self, cluster: SimCluster, options: Options, budget: Budget) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.network = cluster.world.network
+        self.options = options
+        self.budget = budget
+        self.counts: Counter[str] = Counter()
+        """What was done."""
+        self.skipped: Counter[str] = Counter()
+        """What was not, because the budget refused it or nobody was there to suffer it."""
+        self.down: Counter[int] = Counter()
+        """By how many faults a node is kept down."""
+        self.draw = self.world.stream("nemesis")
+        self._active: dict[int, Effect] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._returning: dict[int, None] = {}
+        """Nodes that the operator is about to start again."""
+        self.going = True
+        self.stopping: set[int] = set()
+        """Nodes that are being stopped in order."""
+        for node, machine in cluster.machines.items():
+            machine.files.on_fault = partial(self._on_disk_fault, node)
+
+    def _on_disk_fault(self, node: int, kind: str, operation: str, path: str) -> None:
+        self.world.trace.emit("disk.fault", node, fault=kind, operation=operation, path=path)
+        if (kind, operation) == ("error", "fsync") and node in self.cluster.broker_ids:
+            self.budget.lost(node)
+
+    async def stop(self, node: int) -> None:
+        """SIGTERM; nobody sends it twice."""
+        self.stopping.add(node)
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._stop(node), name=f"nemesis stops {node}"))
+
+    async def _stop(self, node: int) -> None:
+        try:
+            await self.cluster.stop(node)
+        except ProcessGone:
+            pass
+        finally:
+            self.stopping.discard(node)
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The plan, from now until the end of the faults."""
+        began = self.world.now
+        self.spawn(self._operate(), "operator")
+        for fault in self.options.faults:
+            await asyncio.sleep(max(0.0, began + fault.at_s - self.world.now))
+            self.spawn(self._one(fault), f"fault {fault.number}")
+        await asyncio.sleep(max(0.0, began + self.options.faults_s - self.world.now))
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._guarded(coroutine), name=name))
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """A mistake of the nemesis ends the run: else a fault would silently not happen, or never end."""
+        try:
+            await coroutine
+        except Exception as e:
+            self.world.scheduler.fail(e)
+        finally:
+            coroutine.close()  # cancelled before its first step, it would complain
+
+    async def _one(self, fault: FaultPlan) -> None:
+        effect = KINDS[fault.kind](self, fault, Random(fault.draw))
+        if effect is None:
+            self.skipped[fault.kind] += 1
+            return
+        self.counts[fault.kind] += 1
+        effect.fault = fault
+        self.world.trace.emit("fault.begin", next(iter(effect.touches), 0), fault=fault.kind, number=fault.number, **effect.what)
+        if effect.undo is not None:
+            self._active[fault.number] = effect
+            self.budget.touched.update(effect.touches)
+            await asyncio.sleep(fault.duration_s)
+            self.end(fault.number)
+
+    def end(self, number: int) -> None:
+        effect = self._active.pop(number, None)
+        if effect is None:
+            return
+        assert effect.undo is not None
+        assert effect.fault is not None
+        effect.undo()
+        self.budget.touched.subtract(effect.touches)
+        self.world.trace.emit("fault.end", next(iter(effect.touches), 0), fault=effect.fault.kind, number=number)
+
+    async def _operate(self) -> None:
+        """The operator, and the budget's regular look."""
+        while self.going:
+            await asyncio.sleep(0.1)
+            self.budget.look()
+            for node, machine in self.cluster.machines.items():
+                if machine.loop is None and self.down[node] <= 0 and node not in self._returning:
+                    self._returning[node] = None
+                    self.spawn(self._restart_later(node), f"operator starts {node}")
+
+    async def _restart_later(self, node: int) -> None:
+        try:
+            await asyncio.sleep(self.draw.uniform(*OPERATOR_S))
+            self.start(node)
+        finally:
+            self._returning.pop(node, None)
+
+    def start(self, node: int) -> None:
+        """Unless it runs, or another fault keeps it down."""
+        if self.cluster.machines[node].loop is None and self.down[node] <= 0:
+            self.cluster.start(node)
+
+    # -- the heal -----------------------------------------------------------------------------------------------------
+
+    async def heal(self, left_out: Iterable[int] = ()) -> None:
+        """Every fault ends, and every node runs, but for those that are left out. What a disk was busy with when its trouble
+        ended, is waited for."""
+        self.going = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for number in list(self._active):
+            self.end(number)
+        self.network.heal()
+        for machine in self.world.machines.values():
+            machine.wall_jump_ms = 0
+            machine.resume()
+        for node, machine in self.cluster.machines.items():
+            machine.files.heal()
+            if node not in left_out:
+                self.down[node] = 0
+                self.start(node)
+        await asyncio.sleep(max(m.loop.busy_until for m in self.world.machines.values() if m.loop is not None) - self.world.now)
+
+    def watch(self) -> None:
+        """After the heal: processes that end by themselves are still started again."""
+        self.going = True
+        self.spawn(self._operate(), "operator")
+
+    def is_core_up(self, left_out: Iterable[int]) -> bool:
+        return all(m.loop is not None for n, m in self.cluster.machines.items() if n not in set(left_out))
+
+    # -- victims ------------------------------------------------------------------------------------------------------
+
+    def running(self, nodes: Iterable[int]) -> list[int]:
+        return [n for n in nodes if self.cluster.machines[n].loop is not None]
+
+    @property
+    def nodes(self) -> list[int]:
+        return [*self.cluster.broker_ids, *self.cluster.controller_ids]
+
+    @property
+    def clients(self) -> list[Machine]:
+        """Those that run."""
+        return [m for n, m in self.world.machines.items() if n > FIRST_CLIENT and m.loop is not None]
+
+    def everyone_but(self, *nodes: int) -> list[int]:
+        """All machines, of clients too."""
+        return [n for n in self.world.machines if n and n not in nodes]
+
+    def links_of(self, node: int) -> list[tuple[int, int]]:
+        """Between it and everybody else, both ways."""
+        return [link for other in self.everyone_but(node) for link in ((node, other), (other, node))]
+
+    def victim(self, draw: Random, nodes: Iterable[int]) -> int | None:
+        """One of these that may be held up now."""
+        candidates = [n for n in nodes if self.budget.may_touch((n,))]
+        return draw.choice(candidates) if candidates else None
+
+    def role_weighted(self, draw: Random) -> list[int]:
+        """Mostly brokers: they are what is tested most."""
+        return self.cluster.broker_ids if draw.random() < 0.75 else self.cluster.controller_ids
+
+    def may_lose(self, nodes: Iterable[int]) -> list[int]:
+        """Those of them whose disks may lose what was not synced. A controller's always: what it has told anybody is on it."""
+        return [n for n in nodes if n in self.cluster.controller_ids or self.budget.may_lose(n)]
+
+
+Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
+KINDS: dict[str, Kind] = {}
+"""By name; the table of weights, `options.FAULTS`, has the same names."""
+
+
+def kind(name: str) -> Callable[[Kind], Kind]:
+    def register(function: Kind) -> Kind:
+        KINDS[name] = function
+        return function
+
+    return register

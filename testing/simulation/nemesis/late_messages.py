@@ -1,0 +1,106 @@
+"""Messages that are kept back, and come when what they say is no longer so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from strandline.protocol import apis
+from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.nemesis.connections import BREAKABLE
+from strandline.testing.simulation.nemesis.cuts import cut
+from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
+from strandline.testing.simulation.network import Hold, Message
+from strandline.testing.simulation.options import FaultPlan
+from strandline.testing.simulation.world import OutOfTime
+
+HOLDABLE = (*BREAKABLE, apis.VOTE, apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH)
+AMBUSHED = (
+    *[(apis.ALTER_PARTITION, True)] * 5,
+    (apis.ALTER_PARTITION, False),
+    (apis.FETCH, True),
+    (apis.FETCH, False),
+    (apis.PRODUCE, True),
+    (apis.BROKER_HEARTBEAT, False),
+)
+"""Messages that say something of a state which may be another one when they arrive."""
+AMBUSHES = {"crash": "is to crash", "pause": "is to stand still", "cut": "is to be cut off"}
+LURK_S, FENCED_S = 3.0, 4.0
+"""How long is waited for one, at least; and for the controller to notice what happened to a broker, at most."""
+
+
+@kind("hold")
+def _hold(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Messages of one kind stay where they are for a while, and what is behind them on their connections."""
+    api_key, is_request, limit = draw.choice(HOLDABLE), draw.random() < 0.5, draw.choice((1, 1, 3, -1))
+    node = draw.choice(nemesis.nodes)
+    if not nemesis.budget.may_touch(nemesis.nodes):
+        return None
+
+    def matches(message: Message) -> bool:
+        return message.api_key == api_key and message.is_request == is_request and node in (message.source, message.target)
+
+    hold = nemesis.network.hold(matches, limit)
+    what = {"api": apis.api_name(api_key), "is_request": is_request, "victim": node, "limit": limit}
+    return Effect(what, tuple(nemesis.nodes), hold.release)
+
+
+@kind("ambush")
+def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """The next message of one kind is kept back until something has happened to another broker. Two faults would have to be
+    lucky to meet like that, and it is what most guards of epochs are for."""
+    (api_key, is_request), how = draw.choice(AMBUSHED), draw.choice(("crash", "crash", "pause", "cut"))
+    hold = nemesis.network.hold(lambda m: m.api_key == api_key and m.is_request == is_request, 1)
+    nemesis.spawn(_lurk(nemesis, fault, hold, how, draw), f"ambush {fault.number}")
+    name = f"{apis.api_name(api_key)} {'request' if is_request else 'response'}"
+    return Effect({"text": f"the next {name} is kept back, and meanwhile a broker that has not sent it {AMBUSHES[how]}"})
+
+
+async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: Random) -> None:
+    try:
+        await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be kept back")
+        others = [n for n in nemesis.cluster.broker_ids if n != hold.held[0].source]
+        victim = nemesis.victim(draw, nemesis.running(others))
+        if victim is not None:
+            await _strike(nemesis, victim, how)
+            await asyncio.sleep(draw.choice((0.0, 0.0, 0.01, 0.1)))
+    except OutOfTime:
+        pass
+    finally:
+        hold.release()
+
+
+async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
+    """Until the controller has counted it out and in again, if it does."""
+    cluster, until = nemesis.cluster, nemesis.world.until
+    before = _broker_epoch(cluster, victim)
+    nemesis.budget.touched[victim] += 1
+    try:
+        if how == "crash":
+            cluster.crash(victim)
+            nemesis.start(victim)
+        else:
+            undo = _silence(nemesis, victim, how)
+            try:
+                await until(lambda: _broker_epoch(cluster, victim) < 0, FENCED_S, "it is fenced")
+            finally:
+                undo()
+        await until(lambda: _broker_epoch(cluster, victim) >= before + (how == "crash"), FENCED_S, "it is unfenced")
+    finally:
+        nemesis.budget.touched[victim] -= 1
+
+
+def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:
+    """Returns what ends it."""
+    if how == "pause":
+        machine = nemesis.cluster.machines[victim]
+        machine.pause()
+        return machine.resume
+    return cut(nemesis, nemesis.links_of(victim))
+
+
+def _broker_epoch(cluster: SimCluster, broker: int) -> int:
+    """Of the process that is registered and unfenced; -1: there is none."""
+    known = None if cluster.active_controller is None else cluster.image().brokers.get(broker)
+    return -1 if known is None or known.fenced else int(known.broker_epoch)

@@ -1,0 +1,124 @@
+"""Processes that end or stand still: one, all at once, or one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
+from strandline.testing.simulation.options import FaultPlan
+
+
+def _take_down(nemesis: Nemesis, node: int, *, lossy: bool) -> Effect:
+    if lossy and node in nemesis.cluster.broker_ids:
+        nemesis.budget.lost(node)
+    nemesis.cluster.crash(node, lossy=lossy)
+    return keep_down(nemesis, node)
+
+
+def keep_down(nemesis: Nemesis, node: int) -> Effect:
+    """It has died, and nobody starts it until the fault ends."""
+    nemesis.down[node] += 1
+
+    def undo() -> None:
+        nemesis.down[node] -= 1
+        nemesis.start(node)
+
+    return Effect({"victim": node}, (node,), undo)
+
+
+@kind("crash")
+def _crash(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    return None if node is None else _take_down(nemesis, node, lossy=False)
+
+
+@kind("power")
+def _power(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.may_lose(nemesis.role_weighted(draw)))
+    return None if node is None else _take_down(nemesis, node, lossy=True)
+
+
+@kind("controller_kill")
+def _controller_kill(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    active = nemesis.cluster.active_controller
+    return None if active is None else _take_down(nemesis, active.config.node_id, lossy=draw.random() < 0.5)
+
+
+@kind("stop")
+def _stop(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, [n for n in nemesis.running(nemesis.role_weighted(draw)) if n not in nemesis.stopping])
+    if node is None:
+        return None
+
+    async def stop() -> None:
+        await nemesis.stop(node)
+        nemesis.start(node)
+
+    nemesis.down[node] += 1
+    task = asyncio.get_running_loop().create_task(stop(), name=f"stop {node}")
+
+    def undo() -> None:
+        nemesis.down[node] -= 1
+        if task.done():
+            nemesis.start(node)
+
+    return Effect({"victim": node}, (node,), undo)
+
+
+@kind("pause")
+def _pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
+    if node is None:
+        return None
+    machine = nemesis.cluster.machines[node]
+    machine.pause()
+    return Effect({"victim": node}, (node,), machine.resume)
+
+
+@kind("blackout")
+def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """All brokers, all controllers, or everybody dies at once; they come back each at its own time. Only controllers may lose
+    their power so: what they have told anybody is on their disks."""
+    who = draw.choice(("brokers", "controllers", "all"))
+    cluster = nemesis.cluster
+    nodes = [n for n in nemesis.nodes if who == "all" or (n in cluster.broker_ids) == (who == "brokers")]
+    nodes = nemesis.running(nodes)
+    if not nodes or not nemesis.budget.may_touch(nodes):
+        return None
+    for node in nodes:
+        lossy = draw.random() < 0.5 if node in cluster.controller_ids else False
+        cluster.crash(node, lossy=lossy)
+        nemesis.down[node] += 1
+        nemesis.spawn(_come_back(nemesis, node, draw.uniform(0, fault.duration_s)), f"{node} comes back")
+    return Effect({"victims": nodes})
+
+
+async def _come_back(nemesis: Nemesis, node: int, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    nemesis.down[node] -= 1
+    nemesis.start(node)
+
+
+@kind("rolling")
+def _rolling(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Every node is stopped in order and started again, one after the other, as an upgrade does it."""
+    nodes = draw.choice((nemesis.cluster.broker_ids, nemesis.cluster.controller_ids, nemesis.nodes))
+    nemesis.spawn(_roll(nemesis, list(nodes)), "rolling restart")
+    return Effect({"nodes": nodes})
+
+
+async def _roll(nemesis: Nemesis, nodes: list[int]) -> None:
+    for node in nodes:
+        is_up = nemesis.cluster.machines[node].loop is not None and node not in nemesis.stopping
+        if not is_up or not nemesis.budget.may_touch((node,)):
+            continue
+        nemesis.down[node] += 1
+        nemesis.budget.touched[node] += 1
+        try:
+            await nemesis.stop(node)
+        finally:
+            nemesis.down[node] -= 1
+        nemesis.start(node)
+        await asyncio.sleep(0.5)
+        nemesis.budget.touched[node] -= 1
