@@ -468,6 +468,13 @@ class Stage:
         self.crash(leader)
         await self.until(lambda: self.leader() == -1, what="nobody leads")
 
+    async def start_both(self, leader: int, other: int, within_s: float = 30.0) -> None:
+        """After `end_both`: the leader comes first, the other follows it, within this time."""
+        self.start(leader)
+        await self.until(lambda: self.leads(leader), what=f"broker {leader} leads")
+        self.start(other)
+        await self.until(lambda: self.isr() == {leader, other}, within_s, f"broker {other} is in the ISR")
+
     def forge(
         self, broker: int, runs: Sequence[tuple[int, int]], *, start: int = 0, high_watermark: int = 0, empty_epoch: int = -1
     ) -> None:

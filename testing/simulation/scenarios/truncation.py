@@ -114,10 +114,7 @@ async def s04(stage: Stage) -> None:
         stage.forge(1, leaders)
         stage.forge(2, followers)
         kept = _forged(followers)[:parting]
-        stage.start(1)
-        await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-        stage.start(2)
-        await stage.until(lambda: stage.isr() == {1, 2}, what="broker 2 is in the ISR again")
+        await stage.start_both(1, 2)
         held = stage.values(2)
         stage.must(stage.log_bytes(1) == stage.log_bytes(2), "the two logs are equal")
         stage.must(list(held.values())[:parting] == kept, f"what they had in common, up to offset {parting}, is there")
@@ -253,10 +250,7 @@ async def s08(stage: Stage) -> None:
     await stage.end_both(1, 2)
     stage.forge(1, [(3, 10)], start=50)
     stage.forge(2, [(1, 20)], high_watermark=20)
-    stage.start(1)
-    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-    stage.start(2)
-    await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR")
+    await stage.start_both(1, 2, within_s=10)
     log = stage.replica(2).log
     stage.must((log.log_start_offset, log.log_end_offset) == (50, 60), "broker 2 began anew at 50")
 
@@ -302,10 +296,7 @@ async def s10(stage: Stage) -> None:
     await stage.end_both(1, 2)
     stage.forge(1, [(1, 15)])
     stage.forge(2, [(1, 20)])
-    stage.start(1)
-    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-    stage.start(2)
-    await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR")
+    await stage.start_both(1, 2, within_s=10)
     stage.must(stage.end(2) == 15, "broker 2 has cut off what its leader does not have")
     stage.must(not stage.cluster.failures, "no process ended")
 
