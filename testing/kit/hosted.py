@@ -27,7 +27,7 @@ from strandline.testing.kit.lines import Line, Lines, Speaker, begin_routing, en
 from strandline.testing.kit.network import Door, Network
 from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError
 from strandline.testing.kit.ports import HOST, ReservedPort
-from strandline.testing.kit.process_loop import ProcessLoop
+from strandline.testing.kit.process_loop import ProcessLoop, carry_over
 from strandline.testing.kit.view import NodeView
 
 T = TypeVar("T")
@@ -215,18 +215,8 @@ class HostedNode:
         async def run() -> T:
             return await work()
 
-        def on_done(task: asyncio.Task[T]) -> None:
-            if done.done():
-                return
-            if task.cancelled():
-                done.cancel()
-            elif (error := task.exception()) is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(task.result())
-
         task = process.loop.create_task(run())
-        task.add_done_callback(on_done)
+        task.add_done_callback(lambda task: carry_over(task, done))
         try:
             waited: list[asyncio.Future[Any]] = [done, ended]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

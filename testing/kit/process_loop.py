@@ -229,7 +229,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
         def on_done(task: asyncio.Task[T]) -> None:
             self._outside.discard(task)
-            self.post(_carry_over, task, done)
+            self.post(carry_over, task, done)
 
         task.add_done_callback(on_done)
         try:
@@ -256,7 +256,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return f"<ProcessLoop of {self.speaker.node}, {state}>"
 
 
-def _carry_over(task: asyncio.Task[T], done: asyncio.Future[T]) -> None:
+def carry_over(task: asyncio.Task[T], done: asyncio.Future[T]) -> None:
+    """How a task of one loop ended is told to the future of another, unless nobody waits for it any more."""
     if done.done():
         return
     if task.cancelled():
