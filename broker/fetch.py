@@ -308,9 +308,7 @@ class Fetch(DelayedOperation):
         session = self.session
         self._settle(answer)
         for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
-            cached.sent_high_watermark = response.high_watermark
-            cached.sent_log_start_offset = response.log_start_offset
-            cached.sent_error = response.error_code
+            cached.on_answer(response, size)
             if size or response.error_code:
                 self._count(cached, size, response.error_code)
             # Served partitions go to the end of the queue, so that a full response does not starve the others.

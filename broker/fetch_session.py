@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.data import FetchPartition, FetchRequest, ForgottenPartition
+from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
 
 if TYPE_CHECKING:
     from strandline.broker.fetch import Fetch
@@ -55,6 +55,7 @@ class SessionPartition:
         "log_start_offset",
         "max_bytes",
         "partition",
+        "records_are_out",
         "sent_error",
         "sent_high_watermark",
         "sent_log_start_offset",
@@ -69,6 +70,8 @@ class SessionPartition:
         self.current_leader_epoch = self.fetch_offset = -1
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
+        self.records_are_out = False
+        """He will ask from where these records end; an answer behind them is still from where they began, and he drops it."""
         self.sent_error = 0
         """The error he was told and has not reacted to; the same one again is no news."""
 
@@ -81,7 +84,15 @@ class SessionPartition:
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
         self.max_bytes = max(0, wanted.partition_max_bytes)
+        self.records_are_out = False
         self.sent_error = 0
+
+    def on_answer(self, answer: FetchPartitionResponse, size: int) -> None:
+        """Remember what he is told, and need not be told again."""
+        self.sent_high_watermark = -1 if self.records_are_out else answer.high_watermark
+        self.sent_log_start_offset = -1 if self.records_are_out else answer.log_start_offset
+        self.sent_error = answer.error_code
+        self.records_are_out |= size > 0
 
     def attach(self, partition: Partition) -> None:
         self.partition = partition

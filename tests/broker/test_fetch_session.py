@@ -284,7 +284,25 @@ def test_data_that_was_not_taken_is_sent_again() -> None:
     leader.produce("a")
     assert values(fetcher.fetch()) == [b"a"]
     assert values(fetcher.fetch()) == [b"a"]
-    assert fetched(fetcher.fetch(want(1, epoch=1))) == {}
+    answer = fetcher.fetch(want(1, epoch=1))
+    assert values(answer) == []
+    assert fetched(answer)[P].high_watermark == 1, "of the two answers he took one, and nobody knows which"
+    assert fetched(fetcher.fetch()) == {}
+
+
+def test_what_is_said_behind_records_is_said_again_to_who_took_only_those() -> None:
+    """With two requests under way the second is answered from where the first began. He has moved on by then and drops it,
+    and with it a high watermark that he would not hear of again before the next record (seed 820360694)."""
+    _, leader = world_of(1, replicas=(1, 2, 3))
+    fetcher = Fetcher(leader, 2)
+    fetcher.fetch(want(0, epoch=1))
+    leader.produce("a")
+    taken = fetcher.fetch()
+    assert (values(taken), fetched(taken)[P].high_watermark) == ([b"a"], 0)
+    leader.p.log.update_high_watermark(1)
+    dropped = fetcher.fetch()
+    assert fetched(dropped)[P].high_watermark == 1
+    assert fetched(fetcher.fetch(want(1, epoch=1)))[P].high_watermark == 1
 
 
 def test_who_names_his_position_again_without_having_moved_is_told_the_high_watermark_again() -> None:
