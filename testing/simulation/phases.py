@@ -14,7 +14,7 @@ cause: which partition has no leader, who is fenced, which log is behind, what e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -36,6 +36,10 @@ LOOK_S = 0.05
 """How often the heal is looked at."""
 TIMEOUTS = 3
 """The bound of liveness, in longest time-outs."""
+
+
+class BeyondRepair(Exception):
+    """More was destroyed than replication survives, which this run permitted: it ends here."""
 
 
 class Phases:
@@ -163,7 +167,7 @@ class Phases:
         while found := complaints():
             if self.world.now >= deadline:
                 text = "; ".join(found)
-                raise Violation("I24", f"{what}: not within {self.bound_s:g} s: {text}{self.diagnosis(left_out)}")
+                raise self._unhealed(f"{what}: not within {self.bound_s:g} s: {text}", left_out)
             await asyncio.sleep(LOOK_S)
 
     # -- what has to hold after a heal --------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ class Phases:
         deadline = self.world.now + self.bound_s
         while self.options.producers and workload.acked == before:
             if self.world.now >= deadline:
-                raise Violation("I24", f"nothing is acknowledged within {self.bound_s:g} s of the heal{self.diagnosis([])}")
+                raise self._unhealed(f"nothing is acknowledged within {self.bound_s:g} s of the heal")
             await asyncio.sleep(LOOK_S)
         try:
             await workload.stop_producing(self.bound_s)
@@ -245,7 +249,7 @@ class Phases:
             await self._read_all()
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # who found damage stepped back
         except OutOfTime as e:
-            raise Violation("I24", f"{e}{self.diagnosis([])}") from None
+            raise self._unhealed(str(e)) from None
         self._declare_log_starts()
         self._compare_replicas()
         self.invariants.at_rest()
@@ -258,7 +262,7 @@ class Phases:
         try:
             reading.result()
         except StrandlineError as e:
-            raise Violation("I24", f"the final read failed: {e!r}{self.diagnosis([])}") from e
+            raise self._unhealed(f"the final read failed: {e!r}") from e
 
     def _replicas(self) -> list[tuple[str, list[tuple[int, Any]]]]:
         """Every partition with its replicas' objects."""
@@ -328,6 +332,20 @@ class Phases:
             left = [t.get_name() for t in loop.unfinished if t.get_name() not in (f"node {node}", f"stop {node}")]
             if left:
                 raise Violation("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
+
+    def _unhealed(self, text: str, left_out: Sequence[int] = ()) -> Exception:
+        if self.budget.exceeded and self._is_beyond_repair():
+            return BeyondRepair(text)
+        return Violation("I24", f"{text}{self.diagnosis(list(left_out))}")
+
+    def _is_beyond_repair(self) -> bool:
+        """Whether somebody leads what he cannot read, as the last who has it: a power cut has torn the only replica."""
+        return any(
+            p.leadership is not None and p.log.corrupt_at is not None
+            for broker in self.cluster.brokers.values()
+            if broker.has_logs
+            for p in broker.replicas.partitions.values()
+        )
 
     # -- why it is not healed -----------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.marks import Marks
 from strandline.testing.simulation.options import Options, draw_options
-from strandline.testing.simulation.phases import Phases
+from strandline.testing.simulation.phases import BeyondRepair, Phases
 from strandline.testing.simulation.probes import Probes
 from strandline.testing.simulation.scheduler import OutOfTime
 from strandline.testing.simulation.story import tell
@@ -150,6 +150,8 @@ class _Run:
             self.world.run(self.phases.play(), limit_s=limit_s, steps_max=STEPS_MAX)
         except Violation as e:
             self._violated(e)
+        except BeyondRepair:
+            self.report.verdict = LOSS
         except Unhandled as e:
             self._violated(Violation("unhandled", "".join(traceback.format_exception(e))))
         except OutOfTime as e:

@@ -102,8 +102,8 @@ def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, know
     chain = partition.tree.chains[epoch]
     expected = epoch if batch.base > chain.start else chain.parent
     before = path.last_epoch
-    if before == NOTHING or path.end <= path.start or expected == NOTHING:
-        return  # there is nothing before it that could differ
+    if before == NOTHING or path.end <= path.start or expected == NOTHING or replica.damage is not None:
+        return  # there is nothing before it that could differ, or nobody knows what
     if before != expected and batch.base <= partition.deleted_below:
         replica.fork = (path.agrees_until(partition.committed), batch.base)
     elif before != expected:
