@@ -122,7 +122,7 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
     before, is_first = replica.path, replica.log is None and not replica.path.epochs and replica.path.end == 0
     path, damage = _read(ghosts, replica, log, is_first)
     if damage is not None and not is_first:
-        _assume_rest(path, before, log.log_end_offset)
+        _assume_rest(path, before, log)
     if damage is None and path.end != log.log_end_offset:
         text = f"the recovery of node {replica.node} says that the log ends at {log.log_end_offset}, on the disk it is {path.end}"
         raise replica.partition.violation("I5", text, replica.node)
@@ -176,10 +176,13 @@ def _recognise(
     return True
 
 
-def _assume_rest(path: Path, before: Path, end: int) -> None:
-    """Behind a damage the log is taken to be what it was."""
-    for epoch, low, high in list(before.segments(path.end, min(end, before.end))):
-        if low == path.end and epoch >= path.last_epoch:
+def _assume_rest(path: Path, before: Path, log: Log) -> None:
+    """Behind a damage the log is taken to be what it was; and what nobody saw being written, for what the log says."""
+    end = log.log_end_offset
+    said = [(epoch, max(start, before.end)) for epoch, start in log.epochs.entries]
+    rest = [(epoch, low, high) for (epoch, low), (_, high) in pairwise([*said, (NOTHING, end)])]
+    for epoch, low, high in [*before.segments(path.end, min(end, before.end)), *rest]:
+        if low == path.end and low < high and epoch >= path.last_epoch:
             path.extend(epoch, high)
 
 

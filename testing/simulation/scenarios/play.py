@@ -123,13 +123,16 @@ async def come_to_rest(stage: Stage) -> None:
     for machine in list(stage.world.machines.values()):
         if machine.id > CLIENTS and machine is not stage.client.machine:
             machine.crash()  # A story that went astray has not ended its load.
-    for node, machine in cluster.machines.items():
+    for machine in cluster.machines.values():
         machine.resume()
-        if not machine.is_up:
-            cluster.start(node)
-    await stage.until(
-        lambda: len(cluster.brokers) == len(cluster.broker_ids) and cluster.is_ready(), REST_S, "all brokers are back"
-    )
+
+    def are_back() -> bool:
+        for node, machine in cluster.machines.items():
+            if not machine.is_up:  # or again: what went wrong before may have its consequence only now
+                cluster.start(node)
+        return len(cluster.brokers) == len(cluster.broker_ids) and cluster.is_ready()
+
+    await stage.until(are_back, REST_S, "all brokers are back")
     for topic in sorted(stage.topics):
         stage.topic = topic
         for index, partition in sorted(cluster.image().topic(topic).partitions.items()):
