@@ -26,6 +26,10 @@ from strandline.testing.simulation.cluster import SimCluster
 Key = tuple[bytes, int]
 
 
+HANGS_S = 0.1
+"""Who is held up for longer is not well; a good disk takes less."""
+
+
 @dataclass(slots=True)
 class Budget:
     cluster: SimCluster
@@ -93,7 +97,12 @@ class Budget:
 
     def _is_well(self, broker: int) -> bool:
         server = self.cluster.brokers.get(broker)
-        return server is not None and server.ready.is_set() and not self.touched[broker]
+        return server is not None and server.ready.is_set() and not self.touched[broker] and not self._hangs(broker)
+
+    def _hangs(self, broker: int) -> bool:
+        """A disk that stalls holds its process up for longer than the fault lasts."""
+        loop = self.cluster.machines[broker].loop
+        return loop is not None and loop.busy_until > self.cluster.world.now + HANGS_S
 
     # -- being told ---------------------------------------------------------------------------------------------------
 

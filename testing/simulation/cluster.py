@@ -21,6 +21,7 @@ from strandline.broker.partition import Partition
 from strandline.broker.server import BrokerServer
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
@@ -159,6 +160,7 @@ class SimCluster:
         self.brokers: dict[int, BrokerServer] = {}
         """Of the processes that run now, started or starting."""
         self.controllers: dict[int, ControllerServer] = {}
+        self._image: Any = MetadataImage.EMPTY
         self.failures: list[tuple[float, int, StrandlineError | OSError]] = []
         """Processes that ended because they could not go on: when, which, why."""
         self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
@@ -336,10 +338,11 @@ class SimCluster:
         """The newest metadata image that anybody has: the active controller's, or the longest of the brokers'."""
         active = self.active_controller
         if active is not None:
-            return active.controller.image
+            self._image = active.controller.image
+            return self._image
         images = [b.metadata.image for b in self.brokers.values()]
         images += [c.controller.image for c in self.controllers.values() if c.has_quorum]
-        return max(images, key=lambda image: image.offset)
+        return max(images, key=lambda image: image.offset, default=self._image)  # while nobody runs, what was known before
 
     def topic_id(self, topic: str) -> bytes:
         return bytes(self.image().topics_by_name[topic])

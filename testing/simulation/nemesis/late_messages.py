@@ -60,6 +60,8 @@ def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: Random) -> None:
     try:
         await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be kept back")
+        if not hold.has:
+            return  # its connection is gone, and it with that
         others = [n for n in nemesis.cluster.broker_ids if n != hold.held[0].source]
         victim = nemesis.victim(draw, nemesis.running(others))
         if victim is not None:
