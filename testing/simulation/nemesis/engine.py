@@ -54,7 +54,8 @@ class Nemesis:
         """By how many faults a node is kept down."""
         self.draw = self.world.stream("nemesis")
         self._active: dict[int, Effect] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
+        """With what each does, which is never begun when its task is cancelled before its first step."""
         self._returning: dict[int, None] = {}
         """Nodes that the operator is about to start again."""
         self.going = True
@@ -93,7 +94,7 @@ class Nemesis:
         await asyncio.sleep(max(0.0, began + self.options.faults_s - self.world.now))
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(self._guarded(coroutine), name=name))
+        self._tasks[asyncio.get_running_loop().create_task(self._guarded(coroutine), name=name)] = coroutine
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """A mistake of the nemesis ends the run: else a fault would silently not happen, or never end."""
@@ -101,8 +102,6 @@ class Nemesis:
             await coroutine
         except Exception as e:
             self.world.scheduler.fail(e)
-        finally:
-            coroutine.close()  # cancelled before its first step, it would complain
 
     async def _one(self, fault: FaultPlan) -> None:
         effect = KINDS[fault.kind](self, fault, Random(fault.draw))
@@ -159,6 +158,8 @@ class Nemesis:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for coroutine in self._tasks.values():
+            coroutine.close()
         self._tasks.clear()
         for number in list(self._active):
             self.end(number)
