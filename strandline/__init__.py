@@ -6,6 +6,7 @@ and the nodes of a cluster start quickly.
 
 from __future__ import annotations
 
+import os.path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ _HOMES = {
     "Producer": "strandline.client",
     "LocalCluster": "strandline.local_cluster",
 }
+
+_HERE = os.path.dirname(__file__)
+if not os.path.isdir(os.path.join(_HERE, "client")):
+    # A checkout: the sub-packages are the folders beside this one. Whoever runs a script from there has this very file
+    # before the installed one on his path, and would find nothing else of it.
+    __path__.append(os.path.dirname(_HERE))
 
 
 def __getattr__(name: str) -> Any:
