@@ -80,8 +80,9 @@ class Budget:
 
     def may_rot(self, broker: int) -> bool:
         """Whether this broker's disk may give back what was not written there. Also where losses are permitted: the only
-        copy of a record that cannot be read is no loss that anybody could get over."""
-        return self.rotten <= {broker} and self._may_lose(broker)
+        copy of a record that cannot be read is no loss that anybody could get over. (Who stands still may find, as he wakes,
+        that his followers have been silent, and go on alone.)"""
+        return self.rotten <= {broker} and self._is_well(broker) and self._may_lose(broker)
 
     def may_wipe_controller(self, node: int) -> bool:
         """Whether this controller may come back with an empty disk. Also where losses are permitted: a quorum that lost its
