@@ -9,6 +9,8 @@
 A retried batch that is in the log already is answered with the offsets it got then, and waits for the high watermark
 like a new one: that it was appended before does not say that it was committed.
 
+What a producer has sent on an older connection than its present one comes too late (`producer_connections.py`).
+
 Partitions of one request succeed and fail each for itself. A request that names a partition twice is refused whole,
 before anything is appended.
 """
@@ -20,6 +22,7 @@ from collections.abc import Callable
 from strandline.broker.fetch import PartitionDirectory
 from strandline.broker.measures import BrokerMeasures, TopicMeasures
 from strandline.broker.partition import Partition
+from strandline.broker.producer_connections import ProducerConnections
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
@@ -86,12 +89,17 @@ class ProduceHandler:
         self._directory = directory
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms
+        self._connections = ProducerConnections()
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, ProduceRequest)
         acks = body.acks
         _check(body)
+        if body.records and self._connections.is_late(body.records[0], request.connection):
+            request.no_reply()
+            request.connection.close()
+            return
         responses: list[ProducePartitionResponse] = []
         waiting: DelayedProduce | None = None
         now_ms = self._wall_clock_ms()

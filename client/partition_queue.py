@@ -20,9 +20,10 @@ Order and exactly-once rest on five rules:
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker knows the place of whatever we may send again; if
    it does not, a later batch was taken before this one. The batch fails: neither "written" nor "not written" is known.
 
-Where this is weak, as in Kafka: after a batch was given up, copies of *later* batches that a broken connection still
-holds could arrive between the refusal of rule 3 and the renumbered resend. Both need the same broker to read an old
-connection after a newer one, within that one round trip.
+After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the refusal
+of rule 3 and the renumbered resend. A broker that has heard us on a newer connection does not take them any more
+(`broker/producer_connections.py`). Weak is what is left, as in Kafka: a copy at a broker that we have left, and that leads
+again before it hears from us.
 """
 
 from __future__ import annotations

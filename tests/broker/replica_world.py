@@ -161,6 +161,8 @@ class RecordedFetchers:
 
 class FakeConnection:
     peer = "test"
+    listener_name = "PLAINTEXT"
+    id = 1
 
     def __init__(self) -> None:
         self.closed = False

@@ -1,0 +1,49 @@
+"""On which connection a producer writes: the newest that it was heard on.
+
+A producer that gives a connection up sends what was on its way once more, on a new one. The old one may have been slow, not
+dead: then its copies arrive later. As long as the sequence numbers are the same that does no harm. But when a producer has
+given a batch up, and heard (on the new connection) that what follows it is not in the log, it numbers that anew; a late copy
+under the old numbers would be appended before it, and both stand in the log.
+
+So what comes on a connection older than the newest one on which this producer was heard is refused, and the connection
+closed: nobody waits for its answers any more. It is a producer's own affair to have one connection per broker.
+
+**Where this is weak**: a copy that is late at a broker which the producer has left and not come back to yet, and which
+leads again by then.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+PRODUCERS_MAX = 10_000
+"""Of the producers that were heard first, the oldest are forgotten beyond that."""
+_PRODUCER_ID = slice(43, 51)
+"""In a batch's header."""
+
+
+class Numbered(Protocol):
+    id: int
+    listener_name: str
+
+
+class ProducerConnections:
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, bytes], int] = {}
+        """Listener and producer id -> number of the connection; those of one listener are numbered as they are accepted."""
+
+    def is_late(self, records: memoryview, connection: Numbered) -> bool:
+        """Whether the producer of these records was heard on a newer connection; if not, remember this one."""
+        producer_id = bytes(records[_PRODUCER_ID])
+        if len(producer_id) < 8 or producer_id[0] & 0x80:
+            return False  # not idempotent: nothing is promised, and nobody can say whose it is
+        key = (connection.listener_name, producer_id)
+        newest = self._newest.get(key, -1)
+        if connection.id == newest:
+            return False
+        if connection.id < newest:
+            return True
+        if newest < 0 and len(self._newest) >= PRODUCERS_MAX:
+            del self._newest[next(iter(self._newest))]
+        self._newest[key] = connection.id
+        return False

@@ -1,0 +1,68 @@
+"""A producer writes on one connection to a broker, its newest: what an older one still brings is a late copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replica_world import FakeConnection, P, Request, World, batch
+
+from strandline.broker.producer_connections import PRODUCERS_MAX, ProducerConnections
+from strandline.protocol.messages.data import ProducePartition, ProduceRequest
+
+
+@dataclass
+class Connection:
+    id: int
+    listener_name: str = "PLAINTEXT"
+
+
+def records(producer_id: int, sequence: int = 0, epoch: int = 0) -> memoryview:
+    return memoryview(batch("a", producer_id=producer_id, producer_epoch=epoch, sequence=sequence))
+
+
+def test_what_comes_on_an_older_connection_is_late() -> None:
+    known = ProducerConnections()
+    assert not known.is_late(records(7), Connection(1))
+    assert not known.is_late(records(7), Connection(2))
+    assert known.is_late(records(7), Connection(1))
+    assert not known.is_late(records(7), Connection(2))
+    assert not known.is_late(records(8), Connection(1)), "another producer"
+    assert not known.is_late(records(7), Connection(1, "EXTERNAL")), "the connections of each listener are numbered by themselves"
+
+
+def test_who_is_not_idempotent_was_promised_nothing() -> None:
+    known = ProducerConnections()
+    assert not known.is_late(records(-1, -1, -1), Connection(2))
+    assert not known.is_late(records(-1, -1, -1), Connection(1))
+    assert not known.is_late(memoryview(b"no batch"), Connection(1))
+
+
+def test_no_more_is_remembered_than_there_is_room_for() -> None:
+    known = ProducerConnections()
+    for producer_id in range(PRODUCERS_MAX + 10):
+        known.is_late(records(producer_id), Connection(2))
+    assert len(known._newest) == PRODUCERS_MAX
+    assert not known.is_late(records(0), Connection(1)), "forgotten"
+    assert known.is_late(records(PRODUCERS_MAX), Connection(1))
+
+
+def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
+    """The producer has heard that the batch is not in the log, and numbers it anew: it would be there twice (seed 396950264)."""
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    old, new = FakeConnection(), FakeConnection()
+    new.id = 2
+
+    def produce(connection: FakeConnection, sequence: int, epoch: int) -> Request:
+        request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [records(7, sequence, epoch)]))
+        request.connection = connection
+        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        return request
+
+    assert produce(old, 0, 0).answer.partitions[0].error_code == 0
+    assert produce(new, 0, 1).answer.partitions[0].error_code == 0
+    end = leader.p.log.log_end_offset
+    assert produce(old, 1, 0).answer is None
+    assert old.closed
+    assert leader.p.log.log_end_offset == end
