@@ -171,6 +171,9 @@ class Fetcher:
             told = self._limits.admit("fetch", now)
             if told is not None:
                 log.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **told.fields)
+            if _code_of(response) == ErrorCode.REQUEST_TIMED_OUT:
+                self._drop_connection(response)  # not a byte for so long: a connection may be dead without a word
+                return
             self.core.on_failure(plan, _code_of(response), now)
         else:
             try:
@@ -183,7 +186,7 @@ class Fetcher:
             self._ask_ranges()
         self._pump()
 
-    def _drop_connection(self, reason: PeerError) -> None:
+    def _drop_connection(self, reason: Exception) -> None:
         connection = self._connection
         if connection is not None:
             connection.close()
