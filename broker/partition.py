@@ -373,10 +373,10 @@ class Partition:
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log
         high_watermark, end = log_.high_watermark, log_.log_end_offset
+        if offset < end:  # else only the epochs differ, of which no record was written
+            log.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
         log_.truncate_to(offset)
         offset = min(offset, log_.log_end_offset)  # lower, where damage was met on the way
         if offset < high_watermark:
             self.context.measures.truncated_below_hw += 1
             log.warning("partition.truncated_below_hw", **self.fields, offset=offset)
-        if offset < end:  # else only the epochs differ, of which no record was written
-            log.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)

@@ -142,19 +142,26 @@ class Budget:
 
     def look(self) -> None:
         """Which windows are over, and which ISRs are full? Asked now and then."""
-        if self.cluster.active_controller is None:
+        if self.cluster.active_controller is None or not self.cluster.brokers:
             return
-        image = self.cluster.image()
+        # The controller's own image runs ahead of what is committed, and may be taken back. Brokers have the committed one.
+        image = max((b.metadata.image for b in self.cluster.brokers.values()), key=lambda image: image.offset)
+        partitions = [p for _, p in self._keyed(image)]
         for broker, epoch in list(self._windows.items()):
             known = image.brokers.get(broker)
-            is_out = known is not None and known.fenced and all(broker not in p.isr for p in self._partitions())
-            if is_out or (known is not None and known.broker_epoch > epoch):
+            is_out = known is not None and known.fenced and all(broker not in p.isr for p in partitions)
+            if is_out or (known is not None and known.broker_epoch > epoch and self._is_of_present(broker, known)):
                 del self._windows[broker]
         for key, p in self._keyed(image):
             if key in self._lossy and set(p.isr) == set(p.replicas) and not set(self.windows) & set(p.replicas):
                 del self._lossy[key]
         if self._wiped and self._controllers_caught_up():
             self._wiped.clear()
+
+    def _is_of_present(self, broker: int, known: Any) -> bool:
+        """A registration of the process that lost something may still be on its way through the quorum."""
+        server = self.cluster.brokers.get(broker)
+        return server is not None and server.incarnation_id == known.incarnation_id
 
     def _controllers_caught_up(self) -> bool:
         controllers = self.cluster.controllers

@@ -50,7 +50,7 @@ def test_one_of_three_may_lose_its_power_and_then_nobody_until_the_isr_is_full_a
         assert not budget.may_lose(2), "the ISR is not full"
         cluster.start(1)
         await world.until(lambda: isr(cluster) == {1, 2, 3})
-        assert budget.may_lose(2)
+        await world.until(lambda: budget.may_lose(2), 0.1, "the brokers have heard of it, so it is committed")
 
     play(story)
 
