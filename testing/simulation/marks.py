@@ -436,7 +436,9 @@ MARKS: dict[str, Mark] = {
         "a response held records of a newer epoch than was asked with", (said("partition.future_epoch_cut"),), SCENARIO
     ),
     "follower.fenced": Mark("a follower's own metadata was behind its leader's", (said("fetcher.fenced"),)),
-    "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),)),
+    # As rare as an evicted session: after an answer that did not come the follower leaves the connection, and with it the
+    # session.
+    "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),), SCENARIO),
     "follower.connection_lost": Mark("a follower lost the connection to its leader", (said("fetcher.connection_lost"),)),
     "follower.repaired": Mark(
         "a follower dropped its damaged tail and fetched it anew", (said("partition.damaged_tail_dropped"),)
