@@ -72,6 +72,7 @@ class Nemesis:
     async def stop(self, node: int) -> None:
         """SIGTERM; nobody sends it twice."""
         self.stopping.add(node)
+        self.budget.touched[node] += 1
         await asyncio.shield(asyncio.get_running_loop().create_task(self._stop(node), name=f"nemesis stops {node}"))
 
     async def _stop(self, node: int) -> None:
@@ -81,6 +82,7 @@ class Nemesis:
             pass
         finally:
             self.stopping.discard(node)
+            self.budget.touched[node] -= 1
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
