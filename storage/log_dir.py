@@ -306,7 +306,7 @@ class LogDir:
 
     def _is_settled(self) -> bool:
         """Whether all logs know what they lack."""
-        return set(self._existing) == set(self.logs) and not any(log.may_lack for log in self.logs.values())
+        return self._are_all_open() and not any(log.may_lack for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._departed
@@ -430,7 +430,7 @@ class LogDir:
             for log in logs:
                 log.close()
             self.checkpoint_all()
-            if self._unopened_are_whole():
+            if not self.in_doubt and self._unopened_are_whole():
                 self.files.write_atomic(join(self.path, CLEAN_SHUTDOWN), CleanShutdown.encode(broker_epoch))
         except DiskError as e:
             self.fail(e)
@@ -438,7 +438,10 @@ class LogDir:
 
     def _unopened_are_whole(self) -> bool:
         """Whether the marker would be true of logs, too, that nobody opened in this run."""
-        return (self.was_clean or set(self._existing) == set(self.logs)) and not self.in_doubt
+        return self.was_clean or self._are_all_open()
+
+    def _are_all_open(self) -> bool:
+        return set(self._existing) == set(self.logs)
 
 
 def _log_start_to_save(log: Log) -> int | None:
