@@ -13,6 +13,7 @@ A process that does not come back, or has grown too large, is ended and replaced
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -153,7 +154,9 @@ class Workers:
         del self._workers[worker.number]
         self._selector.unregister(worker.stdout)
         worker.process.kill()
-        with worker.process:  # closes the pipes
+        with contextlib.suppress(BrokenPipeError):  # a job that it did not live to take is still in the buffer
+            worker.stdin.close()
+        with worker.process:  # closes the other pipe, and waits
             pass
 
     def _replace(self, worker: _Worker) -> None:

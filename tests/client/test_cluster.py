@@ -147,7 +147,7 @@ async def test_a_broker_that_hangs_delays_metadata_by_a_moment_only() -> None:
         started = loop.time()
         for _ in range(3):
             await client.refresh(5000)
-        assert loop.time() - started < 3 * 0.6
+        assert loop.time() - started < 3, "without the second broker that is asked meanwhile it would be 5 s each"
         await client.close()
 
 

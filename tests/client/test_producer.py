@@ -109,7 +109,7 @@ async def test_a_killed_leader_costs_a_moment() -> None:
             loop.call_later(0.15, cluster.move_leader, "orders", 0, 2)
             started = loop.time()
             assert (await receipt).offset == 1
-            assert loop.time() - started < 0.15 + 0.25
+            assert loop.time() - started < 0.15 + 1.0, "no time-out, and no back-off that has grown"
 
 
 async def test_a_leader_that_hangs_is_left_when_another_one_is_elected() -> None:

@@ -243,10 +243,14 @@ def test_a_bomb_is_refused_quickly_and_without_allocating_for_it(name, frame):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3 * len(frame)
-    started = time.perf_counter()
+    assert min(refusal_cpu_s(frame) for _ in range(3)) < 0.1
+
+
+def refusal_cpu_s(frame: bytearray) -> float:
+    started = time.process_time()
     with pytest.raises(PeerError):
         frames.decode_request(frame)
-    assert time.perf_counter() - started < 0.1
+    return time.process_time() - started
 
 
 def test_random_bytes_never_raise_anything_but_peer_error():
@@ -280,10 +284,12 @@ def test_random_bytes_never_raise_anything_but_peer_error():
 def test_too_many_partitions_are_refused_before_they_are_decoded():
     """F11: the bound is checked at the array's header."""
     frame = bytearray(msgpack.packb([FETCH, 0, 1, "me", [-1, -1, 0, 0, 0, 0, 0, 0, [[TOPIC_ID, 0, 0, 0, 0, 0, 1]] * 200_000]]))
-    started = time.perf_counter()
+    tracemalloc.start()
     with pytest.raises(frames.BadBody, match="100000"):
         frames.decode_request(frame)
-    assert time.perf_counter() - started < 0.2
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000, f"{peak} bytes: its 200,000 partitions were made"
 
 
 def test_a_large_request_of_tiny_parts_is_refused_before_it_is_decoded():

@@ -38,11 +38,12 @@ async def test_while_one_node_waits_for_its_disk_the_others_and_the_test_go_on(c
     async with cluster.producer() as one, cluster.producer() as other:
         await one.send_and_wait(slow, b"0")
         await other.send_and_wait(fast, b"0")
-        cluster.slow_disk(1, 400)
+        cluster.slow_disk(1, 1500)
         sending = asyncio.ensure_future(one.send_and_wait(slow, b"1"))
         await asyncio.sleep(0.05)
-        assert await took_s(other.send_and_wait(fast, b"1")) < 0.3
+        await other.send_and_wait(fast, b"1")
         assert not sending.done()
+        cluster.slow_disk(1, 0)
         await sending
 
 

@@ -41,6 +41,7 @@ def test_a_process_that_dies_is_replaced_and_its_run_is_a_failure(monkeypatch: p
     def give_and_kill(self: Workers, worker: object, job: Job) -> None:
         if job.replay == STORIES[1]:
             worker.process.kill()  # type: ignore[attr-defined]
+            worker.process.wait()  # type: ignore[attr-defined]  # so that the pipe is broken before the job is written
         give(self, worker, job)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Workers, "_give", give_and_kill)
