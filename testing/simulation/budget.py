@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,17 @@ class Budget:
 
     def _is_well(self, broker: int) -> bool:
         server = self.cluster.brokers.get(broker)
-        return server is not None and server.ready.is_set() and not self.touched[broker] and not self._hangs(broker)
+        is_ready = server is not None and server.ready.is_set() and not self.touched[broker] and not self._hangs(broker)
+        return is_ready and self._is_heard(broker)
+
+    def _is_heard(self, broker: int) -> bool:
+        """Half of its session is left at least: a fault that is over may have kept its heartbeats back until now."""
+        server = self.cluster.active_controller
+        active = None if server is None else server.controller.active
+        if server is None or active is None:
+            return False
+        sessions = [session for session in active.sessions.all() if session.broker_id == broker]
+        return any(session.deadline - server.controller.now() > active.sessions.timeout_s / 2 for session in sessions)
 
     def _hangs(self, broker: int) -> bool:
         """A disk that stalls holds its process up for longer than the fault lasts."""
@@ -106,6 +117,15 @@ class Budget:
         return loop is not None and loop.busy_until > self.cluster.world.now + HANGS_S
 
     # -- being told ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def touching(self, *nodes: int) -> Iterator[None]:
+        """These are held up meanwhile."""
+        self.touched.update(nodes)
+        try:
+            yield
+        finally:
+            self.touched.subtract(nodes)
 
     def lost(self, broker: int) -> None:
         """This broker's disk may have lost something now."""

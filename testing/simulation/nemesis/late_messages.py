@@ -62,11 +62,13 @@ async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: 
         await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be kept back")
         if not hold.has:
             return  # its connection is gone, and it with that
-        others = [n for n in nemesis.cluster.broker_ids if n != hold.held[0].source]
-        victim = nemesis.victim(draw, nemesis.running(others))
-        if victim is not None:
-            await _strike(nemesis, victim, how)
-            await asyncio.sleep(draw.choice((0.0, 0.0, 0.01, 0.1)))
+        message = hold.held[0]
+        with nemesis.budget.touching(message.source, message.target):  # What is behind it waits as well, heartbeats too.
+            others = [n for n in nemesis.cluster.broker_ids if n != message.source]
+            victim = nemesis.victim(draw, nemesis.running(others))
+            if victim is not None and nemesis.budget.may_touch((victim, message.source, message.target)):
+                await _strike(nemesis, victim, how)
+                await asyncio.sleep(draw.choice((0.0, 0.0, 0.01, 0.1)))
     except OutOfTime:
         pass
     finally:
@@ -77,8 +79,7 @@ async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
     """Until the controller has counted it out and in again, if it does."""
     cluster, until = nemesis.cluster, nemesis.world.until
     before = _broker_epoch(cluster, victim)
-    nemesis.budget.touched[victim] += 1
-    try:
+    with nemesis.budget.touching(victim):
         if how == "crash":
             cluster.crash(victim)
             nemesis.start(victim)
@@ -89,8 +90,6 @@ async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
             finally:
                 undo()
         await until(lambda: _broker_epoch(cluster, victim) >= before + (how == "crash"), FENCED_S, "it is unfenced")
-    finally:
-        nemesis.budget.touched[victim] -= 1
 
 
 def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:

@@ -113,12 +113,11 @@ async def _roll(nemesis: Nemesis, nodes: list[int]) -> None:
         is_up = nemesis.cluster.machines[node].loop is not None and node not in nemesis.stopping
         if not is_up or not nemesis.budget.may_touch((node,)):
             continue
-        nemesis.down[node] += 1
-        nemesis.budget.touched[node] += 1
-        try:
-            await nemesis.stop(node)
-        finally:
-            nemesis.down[node] -= 1
-        nemesis.start(node)
-        await asyncio.sleep(0.5)
-        nemesis.budget.touched[node] -= 1
+        with nemesis.budget.touching(node):
+            nemesis.down[node] += 1
+            try:
+                await nemesis.stop(node)
+            finally:
+                nemesis.down[node] -= 1
+            nemesis.start(node)
+            await asyncio.sleep(0.5)
