@@ -60,6 +60,8 @@ class Budget:
             return True
         self.look()
         windows = set(self.windows)
+        if set(nodes) >= set(self.cluster.controller_ids):
+            nodes = {*nodes, *self.cluster.broker_ids}  # Nobody's heartbeats are heard.
         return all(self._survivors(p, nodes) for p in self._partitions() if windows & set(p.replicas))
 
     def may_lose(self, broker: int) -> bool:
@@ -69,7 +71,7 @@ class Budget:
 
     def _may_lose(self, broker: int) -> bool:
         self.look()
-        if self.cluster.active_controller is None:
+        if self.cluster.active_controller is None or all(self.touched[n] for n in self.cluster.controller_ids):
             return False
         image = self.cluster.image()
         for key, p in self._keyed(image):

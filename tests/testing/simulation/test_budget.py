@@ -14,11 +14,11 @@ from strandline.testing.simulation.world import World
 Story = Callable[[World, SimCluster, Budget], Awaitable[None]]
 
 
-def play(story: Story, *, enforced: bool = True, min_isr: int = 2, brokers: int = 3) -> None:
+def play(story: Story, *, enforced: bool = True, min_isr: int = 2, brokers: int = 3, controllers: int = 3) -> None:
     """On a cluster with one partition that all brokers hold."""
     world = World(1)
     sessions = {"broker.session.timeout.ms": 1000}
-    cluster = SimCluster(world, controllers=3, brokers=brokers, settings=sessions, controller_settings=sessions)
+    cluster = SimCluster(world, controllers=controllers, brokers=brokers, settings=sessions, controller_settings=sessions)
     budget = Budget(cluster, enforced=enforced)
 
     async def act() -> None:
@@ -108,6 +108,21 @@ def test_who_was_not_heard_of_for_half_a_session_does_not_count_as_left() -> Non
         await world.until(lambda: budget.may_lose(1), 1.0, "it was heard of")
 
     play(story, brokers=2)
+
+
+def test_who_holds_up_the_only_controller_holds_up_all_brokers() -> None:
+    """It hears nobody, and fences one after the other; whoever is left at last may be the one that lost something."""
+
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        (controller,) = cluster.controller_ids
+        with budget.touching(controller):
+            assert not budget.may_lose(1)
+        assert budget.may_lose(1)
+        assert budget.may_touch((controller,))
+        budget.lost(1)
+        assert not budget.may_touch((controller,))
+
+    play(story, controllers=1)
 
 
 def test_a_single_replica_loses_nothing() -> None:
