@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -62,28 +61,17 @@ def decode_records(
     check_crc: bool,
 ) -> list[ConsumerRecord]:
     """The records of one batch from `from_offset` on (a batch may begin before what was asked for)."""
-    columns = decode_columns(buf, pos, header, check_crc)
-    values: Sequence[Any] = columns.values
-    count = len(values)
-    base = columns.base_offset
-    offsets: Sequence[int] = range(base, base + count)
-    if columns.offset_deltas is not None:
-        offsets = [base + delta for delta in columns.offset_deltas]
+    columns = decode_columns(buf, pos, header, check_crc).since(from_offset)
     timestamps, keys, headers = columns.timestamps, columns.keys, columns.headers
-    if count and offsets[0] < from_offset:
-        first = bisect_left(offsets, from_offset)
-        offsets, values = offsets[first:], values[first:]
-        timestamps = timestamps and timestamps[first:]
-        keys, headers = keys and keys[first:], headers and headers[first:]
     return list(
         map(
             ConsumerRecord,
             repeat(place.topic),
             repeat(place.partition),
-            offsets,
+            columns.offsets(),
             repeat(columns.base_timestamp) if timestamps is None else timestamps,
             repeat(None) if keys is None else keys,
-            values,
+            columns.values,
             repeat(()) if headers is None else headers,
             repeat(header.leader_epoch),
         )

@@ -4,7 +4,8 @@ A batch is decoded into columns (keys, values, headers, timestamps), record by r
 tried in this order for the records that are left:
 
 1. **Strided**: records of one shape lie at equal distances. The first one is parsed, then each byte around its key and
-   value is compared with the same byte of all others by one strided slice; keys and values fall out by one unpack.
+   value is compared with the same byte of all others by one strided slice; keys and values fall out by an unpack of
+   many records at once.
 2. **Predicted**: keyless, headerless records with the batch's timestamp but values of any length. What lies between two
    values is a function of index and length, so it is compared, not parsed.
 3. **General**: varint by varint.
@@ -15,10 +16,12 @@ a timestamp each (other clients write them) always take the general way.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -50,13 +53,32 @@ class Columns(NamedTuple):
     base_timestamp: int
     offset_deltas: list[int] | None
     """None: 0, 1, 2, ..."""
-    timestamps: list[int] | None
+    timestamps: array[int] | None
     """None: all `base_timestamp`."""
     keys: list[bytes | None] | None
     """None: all None."""
     values: list[bytes | None]
     headers: list[Headers] | None
     """None: all empty."""
+    sizes: tuple[int, int] | None = None
+    """Of every key (-1: no keys) and of every value, where all are known to be of one size. None: not known."""
+
+    def since(self, offset: int) -> Columns:
+        """The rows at or behind `offset`."""
+        offsets = self.offsets()
+        if not offsets or offsets[0] >= offset:
+            return self
+        first = bisect_left(offsets, offset)
+        return Columns(
+            self.base_offset + first if self.offset_deltas is None else self.base_offset,
+            self.base_timestamp,
+            self.offset_deltas and self.offset_deltas[first:],
+            self.timestamps and self.timestamps[first:],
+            self.keys and self.keys[first:],
+            self.values[first:],
+            self.headers and self.headers[first:],
+            self.sizes,
+        )
 
     def offsets(self) -> Sequence[int]:
         base = self.base_offset
@@ -82,7 +104,7 @@ def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool =
     decoder = _Decoder(data, header)
     try:
         decoder.run()
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, OverflowError):
         corrupt(f"record {len(decoder.values)} of the batch at offset {header.base_offset} is malformed")
     return decoder.columns()
 
@@ -158,19 +180,33 @@ class _Shape(NamedTuple):
     size: int
 
 
+_TOGETHER = 64
+"""Records that one unpack reads: a tuple for each costs more than its fields."""
+
+
 @lru_cache(maxsize=1024)
-def _unpacker(key_at: int, key_size: int, value_at: int, value_size: int, size: int) -> Struct:
+def _unpacker(key_at: int, key_size: int, value_at: int, value_size: int, size: int, count: int) -> Struct:
+    """Of `count` records in a row: the key, where there is one, and the value of each."""
+    value = f"{value_size}s{size - value_at - value_size}x"
     if key_size < 0:
-        return Struct(f"{value_at}x{value_size}s{size - value_at - value_size}x")
-    gap = value_at - key_at - key_size
-    return Struct(f"{key_at}x{key_size}s{gap}x{value_size}s{size - value_at - value_size}x")
+        return Struct(f"{value_at}x{value}" * count)
+    return Struct(f"{key_at}x{key_size}s{value_at - key_at - key_size}x{value}" * count)
+
+
+def _fields(shape: _Shape, data: memoryview, count: int) -> list[bytes]:
+    """The keys, where there are any, and values of all of `data`, in the order in which they lie there."""
+    blocks, left = divmod(count, _TOGETHER)
+    end = blocks * _TOGETHER * shape.size
+    fields: list[bytes] = list(chain.from_iterable(_unpacker(*shape[3:], _TOGETHER).iter_unpack(data[:end])))
+    fields += _unpacker(*shape[3:], left).unpack_from(data, end)
+    return fields
 
 
 class _Decoder:
     """The columns of one batch while they grow. `keys`, `timestamps`, `headers` appear with the first record that needs
-    them, `deltas` with the first that is not the next offset."""
+    them, `deltas` with the first that is not the next offset. `sizes` goes with the first run of other sizes."""
 
-    __slots__ = ("count", "data", "deltas", "header", "headers", "keys", "pos", "timestamps", "values")
+    __slots__ = ("count", "data", "deltas", "header", "headers", "keys", "pos", "sizes", "timestamps", "values")
 
     def __init__(self, data: bytes, header: BatchHeader) -> None:
         self.data = data
@@ -179,16 +215,19 @@ class _Decoder:
         self.pos = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
-        self.timestamps: list[int] | None = None
+        self.timestamps: array[int] | None = None
         self.headers: list[Headers] | None = None
         self.deltas: list[int] | None = None
+        self.sizes: tuple[int, int] | None = None
 
     def columns(self) -> Columns:
         header = self.header
         base_timestamp, timestamps = header.base_timestamp, self.timestamps
         if header.is_log_append_time:
             base_timestamp, timestamps = header.max_timestamp, None
-        return Columns(header.base_offset, base_timestamp, self.deltas, timestamps, self.keys, self.values, self.headers)
+        return Columns(
+            header.base_offset, base_timestamp, self.deltas, timestamps, self.keys, self.values, self.headers, self.sizes
+        )
 
     def run(self) -> None:
         while len(self.values) < self.count and self._read_strided():
@@ -213,14 +252,13 @@ class _Decoder:
         if count < _STRIDED_MIN or not self._all_alike(shape, first, count):
             return False
         end = self.pos + count * size
-        rows = _unpacker(*shape[3:]).iter_unpack(memoryview(self.data)[self.pos : end])
+        fields = _fields(shape, memoryview(self.data)[self.pos : end], count)
         times = [shape.timestamp_delta] * count if shape.timestamp_delta else None
         self.pos = end
         if shape.key_size < 0:
-            self._add_columns([value for (value,) in rows], None, times, None)
+            self._add_columns(fields, None, times, None, (-1, shape.value_size))
         else:
-            keys, values = zip(*rows, strict=True)
-            self._add_columns(list(values), list(keys), times, None)
+            self._add_columns(fields[1::2], fields[::2], times, None, (shape.key_size, shape.value_size))
         return True
 
     def _all_alike(self, shape: _Shape, first: int, count: int) -> bool:
@@ -367,13 +405,16 @@ class _Decoder:
 
     def _add_columns(
         self,
-        values: list[bytes | None],
-        keys: list[bytes | None] | None,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
         times: list[int] | None,
         deltas: list[int] | None,
+        sizes: tuple[int, int] | None = None,
     ) -> None:
-        """Rows behind those that are there. None: no keys, timestamp delta 0, the next offsets."""
+        """Rows behind those that are there. None: no keys, timestamp delta 0, the next offsets, sizes not known."""
         first, count = len(self.values), len(values)
+        if count:
+            self.sizes = sizes if not first or self.sizes == sizes else None
         self.values += values
         if keys is not None and keys.count(None) == count:
             keys = None
@@ -384,10 +425,10 @@ class _Decoder:
         if times is not None and not any(times):
             times = None
         if times is not None and self.timestamps is None:
-            self.timestamps = [self.header.base_timestamp] * first
+            self.timestamps = array("q", [self.header.base_timestamp]) * first
         if self.timestamps is not None:
             base = self.header.base_timestamp
-            self.timestamps += [base + time for time in times] if times is not None else [base] * count
+            self.timestamps.extend([base + time for time in times] if times is not None else [base] * count)
         if deltas is not None and deltas != list(range(first, first + count)):
             self._add_deltas(first, deltas)
 

@@ -108,6 +108,40 @@ def test_long_batches_read_back_across_the_growth_of_the_offset_delta(count, siz
     assert [r.offset for r in decode_batch(raw, 0, header)] == list(range(count))
 
 
+@pytest.mark.parametrize("count", [8, 63, 64, 65, 71, 72, 128, 129, 300, 8193])
+def test_keyed_records_of_one_size_read_back_wherever_their_run_ends(count):
+    records = [(b"key-%08d" % i, b"%010d" % i, [], TIME) for i in range(count)]
+    raw = encode_batch(records)
+    assert as_tuples(decode_batch(raw, 0, v2.read_header(raw))) == records
+
+
+def test_sizes_are_named_only_when_all_records_have_them():
+    def sizes(*runs):
+        raw = encode_batch([(key, value, [], TIME) for key, value, count in runs for _ in range(count)])
+        return decode_columns(raw, 0, v2.read_header(raw)).sizes
+
+    assert sizes((None, b"abc", 100)) == (-1, 3)
+    assert sizes((b"k", b"abc", 100)) == (1, 3)
+    assert sizes((b"k", b"abc", 50), (b"", b"abc", 50)) is None
+    assert sizes((None, b"abc", 64), (None, b"abcd", 64)) is None
+    assert sizes((None, b"abc", 100), (None, None, 1)) is None
+
+
+@given(batches, st.integers(0, 250))
+@settings(max_examples=60, deadline=None)
+def test_columns_since_an_offset_are_the_rows_from_there_on(records, first):
+    raw = encode_batch(records, base_offset=1000)
+    columns = decode_columns(raw, 0, v2.read_header(raw))
+    assert columns.since(1000 + first).records() == columns.records()[first:]
+
+
+def test_a_time_that_has_no_room_in_64_bits_is_refused():
+    """Base and delta are both signed 64-bit numbers on the wire; their sum need not be one."""
+    raw = bytearray(encode_batch([(None, b"a", (), TIME), (None, b"b", (), TIME + 5)]))
+    raw[27:35] = (2**63 - 4).to_bytes(8, "big")
+    assert is_refused(raw)
+
+
 def test_a_strided_run_that_breaks_off_is_read_by_the_other_ways():
     """One record of another shape anywhere must not be taken for one of the uniform ones."""
     for odd in range(0, 100, 7):
