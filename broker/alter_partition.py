@@ -8,6 +8,7 @@ The queue (a plain core) keeps what waits and what is on the wire; the manager (
   (otherwise the retry meets "already pending" and is lost for good).
 - Errors of transport and of the controller as a whole are retried for ever, after a short pause: the proposal is not
   refused, only late. What ends it is an answer for the partition, or `cancel` when newer metadata superseded it.
+- A copy that got no answer is **doubtful**: it may arrive behind a later one, and a refusal of that one says nothing about it.
 - An answer to a proposal that was cancelled meanwhile is dropped: the proposal is recognised by identity, so the
   answer of an earlier leadership can not be taken for that of the present one.
 - `STALE_BROKER_EPOCH` says that this registration is over: nothing is sent until the broker registered again.
@@ -60,12 +61,20 @@ class AlterPartitionItem(NamedTuple):
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
     """(broker id, broker epoch) of each proposed member; the epoch is the one that the leader last saw."""
-    on_result: Callable[[AlterPartitionPartitionResponse], None]
-    """Called at most once, with the controller's answer for this partition (an error code inside)."""
+    on_result: Callable[[AlterPartitionPartitionResponse, bool], None]
+    """Called at most once, with the controller's answer for this partition (an error code inside), and whether an earlier copy
+    of the proposal may still reach a controller."""
 
     @property
     def key(self) -> Key:
         return self.topic_id, self.partition
+
+
+class Decided(NamedTuple):
+    item: AlterPartitionItem
+    answer: AlterPartitionPartitionResponse
+    is_doubtful: bool
+    """An earlier copy of it may still reach a controller."""
 
 
 class AlterPartitionQueue:
@@ -76,6 +85,8 @@ class AlterPartitionQueue:
         """Proposals without an answer, those on the wire included; in the order of submission."""
         self._in_flight: Sequence[AlterPartitionItem] | None = None
         """What the request on the wire carries; None when there is none."""
+        self._doubtful: set[Key] = set()
+        """Pending proposals of which a copy was sent that got no answer."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -94,6 +105,7 @@ class AlterPartitionQueue:
     def cancel(self, key: Key) -> None:
         """Newer metadata superseded the proposal: its callback will not be called."""
         self._pending.pop(key, None)
+        self._doubtful.discard(key)
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AlterPartitionRequest | None:
         """Everything that waits, as one request; None while another is on the wire or nothing waits."""
@@ -102,12 +114,16 @@ class AlterPartitionQueue:
         self._in_flight = list(self._pending.values())
         return AlterPartitionRequest(broker_id, broker_epoch, [_wire_partition(item) for item in self._in_flight])
 
+    def on_lost(self) -> None:
+        """What is on the wire got no answer, and is sent again."""
+        self._doubtful.update(item.key for item in self._in_flight or () if self._pending.get(item.key) is item)
+
     def on_failure(self) -> None:
         """No answer for any partition: the request timed out, was lost, or was refused as a whole."""
         self._in_flight = None
 
-    def on_response(self, response: AlterPartitionResponse) -> list[tuple[AlterPartitionItem, AlterPartitionPartitionResponse]]:
-        """The proposals that are decided, with their answers; they have left the queue. The rest is still pending."""
+    def on_response(self, response: AlterPartitionResponse) -> list[Decided]:
+        """The proposals that are decided; they have left the queue. The rest is still pending."""
         sent, self._in_flight = self._in_flight or (), None
         if response.error_code:
             return []
@@ -117,8 +133,8 @@ class AlterPartitionQueue:
             answer = answers.get(item.key)
             if answer is None or self._pending.get(item.key) is not item or answer.error_code in _NOT_DECIDED:
                 continue
-            del self._pending[item.key]
-            decided.append((item, answer))
+            decided.append(Decided(item, answer, item.key in self._doubtful))
+            self.cancel(item.key)
         return decided
 
 
@@ -188,16 +204,17 @@ class AlterPartitionManager:
         if request is None:
             return True
         try:
-            response = cast(AlterPartitionResponse, await self._channel.request(ALTER_PARTITION, request, REQUEST_TIMEOUT_MS))
+            answer = await self._channel.request(ALTER_PARTITION, request, REQUEST_TIMEOUT_MS, self._queue.on_lost)
         except BrokerError as e:
             self._queue.on_failure()
             return await self._on_refusal(e.code, epoch)
         except BaseException:
             self._queue.on_failure()
             raise
+        response = cast(AlterPartitionResponse, answer)
         decided = self._queue.on_response(response)
-        for item, answer in decided:
-            self._tell(item, answer)
+        for each in decided:
+            self._tell(*each)
         if response.error_code:
             return await self._on_refusal(to_code(response.error_code), epoch)
         return len(decided) == len(request.partitions)
@@ -210,9 +227,9 @@ class AlterPartitionManager:
             await self._registration.renew(epoch)
         return False
 
-    def _tell(self, item: AlterPartitionItem, answer: AlterPartitionPartitionResponse) -> None:
+    def _tell(self, item: AlterPartitionItem, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
         try:
-            item.on_result(answer)
+            item.on_result(answer, is_doubtful)
         except Exception:
             log.exception(
                 "alter_partition.callback_failed",

@@ -38,7 +38,9 @@ class ControllerFinder(Protocol):
 class Channel(Protocol):
     """What others need of the channel."""
 
-    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message: ...
+    async def request(
+        self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None
+    ) -> Message: ...
 
 
 class ControllerChannel:
@@ -67,8 +69,9 @@ class ControllerChannel:
             self._connection.close()
             self._connection = None
 
-    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message:
-        """The active controller's answer. `BrokerError(REQUEST_TIMED_OUT)` when there was none in time."""
+    async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
+        """The active controller's answer. `BrokerError(REQUEST_TIMED_OUT)` when there was none in time. `on_lost` is called when
+        a copy of the request got no answer, whatever comes of the next: it may still arrive, even after that one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         last = "no active controller is known"
@@ -81,16 +84,21 @@ class ControllerChannel:
             self._changed.clear()
             if self._finder.controller is not None:
                 try:
-                    return await self._request_once(api_key, body, remaining_ms)
+                    return await self._request_once(api_key, body, remaining_ms, on_lost)
                 except BrokerError as e:
                     if e.code not in _TRY_AGAIN:
                         raise
                     last = str(e)
             await self._wait_for_change(min(RETRY_BACKOFF_MS, remaining_ms) if self._finder.controller else remaining_ms)
 
-    async def _request_once(self, api_key: int, body: Message, timeout_ms: int) -> Message:
+    async def _request_once(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None) -> Message:
         connection = await self._ready_connection()
-        response = await connection.request(api_key, body, timeout_ms=timeout_ms)
+        try:
+            response = await connection.request(api_key, body, timeout_ms=timeout_ms)
+        except BrokerError:
+            if on_lost is not None:
+                on_lost()
+            raise
         if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
             raise BrokerError(ErrorCode.NOT_CONTROLLER)
         return response

@@ -307,14 +307,14 @@ class Leadership:
         """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet."""
         return self.context.own_broker_epoch() if member == self.context.broker_id else self.replicas[member].broker_epoch
 
-    def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse) -> None:
+    def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
         """The controller's answer. It counts only if nothing else has happened since the proposal."""
         partition = self.partition
         if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
             log.info("isr.stale_answer", **partition.fields, error=to_code(answer.error_code).name)
             return
         if answer.error_code:
-            self._on_refusal(pending, to_code(answer.error_code))
+            self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
         elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
             told = [answer.leader_epoch, answer.partition_epoch]
             log.info("isr.stale_answer", **partition.fields, told_epochs=told)
@@ -324,13 +324,18 @@ class Leadership:
             log.info("isr.committed", **partition.fields, isr=list(answer.isr), reason="we proposed it")
             self._after_isr_change()
 
-    def _on_refusal(self, pending: IsrState, code: ErrorCode) -> None:
+    def _on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:
         self.context.measures.refused_isr_proposals += 1
         log.info("isr.refused", **self.partition.fields, isr=list(pending.isr), error=code.name)
-        if code in _NOT_APPLIED:
+        if code in _WAIT_FOR_METADATA:
+            return
+        is_withdrawn = isinstance(pending, PendingExpandIsr) and pending.is_withdrawn
+        if isinstance(pending, PendingExpandIsr) and is_doubtful and not is_withdrawn:
+            self._propose(pending.withdraw())
+        elif code in _NOT_APPLIED and not is_withdrawn:
             self.isr = pending.committed
             self.maybe_increment_high_watermark()
-        elif code not in _WAIT_FOR_METADATA:
+        else:
             self._repeat = True
 
     def _after_isr_change(self) -> None:

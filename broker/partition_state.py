@@ -6,6 +6,7 @@ it counts on both: the *maximal* ISR is every replica that the controller may ta
     state             isr                  maximal ISR              why
     CommittedIsr      committed            = isr
     PendingExpandIsr  last committed       isr + the new replica    stricter: if refused, no offset was committed too early
+      withdrawn       last committed       isr + the new replica    refused, but a copy may still arrive and be accepted
     PendingShrinkIsr  last committed       = isr, not shrunk        a refused shrink must not have let the HW pass a member
 
 States are compared by identity: an answer counts only for the very state that its proposal was made in.
@@ -46,6 +47,9 @@ class PendingExpandIsr:
     committed: CommittedIsr
     added: int
     """Not a member of `committed.isr`."""
+    is_withdrawn: bool = False
+    """It was refused, while an earlier copy of the proposal may be on its way. What is proposed is the committed ISR as it is:
+    the controller's decision raises the partition epoch, and no copy counts any more."""
     maximal: frozenset[int] = field(init=False)
     is_in_flight = True
 
@@ -58,7 +62,10 @@ class PendingExpandIsr:
 
     @property
     def proposed(self) -> tuple[int, ...]:
-        return (*self.committed.isr, self.added)
+        return self.committed.isr if self.is_withdrawn else (*self.committed.isr, self.added)
+
+    def withdraw(self) -> PendingExpandIsr:
+        return PendingExpandIsr(self.committed, self.added, is_withdrawn=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

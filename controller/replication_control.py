@@ -170,11 +170,13 @@ def _accept(
     assert partition is not None, "checked by _refusal"
     isr = tuple(member.broker_id for member in item.new_isr)
     record = change_partition(key, partition, isr, may_lead(image), leader_recovery_state=item.leader_recovery_state)
-    if record is not None:
-        records.append(record)
-        partition = partition.merge(record)
-        if record.leader not in (NO_LEADER_CHANGE, broker_id):
-            return AlterPartitionPartitionResponse(*key, error_code=ErrorCode.NEW_LEADER_ELECTED)
+    if record is None:
+        # Beyond Kafka: the leader takes back a proposal of which a copy may still come. The next partition epoch refuses it.
+        record = PartitionChangeRecord(*key, isr=isr)
+    records.append(record)
+    partition = partition.merge(record)
+    if record.leader not in (NO_LEADER_CHANGE, broker_id):
+        return AlterPartitionPartitionResponse(*key, error_code=ErrorCode.NEW_LEADER_ELECTED)
     return AlterPartitionPartitionResponse(
         *key,
         leader_id=partition.leader,

@@ -393,7 +393,7 @@ class Probes:
             epoch = leadership.partition.partition_epoch
             self.invariants.on_isr("isr.committed", replica, isr=list(isr), partition_epoch=epoch)
 
-    def _refused(self, _: None, leadership: Leadership, _pending: Any, code: ErrorCode) -> None:
+    def _refused(self, _: None, leadership: Leadership, _pending: Any, code: ErrorCode, _is_doubtful: bool) -> None:
         replica = self._disturb(leadership)
         if replica is not None:
             self.invariants.on_isr("isr.refused", replica, error=code.name)

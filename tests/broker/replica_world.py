@@ -137,11 +137,11 @@ def commit(item: AlterPartitionItem, *, partition_epoch: int | None = None) -> N
     """The controller's answer that the proposal is committed."""
     isr = [broker_id for broker_id, _ in item.isr]
     epoch = item.partition_epoch + 1 if partition_epoch is None else partition_epoch
-    item.on_result(AlterPartitionPartitionResponse(item.topic_id, item.partition, 0, 1, item.leader_epoch, isr, 0, epoch))
+    item.on_result(AlterPartitionPartitionResponse(item.topic_id, item.partition, 0, 1, item.leader_epoch, isr, 0, epoch), False)
 
 
-def refuse(item: AlterPartitionItem, code: ErrorCode) -> None:
-    item.on_result(AlterPartitionPartitionResponse(item.topic_id, item.partition, code))
+def refuse(item: AlterPartitionItem, code: ErrorCode, *, is_doubtful: bool = False) -> None:
+    item.on_result(AlterPartitionPartitionResponse(item.topic_id, item.partition, code), is_doubtful)
 
 
 class RecordedFetchers:

@@ -21,7 +21,9 @@ TOPIC = b"t" * 16
 
 
 def item(partition: int, results: list[AlterPartitionPartitionResponse], partition_epoch: int = 3) -> AlterPartitionItem:
-    return AlterPartitionItem(TOPIC, partition, 1, partition_epoch, ((1, 10), (2, 11)), results.append)
+    return AlterPartitionItem(
+        TOPIC, partition, 1, partition_epoch, ((1, 10), (2, 11)), lambda answer, is_doubtful: results.append(answer)
+    )
 
 
 def answer(request: AlterPartitionRequest, error: int = 0) -> AlterPartitionResponse:
@@ -43,7 +45,7 @@ class Controller:
         self.in_flight = 0
         self.in_flight_max = 0
 
-    async def request(self, api_key: int, body: Message, timeout_ms: int) -> Message:
+    async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
         assert isinstance(body, AlterPartitionRequest)
         self.requests.append(body)
         self.in_flight += 1
@@ -166,7 +168,7 @@ async def test_a_partition_may_propose_again_from_its_own_callback() -> None:
         if result.error_code:
             assert manager.submit(first._replace(partition_epoch=9))
 
-    first = item(0, results)._replace(on_result=propose_again)
+    first = item(0, results)._replace(on_result=lambda answer, is_doubtful: propose_again(answer))
     manager.start()
     manager.submit(first)
     await wait_until(lambda: len(results) == 2)
@@ -210,4 +212,28 @@ async def test_an_error_that_a_newer_controller_invented_does_not_end_the_isr_ch
     manager.start()
     manager.submit(item(0, results))
     await wait_until(lambda: bool(results))
+    await manager.stop()
+
+
+async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtful() -> None:
+    """It may arrive behind it: a refusal of the one says nothing about the other."""
+    told: list[bool] = []
+
+    class Lossy(Controller):
+        async def request(
+            self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None
+        ) -> Message:
+            if len(self.requests) == 1:
+                assert on_lost is not None
+                on_lost()
+            return await super().request(api_key, body, timeout_ms)
+
+    controller = Lossy(*[lambda r: answer(r, ErrorCode.INELIGIBLE_REPLICA)] * 3)
+    manager = AlterPartitionManager(1, controller, Registration())
+    proposal = item(0, [])._replace(on_result=lambda answer, is_doubtful: told.append(is_doubtful))
+    manager.start()
+    for count in (1, 2, 3):
+        manager.submit(proposal)
+        await wait_until(lambda count=count: len(told) == count)
+    assert told == [False, True, False]
     await manager.stop()

@@ -193,6 +193,41 @@ def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone:
     assert leader.hw == 10
 
 
+def test_a_refused_expansion_of_which_a_copy_may_still_arrive_is_taken_back_by_a_decision() -> None:
+    """The controller refuses one copy because the replica is fenced, and accepts another that comes late, when it is not any
+    more: nothing has changed the partition epoch. Until that epoch is history the replica counts."""
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(3, 5, epoch=1)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA, is_doubtful=True)
+    withdrawal = leader.alter.take()
+    assert [member for member, _ in withdrawal.isr] == [1, 2]
+    world.change(fence(3))  # type: ignore[arg-type]
+    fill(leader, 5)
+    leader.said_by(2, 10, epoch=1)
+    assert leader.hw == 5, "the late copy may have put it into the ISR"
+    commit(withdrawal)
+    assert leader.hw == 10
+
+
+def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    leader.said_by(3, 0, epoch=1)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA, is_doubtful=True)
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    leader.manager.maybe_shrink_isrs()
+    again = leader.alter.take()
+    assert [member for member, _ in again.isr] == [1, 2]
+    commit(again)
+    assert leader.p.leadership is not None
+    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    assert leader.isr == [1, 2]
+
+
 def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
     """Nobody fetches any more, so the timer has to look."""
     world = World()
@@ -379,7 +414,7 @@ def test_a_success_of_another_leader_epoch_or_an_older_partition_epoch_installs_
 ) -> None:
     _, leader = expanding()
     item = leader.alter.take()
-    item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch))
+    item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch), False)
     assert (leader.isr, leader.p.partition_epoch) == ([1, 2], 1)
     assert leader.p.leadership is not None
     assert leader.p.leadership.isr.maximal == {1, 2, 3}, "what is true comes with the metadata"

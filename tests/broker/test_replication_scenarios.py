@@ -227,8 +227,8 @@ def test_s19_a_retry_is_not_swallowed_by_the_queue() -> None:
     assert request is not None
     sent = request.partitions[0]
     answer = AlterPartitionPartitionResponse(*P, 0, 1, sent.leader_epoch, [1, 2, 3], 0, sent.partition_epoch + 1)
-    for item, decided in queue.on_response(AlterPartitionResponse(0, [answer])):
-        item.on_result(decided)
+    for item, decided, is_doubtful in queue.on_response(AlterPartitionResponse(0, [answer])):
+        item.on_result(decided, is_doubtful)
     assert b1.isr == [1, 2, 3]
     assert len(queue) == 0
 

@@ -38,11 +38,13 @@ def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
     assert world.partition("t").isr == (1, 2, 3)
 
 
-def test_the_same_isr_again_is_accepted_and_writes_nothing(world: World) -> None:
-    before = world.quorum.log_end_offset
+def test_the_same_isr_again_raises_the_partition_epoch_so_that_no_earlier_proposal_counts_any_more(world: World) -> None:
+    """A leader takes back an expansion of which a copy may still be on its way."""
     answer = world.alter("t", [1, 2, 3])
-    assert (answer.error_code, answer.partition_epoch) == (0, 0)
-    assert world.quorum.log_end_offset == before
+    assert (answer.error_code, answer.partition_epoch, answer.isr) == (0, 1, [1, 2, 3])
+    assert world.partition("t").partition_epoch == 1
+    late = world.alter("t", [1, 2], partition_epoch=0)
+    assert late.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 REFUSALS: list[tuple[str, list[int], dict[str, Any], ErrorCode]] = [

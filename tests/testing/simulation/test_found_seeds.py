@@ -15,6 +15,7 @@ FOUND = {
     5067: "a failed controller that left tasks behind",
     7079: "a consumer that was not served any more by anybody",
     5085: "a follower without a session below its leader's start",
+    72977106: "a refused proposal of which a copy came late",
 }
 
 

@@ -273,7 +273,7 @@ def a_member_asks_for_what_it_had() -> None:
 @drive("isr.stale_answer")
 def an_answer_to_a_proposal_that_metadata_has_superseded() -> None:
     queue = AlterPartitionQueue()
-    queue.submit(AlterPartitionItem(P[0], 0, 1, 1, ((1, 11),), lambda answer: None))
+    queue.submit(AlterPartitionItem(P[0], 0, 1, 1, ((1, 11),), lambda answer, is_doubtful: None))
     queue.next_request(1, 11)
     queue.cancel(P)
     queue.on_response(AlterPartitionResponse(0, [AlterPartitionPartitionResponse(*P)]))
