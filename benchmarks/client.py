@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from strandline.client import Consumer, Producer
+from strandline.client import Consumer, Producer, arrow_batches
 from strandline.client.accumulator import Accumulator
 from strandline.client.options import ProducerOptions
 from strandline.protocol import apis
@@ -212,6 +212,14 @@ async def consuming(count: int, how: str) -> float:
             while seen < count:
                 for records in (await consumer.getmany(timeout_ms=1000)).values():
                     seen += len(records)
+        elif how == "fetch_batches":
+            while seen < count:
+                for batches in (await consumer.fetch_batches(timeout_ms=1000)).values():
+                    seen += sum(map(len, batches))
+        elif how == "Arrow":
+            while seen < count:
+                for batches in (await consumer.fetch_batches(timeout_ms=1000)).values():
+                    seen += sum(rows.num_rows for rows in arrow_batches(batches))
         else:
             async for _ in consumer:
                 seen += 1
@@ -239,8 +247,8 @@ def main() -> None:
     ]:
         figures[name] = uvloop.run(producing(n, size, run))
     figures["one at a time, us"] = uvloop.run(one_at_a_time(5000))
-    figures["getmany, ns"] = uvloop.run(consuming(n, "getmany"))
-    figures["async for, ns"] = uvloop.run(consuming(n, "async for"))
+    for how in ("getmany", "async for", "fetch_batches", "Arrow"):
+        figures[f"{how}, ns"] = uvloop.run(consuming(n, how))
     if args.json:
         print(json.dumps(figures))
     else:

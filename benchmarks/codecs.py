@@ -3,6 +3,8 @@
     python benchmarks/codecs.py
 
 100-byte values in batches of about 64 KiB; the best of several rounds, in nanoseconds per record, checksum included.
+"Columns" is what `Consumer.fetch_batches` does with a batch, "into Arrow" begins with those columns: 16 batches become
+one of 9,600 rows. Needs pyarrow (the dev extra).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import random
 import time
 from collections.abc import Callable
 
+from strandline.client.batches import FetchedBatch, arrow_batches, fetched_batch
+from strandline.client.records import TopicPartition
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import BatchBuilder, RecordTuple, encode_batch, encode_values
 from strandline.protocol.records.reader import decode_batch, decode_values
@@ -18,6 +22,8 @@ from strandline.protocol.records.reader import decode_batch, decode_values
 COUNT = 600
 TIME = 1_700_000_000_000
 ROUNDS, REPEATS = 7, 100
+PLACE = TopicPartition("orders", 0)
+JOINED = 16
 
 
 def ns_per_record(work: Callable[[], object]) -> float:
@@ -49,14 +55,25 @@ def measure_values(name: str, values: list[bytes]) -> None:
     report(f"{name}: build from a list", ns_per_record(lambda: encode_values(values, TIME)))
     report(f"{name}: build one by one", ns_per_record(lambda: build_one_by_one(values)))
     report(f"{name}: read values", ns_per_record(lambda: decode_values(raw, 0, header)))
+    measure_reading(name, raw)
+
+
+def measure_reading(name: str, raw: bytes) -> None:
+    header = v2.read_header(raw)
+
+    def read_columns() -> FetchedBatch:
+        return fetched_batch(PLACE, raw, 0, header, from_offset=0, check_crc=True)
+
+    batches = [read_columns()] * JOINED
+    include = batches[0].headers is not None
     report(f"{name}: read records", ns_per_record(lambda: decode_batch(raw, 0, header)))
+    report(f"{name}: read columns", ns_per_record(read_columns))
+    report(f"{name}: into Arrow", ns_per_record(lambda: list(arrow_batches(batches, include_headers=include))) / JOINED)
 
 
 def measure_records(name: str, records: list[RecordTuple]) -> None:
-    raw = encode_batch(records)
-    header = v2.read_header(raw)
     report(f"{name}: build one by one", ns_per_record(lambda: encode_batch(records)))
-    report(f"{name}: read records", ns_per_record(lambda: decode_batch(raw, 0, header)))
+    measure_reading(name, encode_batch(records))
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ options.py        settings, their checks                errors.py       what can
 cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
+consumer.py       the calls of a consumer               fetcher.py      its shell: fetches ahead
+records.py        what it reads, record by record       batches.py      by column, and into Arrow (arrow.py)
 """
 
 from strandline.client.admin import Admin
@@ -18,6 +20,7 @@ from strandline.client.admin_types import (
     QuorumReplica,
     TopicDescription,
 )
+from strandline.client.batches import BinaryColumn, FetchedBatch, HeadersColumn, arrow_batches, arrow_schema
 from strandline.client.consumer import Consumer
 from strandline.client.errors import (
     BufferFull,
@@ -42,6 +45,7 @@ from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicP
 __all__ = [
     "Admin",
     "BatchMetadata",
+    "BinaryColumn",
     "BrokerDescription",
     "BufferFull",
     "ClientClosed",
@@ -54,6 +58,8 @@ __all__ = [
     "DeliveryFailed",
     "DeliveryTimeout",
     "ElectionResult",
+    "FetchedBatch",
+    "HeadersColumn",
     "LogTruncated",
     "NewTopic",
     "NoBrokersAvailable",
@@ -73,4 +79,6 @@ __all__ = [
     "TopicPartition",
     "UnknownTopic",
     "UsageError",
+    "arrow_batches",
+    "arrow_schema",
 ]

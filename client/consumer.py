@@ -1,4 +1,4 @@
-"""The consumer: `async for`, `getmany`, `getone`, positions, seeks.
+"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks.
 
     async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
         async for record in consumer:
@@ -15,10 +15,11 @@ records are asked for: at once the first time, and again whenever there is nothi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
+from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import ClientClosed, OffsetOutOfRange, RequestTimeout, StrandlineError, UnknownTopic, UsageError
 from strandline.client.fetcher import Fetcher
@@ -30,6 +31,11 @@ from strandline.protocol.records.batch import BatchHeader, Buffer
 
 MANY_RECORDS = 10_000
 """`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""
+
+MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
+"""`fetch_batches` without a limit hands out no more of the log than this: some ten milliseconds of decoding."""
+
+Taken = TypeVar("Taken")
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 
@@ -206,25 +212,50 @@ class Consumer:
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """What is there, by partition; waits at most `timeout_ms` for the first record."""
-        fetcher, _ = self._running()
-        limit = max_records or self.options.max_poll_records
+        limit = _checked_limit("max_records", max_records) or self.options.max_poll_records
         left = limit or MANY_RECORDS
+
+        def pull(state: PartitionState) -> list[ConsumerRecord]:
+            nonlocal left
+            records = self._pull(state, left, whole=limit is None) if left > 0 else []
+            left -= len(records)
+            return records
+
+        return await self._poll(partitions, timeout_ms, pull)
+
+    async def fetch_batches(
+        self,
+        *partitions: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        """What is there, by partition, as whole batches by column; waits at most `timeout_ms` for the first.
+
+        The way to read much: no Python object per record is left, `to_arrow` and `arrow_batches` make rows (batches.py).
+        Deserializers do not apply. Batches are not divided, so a first one that is larger than `max_records` or
+        `max_bytes` is handed out all the same; after a seek, or records taken one by one, it begins at the position.
+        """
+        room = Room(
+            _checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
+            _checked_limit("max_bytes", max_bytes) or MANY_BYTES,
+        )
+        return await self._poll(partitions, timeout_ms, lambda state: self._pull_batches(state, room))
+
+    async def _poll(
+        self, partitions: tuple[TopicPartition, ...], timeout_ms: float, pull: Callable[[PartitionState], list[Taken]]
+    ) -> dict[TopicPartition, list[Taken]]:
+        """What `pull` takes of each partition that has something; waits at most `timeout_ms` for the first of it."""
+        fetcher, _ = self._running()
         only = {TopicPartition(*place) for place in partitions} or None
-        result: dict[TopicPartition, list[ConsumerRecord]] = {}
+        result: dict[TopicPartition, list[Taken]] = {}
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         await asyncio.sleep(0)
-        while not result:
-            state = await self._next_ready(only, deadline)
-            if state is None:
-                break
-            candidates = [s for s in fetcher.ready if (only is None or s.place in only) and not s.paused]
-            for ready in candidates:
-                if left <= 0:
-                    break
-                records = self._pull(ready, left, whole=limit is None)
-                if records:
-                    left -= len(records)
-                    result[ready.place] = records
+        while not result and await self._next_ready(only, deadline) is not None:
+            for state in [s for s in fetcher.ready if (only is None or s.place in only) and not s.paused]:
+                taken = pull(state)
+                if taken:
+                    result[state.place] = taken
         return result
 
     def _pull(self, state: PartitionState, left: int, whole: bool) -> list[ConsumerRecord]:
@@ -241,6 +272,20 @@ class Consumer:
                 records = more
         self._after_reading(state)
         return records
+
+    def _pull_batches(self, state: PartitionState, room: Room) -> list[FetchedBatch]:
+        """What there is room for. A partition that gets none now keeps its turn."""
+        batches: list[FetchedBatch] = []
+        looked = False
+        while (header := state.next_header()) is not None and room.holds(header):
+            looked = True
+            batch = state.pull_batch(self._decode_columns)
+            if batch is not None:
+                room.take(header)
+                batches.append(batch)
+        if looked:
+            self._after_reading(state)
+        return batches
 
     async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
         """The next record; without `timeout_ms` waits for ever, else RequestTimeout."""
@@ -290,6 +335,9 @@ class Consumer:
         if options.key_deserializer is None and options.value_deserializer is None:
             return records
         return deserialize(records, options.key_deserializer, options.value_deserializer)
+
+    def _decode_columns(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> FetchedBatch:
+        return fetched_batch(place, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -420,6 +468,32 @@ class Consumer:
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, "metadata_refreshes": self._cluster.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}
+
+
+class Room:
+    """What one `fetch_batches` may still hand out."""
+
+    __slots__ = ("bytes", "is_untouched", "records")
+
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self.records = max_records
+        self.bytes = max_bytes
+        self.is_untouched = True
+
+    def holds(self, header: BatchHeader) -> bool:
+        """The first batch is always held: a limit below its size would stand in the way for ever."""
+        return self.is_untouched or (header.record_count <= self.records and header.size <= self.bytes)
+
+    def take(self, header: BatchHeader) -> None:
+        self.records -= header.record_count
+        self.bytes -= header.size
+        self.is_untouched = False
+
+
+def _checked_limit(name: str, limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise UsageError(f"{name} is at least 1, not {limit}")
+    return limit
 
 
 def _checked_topics(topics: Iterable[str]) -> list[str]:

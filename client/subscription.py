@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
+from typing import TypeVar
 
+from strandline.client.batches import FetchedBatch
 from strandline.client.errors import ClientError, CorruptRecords
 from strandline.client.records import ConsumerRecord, TopicPartition, Undecodable
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from strandline.protocol.records.batch import BatchHeader, Buffer, iter_headers
 
-Decoder = Callable[[TopicPartition, Buffer, int, BatchHeader, int], list[ConsumerRecord]]
-"""Place, buffer, position in it, header, first offset wanted -> records."""
+Rows = TypeVar("Rows", bound=Sized)
+DecoderOf = Callable[[TopicPartition, Buffer, int, BatchHeader, int], Rows]
+"""Place, buffer, position in it, header, first offset wanted -> the rows from there on."""
+Decoder = DecoderOf[list[ConsumerRecord]]
 
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -32,6 +36,7 @@ class PartitionState:
         "_batches",
         "_epoch",
         "_failed",
+        "_opened",
         "_position",
         "_records",
         "asking",
@@ -90,6 +95,8 @@ class PartitionState:
         """Fetched and not decoded."""
         self._records: list[ConsumerRecord] = []
         """Decoded and not (all) handed out: those from the position on are next."""
+        self._opened: tuple[Buffer, int, BatchHeader] | None = None
+        """The batch that all of `_records` come from; None: it is still the first of `_batches`."""
         self._after = -1
         """The position when `_records` is used up: behind the batch, whose last offsets compaction may have emptied."""
 
@@ -132,7 +139,7 @@ class PartitionState:
     def _empty(self) -> None:
         self.version += 1
         self._batches.clear()
-        self._records = []
+        self._records, self._opened = [], None
         self.buffered_bytes = 0
         self.fetch_offset, self.fetch_epoch = self._position, self._epoch
 
@@ -197,30 +204,41 @@ class PartitionState:
             elif not self._batches:
                 return []
             else:
-                self._decode_next(decode)
+                self._decode_records(decode)
 
-    def _decode_next(self, decode: Decoder) -> None:
+    def _decode_records(self, decode: Decoder) -> None:
+        first = self._batches[0]
+        try:
+            records = self._decode_next(decode)
+        except Undecodable as e:
+            if not e.records:
+                raise ClientError(str(e), topic=self.place.topic, partition=self.place.partition) from e
+            self._records, self._after = e.records, e.offset
+            return
+        if records:
+            self._records, self._opened = records, first
+
+    def _decode_next(self, decode: DecoderOf[Rows]) -> Rows | None:
+        """The rows of the first batch from the position on. None, and the position moved: it has none for users. None,
+        and nothing is left: it is corrupt."""
         self._settle()
         buf, pos, header = self._batches[0]
-        records: list[ConsumerRecord] = []
+        rows: Rows | None = None
         if not header.is_control and header.record_count:
             try:
-                records = decode(self.place, buf, pos, header, self._position)
+                rows = decode(self.place, buf, pos, header, self._position)
             except BrokerError as e:
                 error = self._corrupt(e, header.base_offset)
                 self.drop_prefetched()
                 self.fail(error)
-                return
-            except Undecodable as e:
-                if not e.records:
-                    raise ClientError(str(e), topic=self.place.topic, partition=self.place.partition) from e
-                self._records, self._after = e.records, e.offset
-                return
+                return None
         self._batches.popleft()
         self.buffered_bytes -= header.size
-        self._records, self._after = records, header.next_offset
-        if not records:
+        self._after = header.next_offset
+        if rows is None or not len(rows):
             self.finish(header.leader_epoch)
+            return None
+        return rows
 
     def _corrupt(self, cause: BrokerError, offset: int) -> ClientError:
         place = self.place
@@ -232,7 +250,7 @@ class PartitionState:
         if epoch is None:
             epoch = self._records[-1].leader_epoch if self._records else self.position_epoch
         self._position, self._epoch, self.cursor = self._after, epoch, None
-        self._records = []
+        self._records, self._opened = [], None
 
     def pull(self, decode: Decoder, limit: int) -> list[ConsumerRecord]:
         """Hand out up to `limit` records: the rest of one batch, or part of it."""
@@ -245,6 +263,31 @@ class PartitionState:
             return records
         self.cursor = records[limit - 1]
         return records[:limit]
+
+    def next_header(self) -> BatchHeader | None:
+        """Of the batch that `pull_batch` would hand out next."""
+        if self._records:
+            self._close_records()
+        return self._batches[0][2] if self._batches else None
+
+    def _close_records(self) -> None:
+        """As if the batch that is being handed out record by record had not been decoded yet; the position stays."""
+        self._settle()
+        self.version += 1
+        if self._opened is not None:
+            self._batches.appendleft(self._opened)
+            self.buffered_bytes += self._opened[2].size
+        self._records, self._opened = [], None
+
+    def pull_batch(self, decode: DecoderOf[FetchedBatch]) -> FetchedBatch | None:
+        """Hand out the next batch, what is left of it. None: there is nothing in it for users, or it is corrupt."""
+        if self.next_header() is None:
+            return None
+        batch = self._decode_next(decode)
+        if batch is not None:
+            self.version += 1
+            self.finish(batch.leader_epoch)
+        return batch
 
 
 def _offset(record: ConsumerRecord) -> int:

@@ -254,6 +254,8 @@ def test_names_of_ours_that_look_like_it_are_left_alone() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
+    ("client/arrow.py", "@cache"): "pyarrow's types, made at their first use",
+    ("client/batches.py", "@lru_cache"): "a function of the length alone, remembered",
     ("client/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
     ("protocol/frames.py", "__missing__"): "the decoder of an API, made at its first use",
     ("protocol/records/reader.py", "@lru_cache"): "a function of the lengths alone, remembered",
