@@ -142,8 +142,8 @@ class HeadersColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Sequence[Headers]) -> HeadersColumn:
-        names = [name.encode() for name, _ in chain.from_iterable(rows)]
-        values = [value for _, value in chain.from_iterable(rows)]
+        flat = list(chain.from_iterable(rows))
+        names, values = [name.encode() for name, _ in flat], [value for _, value in flat]
         bounds, validity = _bounds(map(len, rows)), _bitmap([row or None for row in rows])
         return cls(bounds, BinaryColumn.of(names), BinaryColumn.of(values), validity, 0, len(rows))
 

@@ -459,14 +459,25 @@ def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
+    """Names and values of less than 64 bytes are read in place; where they run over the end, `pos` does, too."""
     count, pos = decode_varint(data, pos)
     if not 0 <= count <= (end - pos) // 2:
         raise ValueError("more headers than the record has room for")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        name, pos = _nullable(data, pos, end)
-        value, pos = _nullable(data, pos, end)
+        size = data[pos]
+        if size < 0x80 and not size & 1:
+            start, pos = pos + 1, pos + 1 + (size >> 1)
+            name: bytes | None = data[start:pos]
+        else:
+            name, pos = _nullable(data, pos, end)
+        size = data[pos]
+        if size < 0x80 and not size & 1:
+            start, pos = pos + 1, pos + 1 + (size >> 1)
+            value: bytes | None = data[start:pos]
+        else:
+            value, pos = _nullable(data, pos, end)
         if name is None:
             raise ValueError("a header without a name")
-        headers.append((name.decode(errors="replace"), value))
+        headers.append((name.decode("utf-8", "replace"), value))
     return headers, pos
