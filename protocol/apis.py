@@ -1,6 +1,6 @@
 """The table of APIs: key, name, versions, message classes, and who serves it.
 
-Keys and names are Kafka's. Each API has one schema; fields are appended with defaults, so a version number is needed
+Keys and names are Kafka's, up to 119. Each API has one schema; fields are appended with defaults, so a version number is needed
 only where a meaning changes.
 """
 
@@ -45,9 +45,12 @@ DESCRIBE_QUORUM = 55
 ALTER_PARTITION = 56
 FETCH_SNAPSHOT = 59
 DESCRIBE_CLUSTER = 60
+DESCRIBE_PRODUCERS = 61
 BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
+INIT_NAMED_PRODUCER = 120
+"""Ours; Kafka has not come near it."""
 
 _BOTH = (BROKER, CONTROLLER)
 
@@ -61,7 +64,14 @@ APIS: dict[int, Api] = {
         Api(API_VERSIONS, "ApiVersions", admin.ApiVersionsRequest, admin.ApiVersionsResponse, _BOTH),
         Api(CREATE_TOPICS, "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse, _BOTH),
         Api(DELETE_TOPICS, "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse, _BOTH),
-        Api(INIT_PRODUCER_ID, "InitProducerId", data.InitProducerIdRequest, data.InitProducerIdResponse, (BROKER,)),
+        Api(
+            INIT_PRODUCER_ID,
+            "InitProducerId",
+            data.InitProducerIdRequest,
+            data.InitProducerIdResponse,
+            (BROKER,),
+            max_version=1,
+        ),
         Api(
             OFFSET_FOR_LEADER_EPOCH,
             "OffsetForLeaderEpoch",
@@ -93,6 +103,13 @@ APIS: dict[int, Api] = {
         Api(FETCH_SNAPSHOT, "FetchSnapshot", cluster.FetchSnapshotRequest, cluster.FetchSnapshotResponse, (CONTROLLER,)),
         Api(DESCRIBE_CLUSTER, "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse, _BOTH),
         Api(
+            DESCRIBE_PRODUCERS,
+            "DescribeProducers",
+            data.DescribeProducersRequest,
+            data.DescribeProducersResponse,
+            (BROKER,),
+        ),
+        Api(
             BROKER_REGISTRATION,
             "BrokerRegistration",
             cluster.BrokerRegistrationRequest,
@@ -105,6 +122,13 @@ APIS: dict[int, Api] = {
             "AllocateProducerIds",
             cluster.AllocateProducerIdsRequest,
             cluster.AllocateProducerIdsResponse,
+            (CONTROLLER,),
+        ),
+        Api(
+            INIT_NAMED_PRODUCER,
+            "InitNamedProducer",
+            cluster.InitNamedProducerRequest,
+            cluster.InitNamedProducerResponse,
             (CONTROLLER,),
         ),
     ]

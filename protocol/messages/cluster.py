@@ -15,6 +15,7 @@ from strandline.protocol.messages.common import (
     NodeId,
     Offset,
     PartitionIndex,
+    ProducerName,
     SnapshotId,
     Text,
     Uuid,
@@ -210,4 +211,20 @@ class AllocateProducerIdsResponse(Message):
     error_code: Int16
     producer_id_start: Int64 = -1
     producer_id_len: Count = 0
+    throttle_time_ms: Count = 0
+
+
+class InitNamedProducerRequest(Message):
+    """Ours: a client's InitProducerId with a name, which only the controllers can number."""
+
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+    name: ProducerName
+    generation: Count
+
+
+class InitNamedProducerResponse(Message):
+    error_code: Int16
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1
     throttle_time_ms: Count = 0

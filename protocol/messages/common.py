@@ -13,9 +13,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from strandline.protocol.producer_names import NAME_LENGTH_MAX
+
 
 class Message(msgspec.Struct, array_like=True, gc=False):
     """Base of every message and of every part of one."""
+
+    def version(self) -> int:
+        """The oldest version of the API that understands this request: 0, unless a field changes its meaning."""
+        return 0
 
 
 Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
@@ -35,6 +41,7 @@ Uuid = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(max_length=1024)]
 """A bound for the decoder only; what a name may be is decided where it is used (topics: `controller`)."""
 Text = Annotated[str, Meta(max_length=65536)]
+ProducerName = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 
 MANY = Meta(max_length=100_000)
 """A bound for lists of partitions in requests: more is refused before any is decoded."""

@@ -1,4 +1,4 @@
-"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId."""
+"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from strandline.protocol.messages.common import (
     NodeId,
     Offset,
     PartitionIndex,
+    ProducerName,
     SnapshotId,
     Text,
     Uuid,
@@ -203,14 +204,78 @@ class OffsetForLeaderEpochResponse(Message):
 
 
 class InitProducerIdRequest(Message):
+    """A producer id that nobody had before; or, since version 1, that of a name.
+
+    The same `generation` of a `name` again is the same id with the next epoch, which fences who has the one before; a
+    higher generation is another id, epoch 0; a lower one is answered with PRODUCER_FENCED.
+    """
+
     transactional_id: Name | None = None
     transaction_timeout_ms: Count = 60000
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
+    name: ProducerName | None = None
+    generation: Count = 0
+
+    def version(self) -> int:
+        """An older broker would take no notice of the name, and give an id to whoever asks twice."""
+        return 0 if self.name is None else 1
 
 
 class InitProducerIdResponse(Message):
     error_code: Int16 = 0
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
+    throttle_time_ms: Count = 0
+    error_message: Text | None = None
+
+
+# -- DescribeProducers ------------------------------------------------------------------------------------------------
+
+
+class DescribeProducersPartition(Message):
+    topic_id: Uuid
+    partition: PartitionIndex
+    current_leader_epoch: Epoch = -1
+
+
+class DescribeProducersRequest(Message):
+    """What do your logs know of these producers, or of all (nil)? Only the leader of a partition answers (KIP-664).
+
+    Asked for the id of a named producer, it tells of the newest generation of that name that has written there,
+    whichever that is.
+    """
+
+    partitions: Annotated[list[DescribeProducersPartition], MANY]
+    producer_ids: Annotated[list[Int64], MANY] | None = None
+
+
+class ProducerState(Message):
+    """The newest batch of a producer in a log. `name`: of a named one, as long as the cluster knows it."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    last_sequence: Int32
+    last_offset: Offset
+    last_timestamp: Int64
+    name: ProducerName | None = None
+
+
+class DescribeProducersPartitionResponse(Message):
+    """What has a `last_offset` below `high_watermark` is committed; the rest of it may still be lost with this leader.
+
+    Told in one breath: it was so at one moment, in `leader_epoch`.
+    """
+
+    topic_id: Uuid
+    partition: PartitionIndex
+    error_code: Int16 = 0
+    error_message: Text | None = None
+    leader_epoch: Epoch = -1
+    high_watermark: Offset = -1
+    active_producers: list[ProducerState] = []
+
+
+class DescribeProducersResponse(Message):
+    partitions: list[DescribeProducersPartitionResponse]
     throttle_time_ms: Count = 0

@@ -33,7 +33,6 @@ log = get_logger(__name__)
 
 OnResponse = Callable[[Message | Exception], None]
 
-_API_VERSION = 0
 _CORRELATION_MASK = 2**31 - 1
 _SMALL_BYTES = 1000
 _STOOD_STILL_S = 0.01
@@ -169,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_soon(on_response, self._network_error("the connection is closed"))
             return
         correlation_id = self._correlation_id = (self._correlation_id + 1) & _CORRELATION_MASK
-        frame = frames.encode_request(api_key, _API_VERSION, correlation_id, self._client_id, body, records)
+        frame = frames.encode_request(api_key, body.version(), correlation_id, self._client_id, body, records)
         self._out += frame
         if on_response is not None:
             now = self._loop.time()
