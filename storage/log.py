@@ -35,7 +35,7 @@ from strandline.storage.flushing import DirFailure, FlushWork
 from strandline.storage.log_config import LOG_APPEND_TIME, LogConfig
 from strandline.storage.log_read import LogRead
 from strandline.storage.measures import LogMeasures
-from strandline.storage.producer_state import AppendedBatch, ProducerStates
+from strandline.storage.producer_state import AppendedBatch, Pending, ProducerStates
 from strandline.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from strandline.storage.tail import RecentTail, TailBudget
 from strandline.storage.validation import check_fetched, check_produced
@@ -45,6 +45,10 @@ __all__ = ["AppendInfo", "DirFailure", "FlushWork", "Log", "LogConfig", "LogRead
 logger = get_logger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
+
+
+def _no_name(number: int) -> bool:
+    return False
 
 
 class AppendInfo(NamedTuple):
@@ -140,7 +144,8 @@ class Log:
         """Append a producer's batches: check, stamp in place, write, remember. All of them or none.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, FENCED_LEADER_EPOCH; DiskError.
+        OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
+        FENCED_LEADER_EPOCH; DiskError.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
@@ -230,7 +235,7 @@ class Log:
 
     def _find_duplicates(self, headers: list[BatchHeader]) -> list[AppendedBatch]:
         """The first appearances of batches that were appended before; empty when all are new."""
-        pending: dict[int, tuple[int, int]] = {}
+        pending: Pending = {}
         found = []
         for header in headers:
             if header.producer_id >= 0 and not header.is_control:
@@ -293,6 +298,13 @@ class Log:
         """A snapshot of the producers' states at the log's end, without waiting for the disk."""
         path = join(self.dir, file_name(self.log_end_offset, SNAPSHOT_SUFFIX))
         self.files.write(path, self.producers.encode())
+
+    def keep_producers(self, start: int) -> None:
+        """Batches below `start`, the first offset of a segment, are about to go; what they say of named producers is to stay
+        whatever happens: durably, in the snapshot there."""
+        if self.producers.has_named:
+            path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
+            self.files.write_atomic(path, self.producers.before(start).encode())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -464,8 +476,9 @@ class Log:
             for segment in self.segments[:-1]:
                 segment.drop_indexes()
 
-    def expire_producers(self, now_ms: int) -> None:
-        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+    def expire_producers(self, now_ms: int, knows_name: Callable[[int], bool] = _no_name) -> None:
+        """Forget who was silent for long; of named producers only those whose number `knows_name` denies."""
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms, knows_name)
 
     def close(self) -> None:
         """An orderly end: all durable, indexes and producer states saved, so that the next open need not scan."""
@@ -477,7 +490,7 @@ class Log:
     def _close_orderly(self) -> None:
         for segment in self.segments:
             segment.save_indexes()
-        if self.log_end_offset > self.log_start_offset:
+        if self.log_end_offset > self.log_start_offset or len(self.producers):
             self.save_producers()
         if self.recovery_point < self.log_end_offset or self.unsynced:
             self.flush()

@@ -4,6 +4,17 @@ Per producer id: its newest epoch and its last five batches (a client has at mos
 can still send is among them). A batch whose sequences equal one of the five is a duplicate and is answered with the
 offsets of the first time; an older one is refused as a duplicate; one that leaves a gap is out of order.
 
+**A named producer** (`protocol/producer_names.py`) is whoever has the name, one after the other or even at once: its
+sequences are the row numbers of its generation in this partition, whoever of them wrote a row. So
+
+    a higher epoch         goes on where the lower one stopped, and fences it; what overlaps is refused as a duplicate
+    a higher generation    begins at 0, and takes the place of the older one: there is one entry per name
+    one that is unknown    begins at 0: a broker that knows nothing of the rows before must not take those behind them
+    the largest sequence   is the last one: row numbers do not begin again
+
+and its entry is kept when its records are deleted and however long it is silent, until the cluster drops the name: an
+attempt that comes back must find out what is there.
+
 It all follows from the batch headers in the log, and is rebuilt from them. A snapshot, written when a segment rolls and
 on an orderly close, only shortens that:
 
@@ -18,13 +29,14 @@ id, as Kafka does, sees exactly its own format.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct, error
 from typing import NamedTuple
 
 import crc32c
 
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.producer_names import FIRST_NAMED, family_of, generation_of, number_of
 from strandline.protocol.records.batch import MAX_SEQUENCE, BatchHeader
 
 BATCHES_KEPT = 5
@@ -55,7 +67,10 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "epoch", "generation")
+
+    generation: int
+    """Of a named producer: the newest one seen. Else 0."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -70,8 +85,27 @@ class ProducerEntry:
         return None
 
 
-Pending = dict[int, tuple[int, int]]
-"""Producer id -> (epoch, last sequence) of batches that were checked but are not appended yet."""
+class Position(NamedTuple):
+    """What the next batch is measured against."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+Pending = dict[int, Position]
+"""By family of producer ids: batches that were checked but are not appended yet."""
+
+
+class KnownProducer(NamedTuple):
+    """What there is to tell of a producer: its newest batch."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    timestamp: int
+    """The batch's largest, in ms."""
 
 
 class ProducerStates:
@@ -79,8 +113,9 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        """By family: of a name there is one entry, whatever its generation."""
         self._heard: dict[int, tuple[int, int]] = {}
-        """Producer id -> the last offset of its newest batch, and when `expire` first saw that one."""
+        """Family -> the last offset of its newest batch, and when `expire` first saw that one."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,17 +127,35 @@ class ProducerStates:
 
     def dump(self) -> dict[int, tuple[int, list[AppendedBatch]]]:
         """For comparison and for people."""
-        return {pid: (entry.epoch, list(entry.batches)) for pid, entry in sorted(self._entries.items())}
+        return {family | e.generation: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
+
+    @property
+    def has_named(self) -> bool:
+        return any(family >= FIRST_NAMED for family in self._entries)
+
+    def describe(self, producer_ids: Iterable[int] | None = None) -> Iterator[KnownProducer]:
+        """Those of these producers that are known here, or all. An id with a name stands for its name: what is told is
+        the newest generation that has written here."""
+        families = self._entries if producer_ids is None else dict.fromkeys(map(family_of, producer_ids))
+        for family in families:
+            entry = self._entries.get(family)
+            if entry is not None and entry.batches:
+                last = entry.batches[-1]
+                producer_id = family | entry.generation
+                yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         """Whether the batch is its producer's next one (None), or was appended before (that batch).
 
         Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER. A producer that is not
-        known here may start with any sequence: its state may have expired, or been deleted with its records.
+        known here may start with any sequence: its state may have expired, or been deleted with its records. Not so a
+        named one: UNKNOWN_PRODUCER_ID.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id >= FIRST_NAMED:
+            return self._check_named(header, pending)
         entry = self._entries.get(producer_id)
-        known_epoch, last_sequence = pending.get(producer_id) or _position(entry)
+        _, known_epoch, last_sequence = pending.get(producer_id) or _position(producer_id, entry)
         if epoch < known_epoch:
             raise BrokerError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -120,7 +173,27 @@ class ProducerStates:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"the first batch of epoch {epoch} of producer {producer_id} has sequence {first}, not 0",
             )
-        pending[producer_id] = (epoch, last)
+        pending[producer_id] = Position(producer_id, epoch, last)
+        return None
+
+    def _check_named(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        first, last = header.base_sequence, header.last_sequence
+        if not 0 <= first <= last:
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are no row numbers")
+        family = family_of(producer_id)
+        entry = self._entries.get(family)
+        known = pending.get(family) or _position(family, entry)
+        _check_not_fenced(known, producer_id, epoch)
+        if producer_id != known.producer_id or known.epoch == _NO_EPOCH:
+            if first:
+                text = f"nothing of generation {generation_of(producer_id)} of this name is here: row {first} cannot be the first"
+                raise BrokerError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {producer_id}: {text}")
+        elif entry is not None and _is_of(entry, producer_id, epoch) and (duplicate := entry.find(first, last)) is not None:
+            return duplicate
+        else:
+            _check_next_row(known, first, last)
+        pending[family] = Position(producer_id, epoch, last)
         return None
 
     @staticmethod
@@ -139,11 +212,27 @@ class ProducerStates:
 
     def update(self, header: BatchHeader, last_offset: int) -> None:
         """Note an appended batch. Unchecked: on a follower and in a replay the log itself is the truth."""
-        entry = self._entries.get(header.producer_id)
-        if entry is None or entry.epoch != header.producer_epoch:
-            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_epoch)
+        entry = self._entry(header.producer_id, header.producer_epoch)
         if header.base_sequence >= 0:
             entry.batches.append(AppendedBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp))
+
+    def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
+        """The producer's entry; one of another epoch or generation gives way to a new one."""
+        family = producer_id if producer_id < FIRST_NAMED else family_of(producer_id)
+        entry = self._entries.get(family)
+        if entry is None or entry.epoch != epoch or family | entry.generation != producer_id:
+            entry = self._entries[family] = ProducerEntry(epoch)
+            entry.generation = generation_of(producer_id)
+        return entry
+
+    def before(self, offset: int) -> ProducerStates:
+        """What is left of this when all batches from `offset` on are left out; a replay from there gives it back."""
+        earlier = ProducerStates()
+        for family, entry in self._entries.items():
+            for batch in entry.batches:
+                if batch.last_offset < offset:
+                    earlier._entry(family | entry.generation, entry.epoch).batches.append(batch)
+        return earlier
 
     def all_end_before(self, offset: int) -> bool:
         """Whether cutting the log at `offset` changes nothing here."""
@@ -152,21 +241,23 @@ class ProducerStates:
     def clear(self) -> None:
         self._entries.clear()
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
+    def expire(self, now_ms: int, expiration_ms: int, is_kept: Callable[[int], bool]) -> None:
         """Forget producers that were silent for `expiration_ms`. Their records' timestamps alone do not tell: a producer may
-        copy in records of last year, and forgetting it between a batch and its retry would double the batch."""
+        copy in records of last year, and forgetting it between a batch and its retry would double the batch.
+
+        `is_kept`: whether the cluster knows the name of this number. As long as it does, the producer is not silent."""
         known, self._heard = self._heard, {}
-        for producer_id, entry in list(self._entries.items()):
-            if not entry.batches:
+        for family, entry in list(self._entries.items()):
+            if not entry.batches or (family >= FIRST_NAMED and is_kept(number_of(family))):
                 continue
             last = entry.batches[-1]
-            heard = known.get(producer_id)
+            heard = known.get(family)
             if heard is None or heard[0] != last.last_offset:
                 heard = (last.last_offset, now_ms)
             if now_ms - max(last.timestamp, heard[1]) > expiration_ms:
-                del self._entries[producer_id]
+                del self._entries[family]
             else:
-                self._heard[producer_id] = heard
+                self._heard[family] = heard
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -177,7 +268,8 @@ class ProducerStates:
         return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c.crc32c(count + body), len(rows)) + body
 
     def _rows(self) -> Iterable[tuple[int, ...]]:
-        for producer_id, entry in self._entries.items():
+        for family, entry in self._entries.items():
+            producer_id = family | entry.generation
             if not entry.batches:
                 yield producer_id, entry.epoch, -1, -1, 0, -1, -1, -1
             for batch in entry.batches:
@@ -211,15 +303,38 @@ class ProducerStates:
     def _add_row(
         self, producer_id: int, epoch: int, sequence: int, offset: int, delta: int, timestamp: int, *_transaction: int
     ) -> None:
-        entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
-            entry = self._entries[producer_id] = ProducerEntry(epoch)
+        entry = self._entry(producer_id, epoch)
         if sequence >= 0:
             entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp))
 
 
-def _position(entry: ProducerEntry | None) -> tuple[int, int]:
-    """(epoch, last sequence) that the next batch is measured against."""
+def _position(family: int, entry: ProducerEntry | None) -> Position:
     if entry is None:
-        return _NO_EPOCH, -1
-    return entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1
+        return Position(family, _NO_EPOCH, -1)
+    return Position(family | entry.generation, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1)
+
+
+def _is_of(entry: ProducerEntry, producer_id: int, epoch: int) -> bool:
+    return entry.epoch == epoch and entry.generation == generation_of(producer_id)
+
+
+def _check_not_fenced(known: Position, producer_id: int, epoch: int) -> None:
+    """Neither a later generation of the name has written here, nor a later epoch of this one."""
+    generation, newest = generation_of(producer_id), generation_of(known.producer_id)
+    if generation < newest:
+        text = f"generation {generation} is over, generation {newest} of this name has written here"
+    elif generation == newest and epoch < known.epoch:
+        text = f"epoch {epoch} is over, epoch {known.epoch} has written here"
+    else:
+        return
+    raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id}: {text}")
+
+
+def _check_next_row(known: Position, first: int, last: int) -> None:
+    """Row by row, without a gap, each of them once."""
+    if first == known.last_sequence + 1:
+        return
+    rows = f"named producer {known.producer_id} sends rows {first} to {last}, and the last one here is {known.last_sequence}"
+    if first <= known.last_sequence:
+        raise BrokerError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{rows}; DescribeProducers tells where to go on")
+    raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, rows)

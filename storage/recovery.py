@@ -93,8 +93,8 @@ def _settle(log: Log, checkpoint: list[tuple[int, int]] | None, names: list[str]
     if log.epochs.entries != (checkpoint or []):
         log.save_epochs()
     if any(name.endswith(SNAPSHOT_SUFFIX) for name in names):
-        remove_snapshots(log, above=trusted_to)
-    if end > log.log_start_offset:
+        remove_snapshots(log, above=max(trusted_to, log.segments[0].base_offset))
+    if names:
         load_producers(log, trusted_to=trusted_to)
     if any(name.endswith(SNAPSHOT_SUFFIX) for name in names):
         _remove_needless_snapshots(log)
@@ -375,14 +375,17 @@ def _remove_needless_snapshots(log: Log) -> None:
 
 
 def load_producers(log: Log, *, trusted_to: int) -> None:
-    """From the newest believable snapshot, and the headers of the batches behind it."""
+    """From the newest believable snapshot, and the headers of the batches behind it.
+
+    One that knows named producers, at the start of the first segment, is to be believed after any stop: it was made durable
+    before the batches that it speaks of were deleted (`Log.keep_producers`), and nothing else speaks of them."""
     log.producers.clear()
     start = log.segments[0].base_offset
     for offset in sorted(snapshot_offsets(log), reverse=True):
-        if start <= offset <= trusted_to:
+        if offset == start or start < offset <= trusted_to:
             path = join(log.dir, f"{offset:020d}{SNAPSHOT_SUFFIX}")
             states = ProducerStates.decode(log.files.read(path))
-            if states is not None:
+            if states is not None and (offset <= trusted_to or states.has_named):
                 log.producers, start = states, offset
                 break
             log.files.remove(path)

@@ -17,9 +17,10 @@ def delete_old_segments(log: Log, now_ms: int) -> list[str]:
     count = _deletable(log, now_ms)
     if not count:
         return []
+    start = log.segments[count].base_offset
+    log.keep_producers(start)
     gone = log.segments[:count]
     del log.segments[:count]
-    start = log.segments[0].base_offset
     if start > log.log_start_offset:
         log.log_start_offset = start
         log.epochs.truncate_from_start(start)
