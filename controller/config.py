@@ -84,6 +84,14 @@ KEYS: tuple[ConfigKey, ...] = (
         "a broker that let go of its connection and cannot be reached is fenced after this time",
         min=0,
     ),
+    ConfigKey(
+        "producer.name.expiration.ms",
+        "long",
+        30 * 24 * 3600 * 1000,
+        "ms",
+        "a producer's name that nobody asked an id for in this time is forgotten, and with it what its attempts have written",
+        min=1,
+    ),
     ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
     ConfigKey(
         "default.replication.factor", "int", 1, "", "replicas of a topic that is created without a number", min=1, max=32767

@@ -13,7 +13,7 @@ from strandline.controller.config_control import describe_configs, incremental_a
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import describe_brokers
-from strandline.controller.producer_id_control import allocate_producer_ids
+from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
 from strandline.controller.replication_control import alter_partition, elect_leaders
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
@@ -36,10 +36,11 @@ class Request(Protocol):
 
 
 class ControllerApis:
-    def __init__(self, controller: Controller, topics: TopicControl, cluster_id: str) -> None:
+    def __init__(self, controller: Controller, topics: TopicControl, cluster_id: str, wall_clock_ms: Callable[[], int]) -> None:
         self._controller = controller
         self._topics = topics
         self._cluster_id = cluster_id
+        self._wall_clock_ms = wall_clock_ms
 
     def handlers(self) -> Mapping[int, Callable[[Request], None]]:
         c, topics = self._controller, self._topics
@@ -48,6 +49,7 @@ class ControllerApis:
             apis.BROKER_HEARTBEAT: self._heartbeat,
             apis.ALTER_PARTITION: lambda active, body: alter_partition(c.image, body),
             apis.ALLOCATE_PRODUCER_IDS: lambda active, body: allocate_producer_ids(c.image, body),
+            apis.INIT_NAMED_PRODUCER: lambda active, body: init_named_producer(c.image, body, self._wall_clock_ms()),
             apis.CREATE_TOPICS: lambda active, body: topics.create_topics(c.image, active.index, body),
             apis.DELETE_TOPICS: lambda active, body: delete_topics(c.image, body),
             apis.CREATE_PARTITIONS: lambda active, body: topics.create_partitions(c.image, body),

@@ -1,16 +1,44 @@
-"""Producer ids: handed to brokers in blocks, so that one record in the log serves a thousand producers."""
+"""Producer ids: handed to brokers in blocks, so that one record in the log serves a thousand producers; or one by one, to
+those that have a name.
+
+A name is for work that may be begun again, or done twice at once, by somebody who knows nothing of who did it before:
+
+    the name is new              a number of its own, the generation that is asked for, epoch 0
+    the same generation again    the same id, the next epoch: who has the one before is fenced by the first batch
+    a higher generation          another id, epoch 0
+    a lower one                  PRODUCER_FENCED: the work is done, somebody is at the next
+
+A name that nobody asks for any more is removed after `producer.name.expiration.ms`, and its number never given again.
+"""
 
 from __future__ import annotations
 
+from itertools import islice
+
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import ProducerIdsRecord
+from strandline.controller.metadata.image import MetadataImage, ProducerName
+from strandline.controller.metadata.records import (
+    AnyRecord,
+    ProducerIdsRecord,
+    ProducerNameRecord,
+    RemoveProducerNameRecord,
+)
 from strandline.controller.replication_control import check_broker_epoch
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from strandline.protocol.messages.cluster import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitNamedProducerRequest,
+    InitNamedProducerResponse,
+)
+from strandline.protocol.producer_names import FIRST_NAMED, NUMBER_MAX
 
 BLOCK_SIZE = 1000
-PRODUCER_ID_MAX = 2**63 - 1
+PRODUCER_ID_MAX = FIRST_NAMED - 1
+"""Of those without a name."""
+PRODUCER_EPOCH_MAX = 2**15 - 1
+REMOVALS_MAX = 1000
+"""So many names are removed by one decision."""
 
 
 def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision[AllocateProducerIdsResponse]:
@@ -21,3 +49,39 @@ def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequ
         raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no producer ids left")
     record = ProducerIdsRecord(request.broker_id, request.broker_epoch, start + BLOCK_SIZE)
     return Decision(AllocateProducerIdsResponse(0, start, BLOCK_SIZE), [record])
+
+
+def init_named_producer(
+    image: MetadataImage, request: InitNamedProducerRequest, now_ms: int
+) -> Decision[InitNamedProducerResponse]:
+    """Who asks has the id and the epoch once the record is committed. A request that is repeated costs an epoch, no more."""
+    check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    if not request.name:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of a producer must not be empty")
+    chosen = _next_holder(image, request.name, request.generation, now_ms)
+    record = ProducerNameRecord(request.name, chosen.number, chosen.generation, chosen.producer_epoch, now_ms)
+    return Decision(InitNamedProducerResponse(0, chosen.producer_id, chosen.producer_epoch), [record])
+
+
+def _next_holder(image: MetadataImage, name: str, generation: int, now_ms: int) -> ProducerName:
+    known = image.producer_names.get(name)
+    if known is None:
+        if image.next_producer_number > NUMBER_MAX:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no numbers left for names of producers")
+        return ProducerName(image.next_producer_number, generation, 0, now_ms)
+    if generation > known.generation:
+        return ProducerName(known.number, generation, 0, now_ms)
+    if generation < known.generation:
+        text = f"producer {name!r}: generation {generation} is over, there is generation {known.generation}"
+        raise BrokerError(ErrorCode.PRODUCER_FENCED, text)
+    if known.producer_epoch >= PRODUCER_EPOCH_MAX:
+        text = f"producer {name!r}: generation {generation} was begun {PRODUCER_EPOCH_MAX + 1} times; begin a higher one"
+        raise BrokerError(ErrorCode.INVALID_REQUEST, text)
+    return ProducerName(known.number, generation, known.producer_epoch + 1, now_ms)
+
+
+def remove_unused_names(image: MetadataImage, now_ms: int, expiration_ms: int) -> Decision[int]:
+    """Names that nobody asked for since `expiration_ms`; at most a thousand of them. The reply: how many."""
+    unused = (name for name, known in image.producer_names.items() if now_ms - known.last_used_ms > expiration_ms)
+    records: list[AnyRecord] = [RemoveProducerNameRecord(name) for name in islice(unused, REMOVALS_MAX)]
+    return Decision(len(records), records)

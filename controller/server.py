@@ -16,6 +16,7 @@ from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
 from strandline.controller.liveness import BrokerLiveness, probe_broker
+from strandline.controller.name_expiry import NameExpiry
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
@@ -61,6 +62,7 @@ class ControllerServer:
         self._log_dir: LogDir
         """Held for its lock and for meta.properties; the metadata log in it is the quorum's."""
         self._liveness: BrokerLiveness | None = None
+        self._name_expiry: NameExpiry
         self._server: Server
 
     async def start(self) -> None:
@@ -124,6 +126,7 @@ class ControllerServer:
     async def stop(self) -> None:
         """Hand over first, so that another controller is active before this one is gone."""
         if self._liveness is not None:
+            self._name_expiry.on_inactive()
             await self._liveness.stop()
         await self.quorum.stop()
         await self._server.stop(DRAIN_MS)
@@ -154,8 +157,23 @@ class ControllerServer:
             session_timeout_ms=session_timeout_ms,
             probe=probe_broker,
         )
-        self.controller.on_active = self._liveness.on_active
-        self.controller.on_inactive = self._liveness.on_inactive
+        self._name_expiry = NameExpiry(
+            self.controller,
+            wall_clock_ms=self._doors.wall_clock_ms,
+            expiration_ms=config["producer.name.expiration.ms"],
+        )
+        self.controller.on_active = self._on_active
+        self.controller.on_inactive = self._on_inactive
+
+    def _on_active(self) -> None:
+        assert self._liveness is not None
+        self._liveness.on_active()
+        self._name_expiry.on_active()
+
+    def _on_inactive(self) -> None:
+        assert self._liveness is not None
+        self._liveness.on_inactive()
+        self._name_expiry.on_inactive()
 
     def _make_server(self) -> Server:
         config = self.config
@@ -188,7 +206,8 @@ class ControllerServer:
         liveness = self._liveness
         defaults = TopicDefaults(self.config["num.partitions"], self.config["default.replication.factor"])
         topics = TopicControl(self._doors.random, defaults)
-        ours: dict[int, Callable[[Any], None]] = dict(ControllerApis(self.controller, topics, cluster_id).handlers())
+        apis_ = ControllerApis(self.controller, topics, cluster_id, self._doors.wall_clock_ms)
+        ours: dict[int, Callable[[Any], None]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 
         def handle_heartbeat(request: ServerRequest) -> None:

@@ -31,7 +31,10 @@ from strandline.controller.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    ProducerNameRecord,
+    ProducerNumbersRecord,
     RegisterBrokerRecord,
+    RemoveProducerNameRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -39,6 +42,7 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.errors import InternalError
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.producer_names import named_producer_id
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)"""
@@ -113,6 +117,21 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
         return None
 
 
+class ProducerName(msgspec.Struct, frozen=True, gc=False):
+    """Who has a name: the newest generation, and its newest epoch."""
+
+    number: int
+    """Of this name alone, as long as the cluster lives."""
+    generation: int
+    producer_epoch: int
+    last_used_ms: int
+    """When somebody last asked for an id of this name; by the wall clock."""
+
+    @property
+    def producer_id(self) -> int:
+        return named_producer_id(self.number, self.generation)
+
+
 class MetadataImage(msgspec.Struct, frozen=True):
     """Everything up to and including `offset`."""
 
@@ -130,6 +149,10 @@ class MetadataImage(msgspec.Struct, frozen=True):
     """Only what was set; a resource without a set key has no entry."""
     next_producer_id: int = 0
     partition_count: int = 0
+    producer_names: PersistentMap[str, ProducerName] = PersistentMap()
+    producer_numbers: PersistentMap[int, str] = PersistentMap()
+    """Number -> name."""
+    next_producer_number: int = 0
 
     @staticmethod
     def empty() -> MetadataImage:
@@ -151,6 +174,10 @@ class MetadataImage(msgspec.Struct, frozen=True):
     def config(self, resource_type: int, name: str) -> dict[str, str]:
         """What was set on the resource itself."""
         return self.configs.get((resource_type, name)) or {}
+
+    def knows_producer(self, number: int) -> bool:
+        """False once the name of this number was removed. An image that is older than the name cannot say so."""
+        return number in self.producer_numbers or number >= self.next_producer_number
 
     def topic_config(
         self, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
@@ -193,6 +220,10 @@ class MetadataImage(msgspec.Struct, frozen=True):
                 yield ConfigRecord(*resource, key, value)
         if self.next_producer_id:
             yield ProducerIdsRecord(-1, -1, self.next_producer_id)
+        for producer in sorted(self.producer_names):
+            yield ProducerNameRecord(producer, **msgspec.structs.asdict(self.producer_names[producer]))
+        if self.next_producer_number:
+            yield ProducerNumbersRecord(self.next_producer_number)
 
 
 class MetadataDelta(msgspec.Struct):
@@ -231,6 +262,9 @@ class _Builder:
         self.removed: dict[bytes, TopicImage] = {}
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         self.next_producer_id = before.next_producer_id
+        self.producer_names: dict[str, ProducerName | None] = {}
+        """Those that changed; None: removed."""
+        self.next_producer_number = before.next_producer_number
 
     def replay(self, record: AnyRecord) -> None:
         _REPLAY[type(record)](self, record)
@@ -336,6 +370,19 @@ class _Builder:
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
         self.next_producer_id = record.next_producer_id
 
+    def on_producer_name(self, record: ProducerNameRecord) -> None:
+        name = ProducerName(record.number, record.generation, record.producer_epoch, record.last_used_ms)
+        self.producer_names[record.name] = name
+        self.next_producer_number = max(self.next_producer_number, record.number + 1)
+
+    def on_remove_producer_name(self, record: RemoveProducerNameRecord) -> None:
+        if self.producer_names.get(record.name, self.before.producer_names.get(record.name)) is None:
+            raise InternalError(f"a metadata record removes the producer name {record.name!r}, which is not there")
+        self.producer_names[record.name] = None
+
+    def on_producer_numbers(self, record: ProducerNumbersRecord) -> None:
+        self.next_producer_number = record.next_producer_number
+
     def on_no_op(self, record: NoOpRecord) -> None:
         pass
 
@@ -366,6 +413,8 @@ class _Builder:
             ),
             self.next_producer_id,
             before.partition_count + added - gone,
+            *self._producers(),
+            self.next_producer_number,
         )
         return MetadataDelta(
             before,
@@ -376,6 +425,17 @@ class _Builder:
             list(topics),
             list(self.changed_brokers),
             list(self.configs),
+        )
+
+    def _producers(self) -> tuple[PersistentMap[str, ProducerName], PersistentMap[int, str]]:
+        """The names, and whose each number is."""
+        before, changed = self.before, self.producer_names
+        kept = {name: producer for name, producer in changed.items() if producer is not None}
+        old = {name: before.producer_names[name] for name in changed if name in before.producer_names}
+        numbers = {producer.number: name for name, producer in kept.items()}
+        return (
+            before.producer_names.updated(kept, {name: None for name in old if name not in kept}),
+            before.producer_numbers.updated(numbers, {p.number: None for p in old.values() if p.number not in numbers}),
         )
 
     def _name_and_partitions(self, topic_id: bytes) -> tuple[str, PersistentMap[int, PartitionRegistration]]:
@@ -396,6 +456,9 @@ _REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
     ConfigRecord: _Builder.on_config,
     ProducerIdsRecord: _Builder.on_producer_ids,
     NoOpRecord: _Builder.on_no_op,
+    ProducerNameRecord: _Builder.on_producer_name,
+    RemoveProducerNameRecord: _Builder.on_remove_producer_name,
+    ProducerNumbersRecord: _Builder.on_producer_numbers,
 }
 
 
@@ -435,5 +498,6 @@ __all__ = [
     "MetadataImage",
     "PartitionKey",
     "PartitionRegistration",
+    "ProducerName",
     "TopicImage",
 ]

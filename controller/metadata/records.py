@@ -5,8 +5,9 @@ code (`image.py`). One record is the value of one entry in a v2 record batch of 
 
     record := msgpack array [type, field, field, ...]
 
-`type` is Kafka's number of the record type. Fields are appended with defaults; a reader ignores what a newer writer
-appended, and refuses a type that it does not know: skipping it would make its picture differ from everybody else's.
+`type` is Kafka's number of the record type; ours begin at 200. Fields are appended with defaults; a reader ignores what
+a newer writer appended, and refuses a type that it does not know: skipping it would make its picture differ from
+everybody else's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from strandline.protocol.errors import PeerError
-from strandline.protocol.messages.common import Listener
+from strandline.protocol.messages.common import Listener, ProducerName
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
@@ -136,6 +137,29 @@ class NoOpRecord(MetadataRecord, tag=20, frozen=True):
     """Says nothing; lets the log (and with it the followers' offsets) move on."""
 
 
+class ProducerNameRecord(MetadataRecord, tag=200, frozen=True):
+    """Somebody writes, or will, as this generation of the name, in this epoch. The name has the number for ever."""
+
+    name: ProducerName
+    number: int
+    generation: int
+    producer_epoch: int
+    last_used_ms: int
+    """By the wall clock of the controller that decided."""
+
+
+class RemoveProducerNameRecord(MetadataRecord, tag=201, frozen=True):
+    """Nobody used the name for long; the same name would get another number."""
+
+    name: ProducerName
+
+
+class ProducerNumbersRecord(MetadataRecord, tag=202, frozen=True):
+    """In snapshots: the numbers below were given, also those of names that were removed."""
+
+    next_producer_number: int
+
+
 AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
@@ -147,6 +171,9 @@ AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     ProducerIdsRecord,
     BrokerRegistrationChangeRecord,
     NoOpRecord,
+    ProducerNameRecord,
+    RemoveProducerNameRecord,
+    ProducerNumbersRecord,
 ]
 
 _encoder = msgspec.msgpack.Encoder()
@@ -189,5 +216,8 @@ RECORD_TYPES: dict[object, str] = {
         ProducerIdsRecord,
         BrokerRegistrationChangeRecord,
         NoOpRecord,
+        ProducerNameRecord,
+        RemoveProducerNameRecord,
+        ProducerNumbersRecord,
     )
 }

@@ -193,13 +193,13 @@ def test_the_wrong_cluster_is_no_case_for_another_voter() -> None:
 @pytest.mark.parametrize("as_snapshot", [False, True])
 def test_a_committed_record_that_this_version_does_not_know_is_no_case_for_another_voter(as_snapshot: bool) -> None:
     """All of them would send the same: the broker must end with the reason, not ask in circles with old metadata (I20, I24)."""
-    unknown = b"\x92\xcc\xc8\x01"  # type 200
+    unknown = b"\x92\xcc\xfa\x01"  # type 250
     data = encode_batch([(None, unknown, [], 0)], base_offset=0, leader_epoch=1)
     o = observer()
     if as_snapshot:
         o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))
     piece = FetchSnapshotResponse(0, LEADER, 3, SnapshotId(50, 3), len(data), 0, [memoryview(data)])
-    with pytest.raises(InternalError, match="type 200, which this version does not know"):
+    with pytest.raises(InternalError, match="type 250, which this version does not know"):
         o.on_fetch_snapshot(LEADER, piece) if as_snapshot else o.on_fetch(LEADER, answer(data, hw=1))
 
 

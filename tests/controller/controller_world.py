@@ -83,10 +83,13 @@ class World:
         self.controller = Controller(node_id=101, session_timeout_ms=session_timeout_ms, now=lambda: self.now)
         self.controller.quorum = self.quorum
         topics = TopicControl(Random(seed), TopicDefaults(num_partitions=2, replication_factor=3))
-        self.handlers = ControllerApis(self.controller, topics, CLUSTER).handlers()
+        self.handlers = ControllerApis(self.controller, topics, CLUSTER, self.wall_clock_ms).handlers()
         self.become_active()
         for broker_id in range(1, brokers + 1):
             self.start_broker(broker_id)
+
+    def wall_clock_ms(self) -> int:
+        return round(self.now * 1000)
 
     def become_active(self, epoch: int = 1) -> None:
         self.quorum.epoch, self.quorum.leading = epoch, True

@@ -41,7 +41,7 @@ from strandline.protocol.messages.admin import (
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
 )
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AlterPartitionRequest
+from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AlterPartitionRequest, InitNamedProducerRequest
 
 BROKERS = range(1, 6)
 
@@ -141,6 +141,7 @@ class Chaos:
             (2, self.fail_over),
             (2, self.configure),
             (1, self.producer_ids),
+            (1, self.named_producer),
         ]
         self.steps = [step for weight, step in steps for _ in range(weight)]
 
@@ -258,6 +259,12 @@ class Chaos:
     def producer_ids(self) -> None:
         broker_id = self.a_broker()
         self.world.call(apis.ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest(broker_id, self.world.epoch(broker_id)))
+
+    def named_producer(self) -> None:
+        broker_id = self.a_broker()
+        name, generation = self.random.choice("abc"), self.random.randrange(4)
+        request = InitNamedProducerRequest(broker_id, self.world.epoch(broker_id), name, generation)
+        self.world.call(apis.INIT_NAMED_PRODUCER, request)
 
 
 def assert_index_is_that_of(index: PartitionIndex, image: MetadataImage) -> None:

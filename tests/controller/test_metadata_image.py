@@ -25,7 +25,10 @@ from strandline.controller.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    ProducerNameRecord,
+    ProducerNumbersRecord,
     RegisterBrokerRecord,
+    RemoveProducerNameRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -49,6 +52,9 @@ EXAMPLES: list[MetadataRecord] = [
     ProducerIdsRecord(1, 5, 1000),
     BrokerRegistrationChangeRecord(1, 5, fenced=-1, in_controlled_shutdown=1),
     NoOpRecord(),
+    ProducerNameRecord("sink", 3, 7, 1, 1_700_000_000_000),
+    RemoveProducerNameRecord("sink"),
+    ProducerNumbersRecord(4),
 ]
 
 

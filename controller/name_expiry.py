@@ -1,0 +1,55 @@
+"""The timer that lets the active controller forget names of producers which nobody uses any more.
+
+It looks ten times in the time that a name may be unused, and at least once an hour; where there are many it goes on soon
+after each batch of removals is committed, so that other decisions come in between. A name goes late rather than early:
+with it goes what its attempts could have found out about each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.controller.controller import Controller
+from strandline.controller.producer_id_control import REMOVALS_MAX, remove_unused_names
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.loggers import get_logger
+
+log = get_logger(__name__)
+
+INTERVAL_S_MAX = 3600.0
+GO_ON_S = 0.1
+
+
+class NameExpiry:
+    def __init__(self, controller: Controller, *, wall_clock_ms: Callable[[], int], expiration_ms: int) -> None:
+        self._controller = controller
+        self._wall_clock_ms = wall_clock_ms
+        self._expiration_ms = expiration_ms
+        self._interval_s = max(GO_ON_S, min(expiration_ms / 10_000, INTERVAL_S_MAX))
+        self._timer: asyncio.TimerHandle | None = None
+
+    def on_active(self) -> None:
+        self.on_inactive()
+        self._arm(self._interval_s)
+
+    def on_inactive(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ms, image = self._wall_clock_ms(), self._controller.image
+        self._controller.submit(lambda _: remove_unused_names(image, now_ms, self._expiration_ms), self._on_removed)
+
+    def _on_removed(self, reply: int | BrokerError) -> None:
+        """Committed; or this controller is not active any more, and the next one has its own timer."""
+        if isinstance(reply, BrokerError):
+            return
+        if reply:
+            log.info("controller.names_removed", node_id=self._controller.node_id, names=reply)
+        self._arm(GO_ON_S if reply == REMOVALS_MAX else self._interval_s)

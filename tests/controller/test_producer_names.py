@@ -1,0 +1,231 @@
+"""Who has a producer's name: the controller's decision, what it leaves in the log, and when a name is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from controller_world import World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.controller.metadata.image import MetadataImage, ProducerName
+from strandline.controller.metadata.records import (
+    ProducerNameRecord,
+    ProducerNumbersRecord,
+    RemoveProducerNameRecord,
+    decode_record,
+)
+from strandline.controller.name_expiry import GO_ON_S, NameExpiry
+from strandline.controller.producer_id_control import (
+    PRODUCER_EPOCH_MAX,
+    PRODUCER_ID_MAX,
+    REMOVALS_MAX,
+    allocate_producer_ids,
+    init_named_producer,
+    remove_unused_names,
+)
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
+from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, InitNamedProducerRequest
+from strandline.protocol.producer_names import FIRST_NAMED, GENERATION_MAX, NUMBER_MAX, named_producer_id, number_of
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def init(world: World, name: str, generation: int = 0) -> tuple[int, int]:
+    """(producer id, epoch)"""
+    answer = world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), name, generation))
+    return answer.producer_id, answer.producer_epoch
+
+
+def refusal(world: World, name: str, generation: int = 0, *, broker_epoch: int | None = None) -> BrokerError:
+    epoch = world.epoch(1) if broker_epoch is None else broker_epoch
+    with pytest.raises(BrokerError) as caught:
+        world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, epoch, name, generation))
+    return caught.value
+
+
+def image_with(**fields: Any) -> MetadataImage:
+    world = World(brokers=1)
+    return msgspec.structs.replace(world.image, **fields)
+
+
+# -- the decision -----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_generation_again_is_the_next_epoch_and_a_higher_one_another_id() -> None:
+    world = World(brokers=1)
+    assert init(world, "sink", 4) == (named_producer_id(0, 4), 0)
+    assert init(world, "sink", 4) == (named_producer_id(0, 4), 1)
+    assert init(world, "other", 4) == (named_producer_id(1, 4), 0)
+    assert init(world, "sink", 9) == (named_producer_id(0, 9), 0)
+    assert init(world, "sink", 9) == (named_producer_id(0, 9), 1)
+    fenced = refusal(world, "sink", 4)
+    assert (fenced.code, fenced.retriable) == (ErrorCode.PRODUCER_FENCED, False)
+    assert "generation 4 is over, there is generation 9" in str(fenced)
+    assert world.replayed() == world.image
+
+
+def test_an_answer_waits_for_the_commit_and_the_next_decision_does_not() -> None:
+    """Two attempts that ask at the same moment are two epochs."""
+    world = World(brokers=1)
+    requests = [world.send(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), "sink", 0)) for _ in range(2)]
+    assert [request.answers for request in requests] == [[], []]
+    world.commit()
+    assert [request.answers[0].producer_epoch for request in requests] == [0, 1]
+
+
+def test_a_controller_that_takes_over_goes_on_with_what_was_committed() -> None:
+    world = World(brokers=1)
+    init(world, "sink", 2)
+    world.controller.on_resign(1)
+    world.become_active(2)
+    assert init(world, "sink", 2) == (named_producer_id(0, 2), 1)
+
+
+def test_an_epoch_is_never_given_twice() -> None:
+    """32767 is the last one, and says so."""
+    known = ProducerName(5, 3, PRODUCER_EPOCH_MAX - 1, 0)
+    world = World(brokers=1)
+    world.controller.image = image_with(producer_names=MetadataImage.EMPTY.producer_names.updated({"sink": known}))
+    request = InitNamedProducerRequest(1, world.epoch(1), "sink", 3)
+    last = init_named_producer(world.image, request, 0)
+    assert last.reply.producer_epoch == PRODUCER_EPOCH_MAX
+    image = world.image.apply(last.records, world.image.offset + 1, 1).image
+    with pytest.raises(BrokerError, match="was begun 32768 times; begin a higher one") as caught:
+        init_named_producer(image, request, 0)
+    assert not caught.value.retriable
+    request.generation = 4
+    assert init_named_producer(image, request, 0).reply.producer_epoch == 0
+
+
+def test_the_largest_number_and_generation_make_an_id_and_there_is_none_behind() -> None:
+    image = image_with(next_producer_number=NUMBER_MAX)
+    request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "sink", GENERATION_MAX)
+    assert init_named_producer(image, request, 0).reply.producer_id == 2**63 - 1
+    with pytest.raises(BrokerError, match="no numbers left"):
+        init_named_producer(image_with(next_producer_number=NUMBER_MAX + 1), request, 0)
+
+
+def test_ids_without_a_name_end_below_those_with_one() -> None:
+    request = AllocateProducerIdsRequest(1, image_with().brokers[1].broker_epoch)
+    last = allocate_producer_ids(image_with(next_producer_id=PRODUCER_ID_MAX - 1000), request).reply
+    assert last.producer_id_start + last.producer_id_len <= FIRST_NAMED
+    with pytest.raises(BrokerError, match="no producer ids left"):
+        allocate_producer_ids(image_with(next_producer_id=PRODUCER_ID_MAX - 999), request)
+
+
+def test_an_empty_name_and_a_broker_of_yesterday_are_refused() -> None:
+    world = World(brokers=1)
+    assert refusal(world, "").code == ErrorCode.INVALID_REQUEST
+    assert refusal(world, "sink", broker_epoch=world.epoch(1) + 1).code == ErrorCode.STALE_BROKER_EPOCH
+    assert not world.image.producer_names
+
+
+# -- how long a name is known -----------------------------------------------------------------------------------------
+
+
+def test_a_name_that_nobody_uses_is_removed_and_its_number_not_given_again() -> None:
+    world = World(brokers=1)
+    first, _ = init(world, "old")
+    world.now += DAY_MS / 1000
+    second, _ = init(world, "new")
+    image = world.image
+    assert remove_unused_names(image, world.wall_clock_ms(), DAY_MS).records == []
+    decision = remove_unused_names(image, world.wall_clock_ms() + 1, DAY_MS)
+    assert (decision.reply, decision.records) == (1, [RemoveProducerNameRecord("old")])
+    image = image.apply(decision.records, image.offset + 1, 1).image
+    assert list(image.producer_names) == ["new"]
+    assert [image.knows_producer(number_of(pid)) for pid in (first, second)] == [False, True]
+    request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "old", 0)
+    assert init_named_producer(image, request, 0).reply.producer_id == named_producer_id(2, 0)
+
+
+def test_using_a_name_keeps_it() -> None:
+    world = World(brokers=1)
+    init(world, "sink")
+    world.now += DAY_MS / 1000
+    init(world, "sink")
+    assert remove_unused_names(world.image, world.wall_clock_ms() + DAY_MS, DAY_MS).records == []
+
+
+def test_an_image_that_is_older_than_a_name_does_not_deny_it() -> None:
+    """A broker that lags behind must not forget what a producer has written under a name that it has not heard of yet."""
+    world = World(brokers=1)
+    before = world.image
+    init(world, "sink")
+    assert before.knows_producer(0)
+    assert not world.image.apply([RemoveProducerNameRecord("sink")], world.image.offset + 1, 1).image.knows_producer(0)
+
+
+def test_a_record_that_removes_a_name_twice_contradicts_the_image() -> None:
+    with pytest.raises(InternalError, match="'sink', which is not there"):
+        MetadataImage.EMPTY.apply([RemoveProducerNameRecord("sink")], 0, 1)
+
+
+async def test_the_active_controller_removes_names_in_batches_and_stops_when_it_resigns() -> None:
+    world = World(brokers=1)
+    names = {f"n{i}": ProducerName(i, 0, 0, 0) for i in range(REMOVALS_MAX + 1)}
+    records = [ProducerNameRecord(name, p.number, 0, 0, 0) for name, p in names.items()]
+    world.controller.image = world.controller.image.apply(records, world.image.offset, 1).image
+    expiry = NameExpiry(world.controller, wall_clock_ms=world.wall_clock_ms, expiration_ms=1)
+    expiry.on_active()
+    async with asyncio.timeout(20 * GO_ON_S + 5):
+        while world.image.producer_names:
+            await asyncio.sleep(GO_ON_S / 10)
+            world.commit()
+    removals = [
+        sum(isinstance(decode_record(data), RemoveProducerNameRecord) for _, data in world.quorum.log[base : last + 1])
+        for base, last in world.quorum.batches
+    ]
+    assert [count for count in removals if count] == [REMOVALS_MAX, 1]
+    expiry.on_inactive()
+    assert expiry._timer is None
+
+
+# -- the image --------------------------------------------------------------------------------------------------------
+
+Step = tuple[str, str, int]
+histories = st.lists(
+    st.tuples(st.sampled_from(["init", "init", "remove"]), st.sampled_from("abc"), st.integers(0, 3)), max_size=30
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, st.integers(0, 30), st.booleans())
+def test_a_snapshot_of_any_moment_and_the_rest_make_the_same_image(history: list[Step], cut: int, at_once: bool) -> None:
+    """I19; numbers are given once, whatever is removed; and both tables say the same."""
+    image, given_numbers = image_with(), []
+    broker_epoch, offset = image.brokers[1].broker_epoch, image.offset
+    log: list[Any] = []
+    for kind, name, generation in history:
+        known = image.producer_names.get(name)
+        if kind == "remove":
+            records: list[Any] = [RemoveProducerNameRecord(name)] if known is not None else []
+        elif known is not None and generation < known.generation:
+            continue
+        else:
+            decision = init_named_producer(image, InitNamedProducerRequest(1, broker_epoch, name, generation), len(log))
+            records = list(decision.records)
+            if known is None:
+                given_numbers.append(number_of(decision.reply.producer_id))
+        log += records
+        image = image.apply(records, offset + len(log), 1).image
+        assert {p.number: n for n, p in image.producer_names.items()} == dict(image.producer_numbers)
+    assert given_numbers == sorted(set(given_numbers))
+    start = image_with()
+    middle = start.apply(log[:cut], offset + len(log[:cut]), 1).image
+    loaded = MetadataImage.from_records(middle.to_records(), middle.offset, middle.epoch)
+    assert loaded == middle
+    for piece in [log[cut:]] if at_once else [[record] for record in log[cut:]]:
+        loaded = loaded.apply(piece, offset + len(log), 1).image
+    fields = ("producer_names", "producer_numbers", "next_producer_number")
+    assert [getattr(loaded, field) for field in fields] == [getattr(image, field) for field in fields]
+
+
+def test_a_snapshot_says_which_numbers_were_given_though_their_names_are_gone() -> None:
+    image = MetadataImage.EMPTY.apply([ProducerNameRecord("sink", 6, 0, 0, 0), RemoveProducerNameRecord("sink")], 1, 1).image
+    assert list(image.to_records()) == [ProducerNumbersRecord(7)]
