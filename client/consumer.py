@@ -347,15 +347,16 @@ class Consumer:
             raise UsageError(f"{TopicPartition(*place)} is not assigned to this consumer")
         return state
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """The next record handed out is the first at or after `offset`."""
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
+        """The next record handed out is the first at or after `offset`. With the leader epoch of the record before it (where
+        somebody has kept both), LogTruncated tells if the log is not the one that was read then."""
         if offset < 0:
             raise UsageError(f"an offset is at least 0, not {offset}")
-        self._move(self._state(partition), offset)
+        self._move(self._state(partition), offset, leader_epoch)
 
-    def _move(self, state: PartitionState, offset: int) -> None:
+    def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
         fetcher, _ = self._running()
-        state.seek(offset)
+        state.seek(offset, leader_epoch)
         if not state.has_buffered:
             fetcher.ready.pop(state, None)
         fetcher.look_at(state)
@@ -407,14 +408,19 @@ class Consumer:
         found = await fetcher.positions.offsets({TopicPartition(*place): timestamp for place in partitions})
         return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
 
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
+        consumers may see), with leader epochs; None where there is none. For several questions at once."""
+        fetcher, _ = self._running()
+        return await fetcher.positions.offsets({TopicPartition(*place): timestamp for place, timestamp in wanted.items()})
+
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition the first record at or after a time (ms); None where there is none."""
-        fetcher, _ = self._running()
         if any(timestamp < 0 for timestamp in timestamps.values()):
             raise UsageError("a timestamp is at least 0 ms")
-        return await fetcher.positions.offsets({TopicPartition(*place): ts for place, ts in timestamps.items()})
+        return await self.list_offsets(timestamps)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing more of these (at once) and stop fetching them; what is buffered stays."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from strandline.client import Consumer, ConsumerRecord, Producer, Receipt, Receipts, TopicPartition
 from strandline.client.batch import Batch, Headers
+from strandline.client.batches import FetchedBatch
 from strandline.client.records import decode_records
 from strandline.client.subscription import EARLIEST, PartitionState
 from strandline.protocol.records.batch import BatchHeader, Buffer
@@ -107,6 +108,20 @@ class RecordingConsumer(Consumer):
         self._note(TopicPartition(record.topic, record.partition), [record])
         return record
 
+    async def fetch_batches(
+        self,
+        *partitions: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        polled = await super().fetch_batches(*partitions, timeout_ms=timeout_ms, max_records=max_records, max_bytes=max_bytes)
+        for place, batches in polled.items():
+            for batch in batches:
+                seen = list(zip(batch.offsets, map(batch.values.__getitem__, range(len(batch))), strict=True))
+                self.history.poll(self.name, tuple(place), seen, leader_epoch=batch.leader_epoch)
+        return polled
+
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         async for record in super().__aiter__():
             self._note(TopicPartition(record.topic, record.partition), [record])
@@ -127,9 +142,9 @@ class RecordingConsumer(Consumer):
             self.history.seek(self.name, tuple(state.place))
         super()._begin(state)
 
-    def _move(self, state: PartitionState, offset: int) -> None:
+    def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
         self.history.seek(self.name, tuple(state.place), offset)
-        super()._move(state, offset)
+        super()._move(state, offset, leader_epoch)
 
 
 def namer() -> Callable[[str], str]:

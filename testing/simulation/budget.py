@@ -60,8 +60,8 @@ class Budget:
             return True
         self.look()
         windows = set(self.windows)
-        if set(nodes) >= set(self.cluster.controller_ids):
-            nodes = {*nodes, *self.cluster.broker_ids}  # Nobody's heartbeats are heard.
+        if all(n in nodes for n in self.cluster.controller_ids):
+            nodes = (*nodes, *self.cluster.broker_ids)  # Nobody's heartbeats are heard.
         return all(self._survivors(p, nodes) for p in self._partitions() if windows & set(p.replicas))
 
     def may_lose(self, broker: int) -> bool:

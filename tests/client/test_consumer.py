@@ -19,6 +19,7 @@ from strandline.client.errors import (
     UnknownTopic,
     UsageError,
 )
+from strandline.protocol.messages.data import LATEST_TIMESTAMP
 from strandline.protocol.records.builder import encode_batch
 
 from .scripted import ScriptedCluster
@@ -294,6 +295,26 @@ async def test_a_leader_change_is_checked_against_the_epochs_before_reading_on()
             assert consumer.health()["state"] == "degraded"
             consumer.seek(ORDERS, error.diverging_offset)
             assert await read(consumer, 50) == [b"%d" % n for n in range(80, 130)]
+
+
+async def test_a_place_that_was_kept_with_its_epoch_is_checked_by_whoever_goes_on_there() -> None:
+    """A checkpoint of last week: the log was truncated and has grown again since, so the offset alone tells nothing."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 80)
+        cluster.move_leader("orders", 0, 2)
+        fill(cluster, "orders", 50, first=80)
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            (end,) = (await consumer.list_offsets({ORDERS: LATEST_TIMESTAMP})).values()
+            assert end is not None
+            assert end.offset == 130
+            await consumer.assign([ORDERS])
+            consumer.seek(ORDERS, 100, leader_epoch=0)
+            with pytest.raises(LogTruncated) as lost:
+                await read(consumer, 1)
+            assert (lost.value.position_epoch, lost.value.diverging_offset) == (0, 80)
+            consumer.seek(ORDERS, 100, leader_epoch=1)
+            assert await read(consumer, 30) == [b"%d" % n for n in range(100, 130)]
 
 
 async def test_a_leader_change_that_kept_everything_is_not_noticed() -> None:

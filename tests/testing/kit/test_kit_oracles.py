@@ -134,6 +134,17 @@ async def test_what_clients_did_and_saw_is_in_the_history(cluster: Cluster) -> N
     assert check(cluster.history).good
 
 
+async def test_batches_that_were_fetched_whole_are_in_the_history_too(cluster: Cluster) -> None:
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        await producer.send_many(topic, [b"1", b"2", b"3"])
+    async with cluster.consumer(topic) as consumer:
+        seen = [v for _, batches in (await consumer.fetch_batches(timeout_ms=5000)).items() for b in batches for v in b.values]
+    assert seen == [b"1", b"2", b"3"]
+    assert [value for poll in cluster.history.polls for value in poll.values] == seen
+    assert check(cluster.history).good
+
+
 async def first(consumer, count: int):  # type: ignore[no-untyped-def]
     async for record in consumer:
         yield record
