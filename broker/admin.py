@@ -208,7 +208,10 @@ class AdminHandlers:
         assert isinstance(body, InitProducerIdRequest)
         if body.transactional_id is not None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered yet")
-        request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
+        if body.name is None:
+            request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
+        else:
+            request.reply(await self._producer_ids.of_name(body.name, body.generation))
 
     # -- the controller's decisions -----------------------------------------------------------------------------------
 

@@ -8,6 +8,10 @@ under the old numbers would be appended before it, and both stand in the log.
 So what comes on a connection older than the newest one on which this producer was heard is refused, and the connection
 closed: nobody waits for its answers any more. It is a producer's own affair to have one connection per broker.
 
+A named producer never numbers anything anew: its sequences are row numbers, and a late copy of a row is a duplicate or
+stands behind a gap, whenever it comes. Several may write under one name at once, each on a connection of its own, until
+their epochs tell which of them is the last.
+
 **Where this is weak**: a copy that is late at a broker which the producer has left and not come back to yet, and which
 leads again by then.
 """
@@ -35,8 +39,8 @@ class ProducerConnections:
     def is_late(self, records: memoryview, connection: Numbered) -> bool:
         """Whether the producer of these records was heard on a newer connection; if not, remember this one."""
         producer_id = bytes(records[_PRODUCER_ID])
-        if len(producer_id) < 8 or producer_id[0] & 0x80:
-            return False  # not idempotent: nothing is promised, and nobody can say whose it is
+        if len(producer_id) < 8 or producer_id[0] & 0xC0:
+            return False  # not idempotent: nothing is promised, and nobody can say whose it is; or it has a name
         key = (connection.listener_name, producer_id)
         newest = self._newest.get(key, -1)
         if connection.id == newest:

@@ -1,7 +1,7 @@
-"""Producer ids for idempotent producers: taken from blocks that the controller hands out.
+"""Producer ids for idempotent producers: taken from blocks that the controller hands out; those of a name, one by one.
 
 A block belongs to this broker alone, so an id is given once in the life of a cluster. A broker that dies takes the rest
-of its block with it; there are 2^63 of them.
+of its block with it; there are 2^62 of them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ import asyncio
 from typing import Protocol, cast
 
 from strandline.broker.controller_channel import Channel
-from strandline.protocol.apis import ALLOCATE_PRODUCER_IDS
+from strandline.protocol.apis import ALLOCATE_PRODUCER_IDS, INIT_NAMED_PRODUCER
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from strandline.protocol.messages.cluster import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitNamedProducerRequest,
+    InitNamedProducerResponse,
+)
+from strandline.protocol.messages.data import InitProducerIdResponse
 
 TIMEOUT_MS = 10_000
+
+_DECIDED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
+"""The controller will not say anything else however often it is asked."""
 
 
 class Registration(Protocol):
@@ -49,6 +58,23 @@ class ProducerIds:
             if response.error_code:
                 raise BrokerError(response.error_code)
         except BrokerError as e:
-            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"no producer ids from the controller: {e}") from None
+            raise _unanswered(e) from None
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len
+
+    async def of_name(self, name: str, generation: int) -> InitProducerIdResponse:
+        """What the controller decides about the name, be it a refusal. `BrokerError`, retriable, when it can not be asked:
+        the client asks the next broker then, but a decision is one wherever it was asked for."""
+        request = InitNamedProducerRequest(self._broker_id, self._registration.broker_epoch, name, generation)
+        try:
+            answer = await self._channel.request(INIT_NAMED_PRODUCER, request, TIMEOUT_MS)
+        except BrokerError as e:
+            if e.code in _DECIDED:
+                return InitProducerIdResponse(e.code, error_message=e.message)
+            raise _unanswered(e) from None
+        response = cast(InitNamedProducerResponse, answer)
+        return InitProducerIdResponse(response.error_code, response.producer_id, response.producer_epoch)
+
+
+def _unanswered(error: BrokerError) -> BrokerError:
+    return BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"no producer ids from the controller: {error}")

@@ -11,10 +11,11 @@ not a replica, or on a disk that failed. Nothing here costs more for a request t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strandline.broker.describe_producers import DescribeProducersHandler
 from strandline.broker.fetch import FetchHandler, RunBlocking
 from strandline.broker.fetch_session import FetchSessionCache
 from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
@@ -70,6 +71,8 @@ class ReplicaConfig:
     fetch_max_bytes: int = 55 << 20
     """The largest fetch response, whatever was asked for; one batch may exceed it."""
     max_incremental_fetch_session_cache_slots: int = 1000
+    producer_id_expiration_ms: int = 86_400_000
+    """A producer without a name that was silent for so long is forgotten."""
     topic_defaults: dict[str, Any] | None = None
     """The broker's own defaults of topic settings (`log.segment.bytes`, `min.insync.replicas`, ...)."""
 
@@ -139,6 +142,7 @@ class ReplicaManager:
         ).handle
         self.handle_list_offsets = offsets.list_offsets
         self.handle_offset_for_leader_epoch = offsets.offset_for_leader_epoch
+        self.handle_describe_producers = DescribeProducersHandler(self, lambda: self.image).handle
 
     # -- finding partitions -------------------------------------------------------------------------------------------
 
@@ -259,13 +263,13 @@ class ReplicaManager:
             name = self.image.topics_by_id[key[0]].name
             settings = self._topic_config(name)
             opened = self._open(name, key, settings)
-            opened.config = log_config(settings)  # it may have been opened before the settings were known
+            opened.config = self._log_config(settings)  # it may have been opened before the settings were known
             partition = Partition(key, name, opened, self._context, settings["min.insync.replicas"])
             self.partitions[key] = partition
         return partition
 
     def _open(self, name: str, key: Key, settings: dict[str, Any]) -> Log:
-        arguments = name, key[1], key[0], log_config(settings), self._doors.wall_clock_ms()
+        arguments = name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()
         try:
             return self._log_dir.open_log(*arguments)
         except BrokerError as e:
@@ -324,8 +328,12 @@ class ReplicaManager:
                 if partition.topic not in settings:
                     settings[partition.topic] = self._topic_config(partition.topic)
                 values = settings[partition.topic]
-                partition.log.config = log_config(values)
+                partition.log.config = self._log_config(values)
                 partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
+
+    def _log_config(self, settings: dict[str, Any]) -> LogConfig:
+        """The topic's, and what the broker says for all logs."""
+        return replace(log_config(settings), producer_id_expiration_ms=self._config.producer_id_expiration_ms)
 
     def _topic_config(self, name: str) -> dict[str, Any]:
         return self.image.topic_config(name, broker_id=self.broker_id, static=self._config.topic_defaults)

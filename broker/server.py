@@ -214,6 +214,7 @@ class BrokerServer:
                 replica_lag_time_max_ms=config["replica.lag.time.max.ms"],
                 fetch_max_bytes=config["fetch.max.bytes"],
                 max_incremental_fetch_session_cache_slots=config["max.incremental.fetch.session.cache.slots"],
+                producer_id_expiration_ms=config["producer.id.expiration.ms"],
                 topic_defaults=config.topic_defaults,
             ),
             doors=self._doors,
@@ -284,6 +285,7 @@ class BrokerServer:
             apis.FETCH: self.replicas.handle_fetch,
             apis.LIST_OFFSETS: self.replicas.handle_list_offsets,
             apis.OFFSET_FOR_LEADER_EPOCH: self.replicas.handle_offset_for_leader_epoch,
+            apis.DESCRIBE_PRODUCERS: self.replicas.handle_describe_producers,
         }
         return data | AdminHandlers(self.config, self.metadata, self.channel, producer_ids).handlers()
 

@@ -90,7 +90,7 @@ class LogUpkeep:
         now_ms = self._wall_clock_ms()
 
         def visit(log_: Log) -> None:
-            log_.expire_producers(now_ms)
+            log_.expire_producers(now_ms, replicas.image.knows_producer)
             log_.forget_indexes()
             paths = log_.delete_old_segments(now_ms)
             if paths:

@@ -45,11 +45,18 @@ from strandline.protocol.messages.admin import (
     MetadataRequest,
     MetadataTopicRequest,
 )
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from strandline.protocol.messages.cluster import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitNamedProducerRequest,
+    InitNamedProducerResponse,
+)
 from strandline.protocol.messages.common import Listener, Message
 from strandline.protocol.messages.data import InitProducerIdRequest
+from strandline.protocol.producer_names import named_producer_id
 
 TOPIC = b"t" * 16
+NAMED = named_producer_id(3, 5)
 
 
 class Request:
@@ -277,3 +284,33 @@ async def test_without_a_controller_a_producer_id_is_a_retriable_refusal() -> No
         with pytest.raises(BrokerError) as e:
             await admin.handle_init_producer_id(Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest()))  # type: ignore[arg-type]
         assert e.value.retriable
+
+
+# -- named producers --------------------------------------------------------------------------------------------------
+
+
+async def init_producer_id(channel: Channel, **fields: Any) -> Any:
+    request = Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest(**fields))
+    await handlers(Metadata(broker(1)), channel).handle_init_producer_id(request)  # type: ignore[arg-type]
+    return request.answer
+
+
+async def test_a_name_is_the_controllers_to_decide_every_time() -> None:
+    channel = Channel(InitNamedProducerResponse(0, NAMED, 4))
+    answer = await init_producer_id(channel, name="sink", generation=5)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, NAMED, 4)
+    assert channel.asked == [InitNamedProducerRequest(1, 7, "sink", 5)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION])
+async def test_a_decision_against_a_name_is_an_answer_with_its_reason(code: ErrorCode) -> None:
+    """An answer, not a failed request: a client asks the next broker when a request fails, and each would ask again."""
+    answer = await init_producer_id(Channel(BrokerError(code, "why")), name="sink", generation=5)
+    assert (answer.error_code, answer.error_message, answer.producer_id) == (code, "why", -1)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.STALE_BROKER_EPOCH])
+async def test_without_a_decision_a_named_producer_is_to_ask_again(code: ErrorCode) -> None:
+    with pytest.raises(BrokerError) as e:
+        await init_producer_id(Channel(BrokerError(code)), name="sink")
+    assert e.value.retriable

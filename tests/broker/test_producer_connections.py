@@ -8,6 +8,7 @@ from replica_world import FakeConnection, P, Request, World, batch
 
 from strandline.broker.producer_connections import PRODUCERS_MAX, ProducerConnections
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
+from strandline.protocol.producer_names import named_producer_id
 
 
 @dataclass
@@ -35,6 +36,13 @@ def test_who_is_not_idempotent_was_promised_nothing() -> None:
     assert not known.is_late(records(-1, -1, -1), Connection(2))
     assert not known.is_late(records(-1, -1, -1), Connection(1))
     assert not known.is_late(memoryview(b"no batch"), Connection(1))
+
+
+def test_who_has_a_name_shares_it_and_a_late_copy_of_a_row_does_no_harm() -> None:
+    known, named = ProducerConnections(), named_producer_id(3, 5)
+    for connection in (1, 2, 1):
+        assert not known.is_late(records(named), Connection(connection))
+    assert not known._newest
 
 
 def test_no_more_is_remembered_than_there_is_room_for() -> None:

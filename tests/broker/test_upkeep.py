@@ -13,7 +13,14 @@ import pytest
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.upkeep import LOGS_PER_TURN, LogUpkeep
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import AnyRecord, PartitionRecord, TopicRecord
+from strandline.controller.metadata.records import (
+    AnyRecord,
+    PartitionRecord,
+    ProducerNameRecord,
+    RemoveProducerNameRecord,
+    TopicRecord,
+)
+from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.files import DiskError, MemoryFiles
 from strandline.storage.log import Log, LogConfig
@@ -27,11 +34,12 @@ class Disk:
     def __init__(self) -> None:
         self.files = MemoryFiles()
         self.errors: list[DiskError] = []
+        self.now_ms = NOW_MS
         self.open()
 
     def open(self) -> None:
         self.log_dir = LogDir.open(self.files, "/data", node_id=1, cluster_id="c")
-        self.upkeep = LogUpkeep(self.log_dir, self.files, wall_clock_ms=lambda: NOW_MS, on_disk_error=self.errors.append)
+        self.upkeep = LogUpkeep(self.log_dir, self.files, wall_clock_ms=lambda: self.now_ms, on_disk_error=self.errors.append)
 
     def log(self, name: str, topic_id: bytes, config: LogConfig | None = None) -> Log:
         return self.log_dir.open_log(name, 0, topic_id, config or LogConfig(), NOW_MS)
@@ -153,3 +161,21 @@ async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk
     assert any(name.endswith("-delete") for name in disk.names())
     disk.upkeep.remove_leavings()
     await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
+
+
+def test_a_producer_is_forgotten_when_it_is_silent_and_one_with_a_name_when_the_name_is(disk: Disk) -> None:
+    log, number = disk.log("known", KNOWN), 3
+    log.config = LogConfig(producer_id_expiration_ms=1)
+    for producer_id in (9, named_producer_id(number, 5)):
+        data = encode_batch([(None, b"v", [], 0)], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(memoryview(bytearray(data)), 1, NOW_MS)
+    there = MetadataImage.EMPTY.apply([ProducerNameRecord("sink", number, 5, 0, 0)], 0, 1).image
+    gone = there.apply([RemoveProducerNameRecord("sink")], 1, 1).image
+
+    def look(image: MetadataImage) -> int:
+        disk.now_ms += 2
+        replicas = SimpleNamespace(partitions={(KNOWN, 0): SimpleNamespace(log=log)}, image=image)
+        disk.upkeep.delete_old_segments(cast(ReplicaManager, replicas))
+        return len(log.producers)
+
+    assert [look(image) for image in (there, there, MetadataImage.EMPTY, gone, gone)] == [2, 1, 1, 1, 0]

@@ -1,0 +1,126 @@
+"""DescribeProducers: what a leader's log knows of its producers, and how much of that is committed."""
+
+from __future__ import annotations
+
+import pytest
+from replica_world import NOW_MS, TOPIC, Node, P, Request, World, batch, code, produced
+
+from strandline.controller.metadata.records import ProducerNameRecord, RemoveProducerNameRecord
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import (
+    DescribeProducersPartition,
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    ProducerState,
+)
+from strandline.protocol.producer_names import named_producer_id
+
+NAMED = named_producer_id(3, 5)
+
+
+def describe(
+    node: Node, producer_ids: list[int] | None = None, *, epoch: int = -1, key: tuple[bytes, int] = P
+) -> DescribeProducersPartitionResponse:
+    request = Request(DescribeProducersRequest([DescribeProducersPartition(*key, epoch)], producer_ids))
+    node.manager.handle_describe_producers(request)  # type: ignore[arg-type]
+    (answer,) = request.answer.partitions
+    assert isinstance(answer, DescribeProducersPartitionResponse)
+    assert (answer.topic_id, answer.partition) == key
+    return answer
+
+
+def rows(count: int, first: int = 0, *, producer_id: int = NAMED, epoch: int = 0) -> bytearray:
+    values = [str(first + i) for i in range(count)]
+    return batch(*values, producer_id=producer_id, producer_epoch=epoch, sequence=first)
+
+
+def test_the_newest_batch_and_the_high_watermark_of_the_same_moment() -> None:
+    world = World()
+    world.topic(replicas=(1, 2))
+    leader = world[1]
+    leader.produce(rows(3), acks=1)
+    leader.produce(rows(2, 3, epoch=4), acks=1)
+    leader.said_by(2, 3)
+    answer = describe(leader, [NAMED])
+    assert (answer.error_code, answer.leader_epoch, answer.high_watermark) == (0, leader.p.leader_epoch, 3)
+    assert answer.active_producers == [ProducerState(NAMED, 4, 4, 4, NOW_MS)]
+    leader.said_by(2, 5)
+    assert describe(leader, [NAMED]).high_watermark == 5
+
+
+def test_all_producers_or_those_that_are_named() -> None:
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce(rows(1), acks=1)
+    leader.produce(rows(2, producer_id=9), acks=1)
+    assert [p.producer_id for p in describe(leader).active_producers] == [NAMED, 9]
+    assert [p.producer_id for p in describe(leader, [9, 10]).active_producers] == [9]
+    assert describe(leader, []).active_producers == []
+
+
+def test_asked_for_one_generation_it_tells_of_the_newest() -> None:
+    """So an attempt that is over learns that it is, and one that is new that the name has written before."""
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce(rows(1), acks=1)
+    for generation in (0, 5, 9):
+        (state,) = describe(leader, [named_producer_id(3, generation)]).active_producers
+        assert state.producer_id == NAMED
+    assert describe(leader, [named_producer_id(4, 5)]).active_producers == []
+
+
+def test_a_producer_has_its_name_as_long_as_the_cluster_knows_it() -> None:
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce(rows(1), acks=1)
+    world.change(ProducerNameRecord("sink", 3, 5, 0, NOW_MS))
+    assert describe(leader).active_producers[0].name == "sink"
+    world.change(RemoveProducerNameRecord("sink"))
+    assert describe(leader).active_producers[0].name is None
+
+
+def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
+    world = World()
+    world.topic(replicas=(1, 2))
+    epoch = world[1].p.leader_epoch
+    assert describe(world[2]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert describe(world[1], epoch=epoch).error_code == 0
+    assert describe(world[1], epoch=epoch - 1).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert describe(world[1], epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert describe(world[1], key=(bytes(16), 0)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert describe(world[1], key=(TOPIC, 7)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_same_partition_twice_is_no_question() -> None:
+    world = World()
+    world.topic(replicas=(1,))
+    request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)] * 2))
+    with pytest.raises(BrokerError, match="twice"):
+        world[1].manager.handle_describe_producers(request)  # type: ignore[arg-type]
+
+
+def test_a_new_leader_knows_what_the_old_one_had_committed_and_takes_the_next_row() -> None:
+    world = World()
+    world.topic(replicas=(1, 2))
+    world[1].produce(rows(3), acks=1)
+    world.replicate(2, 1)
+    world.replicate(2, 1)
+    world.elect(2)
+    (state,) = describe(world[2], [NAMED]).active_producers
+    assert (state.last_sequence, state.last_offset) == (2, 2)
+    assert code(world[2].produce(rows(1, 3), acks=1)) == ErrorCode.NONE
+
+
+def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> None:
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce(rows(3), acks=1)
+    assert code(leader.produce(rows(3, epoch=1), acks=1)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert produced(leader.produce(rows(1, 3, epoch=1), acks=1)).base_offset == 3
+    refused = leader.produce(rows(1, 4), acks=1)
+    assert code(refused) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert "epoch 0 is over" in str(produced(refused).error_message)
