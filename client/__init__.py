@@ -4,6 +4,7 @@ options.py        settings, their checks                errors.py       what can
 cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
+identity.py       the producer id, or the name's           producer_states.py   what the logs know of producers
 consumer.py       the calls of a consumer               fetcher.py      its shell: fetches ahead
 records.py        what it reads, record by record       batches.py      by column, and into Arrow (arrow.py)
 """
@@ -16,6 +17,8 @@ from strandline.client.admin_types import (
     ElectionResult,
     NewTopic,
     PartitionDescription,
+    PartitionProducers,
+    ProducerDescription,
     QuorumDescription,
     QuorumReplica,
     TopicDescription,
@@ -32,6 +35,7 @@ from strandline.client.errors import (
     LogTruncated,
     NoBrokersAvailable,
     OffsetOutOfRange,
+    ProducerFenced,
     RecordTooLarge,
     RequestFailed,
     RequestTimeout,
@@ -66,7 +70,10 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
     "PartitionDescription",
+    "PartitionProducers",
     "Producer",
+    "ProducerDescription",
+    "ProducerFenced",
     "QuorumDescription",
     "QuorumReplica",
     "Receipt",

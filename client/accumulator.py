@@ -85,7 +85,9 @@ class Accumulator:
     def queue(self, topic: TopicQueues, partition: int) -> PartitionQueue:
         queue = topic.queues.get(partition)
         if queue is None:
-            queue = topic.queues[partition] = PartitionQueue(topic.name, partition, idempotent=self._options.idempotent)
+            queue = topic.queues[partition] = PartitionQueue(
+                topic.name, partition, idempotent=self._options.idempotent, named=self._options.producer_name is not None
+            )
         return queue
 
     # -- records ------------------------------------------------------------------------------------------------------

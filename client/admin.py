@@ -21,6 +21,7 @@ from strandline.client.admin_types import (
     ElectionResult,
     NewTopic,
     PartitionDescription,
+    PartitionProducers,
     QuorumDescription,
     QuorumReplica,
     TopicDescription,
@@ -36,6 +37,7 @@ from strandline.client.errors import (
     describe,
 )
 from strandline.client.options import AdminOptions, ClientKeywords, parse_options
+from strandline.client.producer_states import ProducerQuestions
 from strandline.client.records import TopicPartition
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, real_doors
@@ -186,6 +188,23 @@ class Admin:
             found.append(_topic_description(topic))
         return sorted(found, key=lambda topic: topic.name)
 
+    async def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        producer_ids: Iterable[int] | None = None,
+        *,
+        timeout_ms: float = 30_000,
+    ) -> dict[TopicPartition, PartitionProducers]:
+        """What the leaders of these partitions know of these idempotent producers, or of all.
+
+        An id of a named producer stands for its name: the newest generation that has written there is told. UnknownTopic
+        for a partition that does not exist; RequestTimeout when a leader has not answered within `timeout_ms`.
+        """
+        cluster = self._running()
+        places = list(dict.fromkeys(TopicPartition(*place) for place in partitions))
+        asked = None if producer_ids is None else list(producer_ids)
+        return await ProducerQuestions(cluster).describe(places, asked, self._deadline(timeout_ms))
+
     # -- configs ------------------------------------------------------------------------------------------------------
 
     async def describe_configs(
@@ -297,13 +316,17 @@ class Admin:
     def _deadline(self, timeout_ms: float) -> float:
         return self._loop_time() + timeout_ms / 1000
 
+    def _running(self) -> Cluster:
+        if self._stopped or self._cluster is None:
+            raise ClientClosed("the admin client was stopped" if self._stopped else "the admin client was not started")
+        return self._cluster
+
     async def _ask(
         self, api_key: int, body: Message, kind: type[R], check: Callable[[R, bool], None] | None, deadline: float
     ) -> R:
         """Ask any broker until an answer passes `check`, an error is not retriable, or the deadline is reached."""
-        if self._stopped or self._cluster is None:
-            raise ClientClosed("the admin client was stopped" if self._stopped else "the admin client was not started")
-        ask = self._cluster.ask_any if api_key in _READS else self._cluster.ask_one
+        cluster = self._running()
+        ask = cluster.ask_any if api_key in _READS else cluster.ask_one
         started = self._loop_time()
         attempts, delay_s = 0, RETRY_S
         while True:

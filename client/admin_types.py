@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from strandline.client.records import TopicPartition
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.producer_names import generation_of, is_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,38 @@ class ElectionResult:
     partition: TopicPartition
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """The newest batch that a log has of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    """Of a named producer: the number of the last row of its generation in this partition; the first one has 0."""
+    last_offset: int
+    last_timestamp_ms: int
+    name: str | None = None
+    """As long as the cluster knows it."""
+
+    @property
+    def is_named(self) -> bool:
+        return is_named(self.producer_id)
+
+    @property
+    def generation(self) -> int:
+        """Of a named producer; else 0."""
+        return generation_of(self.producer_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProducers:
+    """What the leader of a partition knows of producers, at one moment."""
+
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    """Below it all is committed; another leader may lack what is not."""
+    producers: list[ProducerDescription]

@@ -11,6 +11,7 @@ StrandlineError
     RequestFailed       a broker answered with an error code
     RequestTimeout      nothing answered in time
     DeliveryFailed      a record will not be retried any more
+      ProducerFenced    a newer attempt has the producer's name, or a higher generation of it
       DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
     LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
@@ -31,6 +32,7 @@ __all__ = [
     "LogTruncated",
     "NoBrokersAvailable",
     "OffsetOutOfRange",
+    "ProducerFenced",
     "RecordTooLarge",
     "RequestFailed",
     "RequestTimeout",
@@ -134,6 +136,10 @@ class DeliveryTimeout(DeliveryFailed):
     """`delivery_timeout_ms` ran out. If it was ever sent it may still have been written: sending again may double it."""
 
     retriable = True
+
+
+class ProducerFenced(DeliveryFailed):
+    """Somebody newer has this producer's name: what is still to be written is his to write. The producer is of no more use."""
 
 
 class OffsetOutOfRange(ClientError):

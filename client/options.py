@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 from strandline.protocol.errors import UsageError
+from strandline.protocol.producer_names import GENERATION_MAX, NAME_LENGTH_MAX
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
@@ -67,6 +68,10 @@ class ProducerOptions(ClientOptions):
     """From the moment a record is handed over: acknowledged by then, or failed."""
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
+    producer_name: str | None = None
+    """Whoever has the name after this producer can find out what it wrote (`Producer.written`), and fences it."""
+    producer_generation: int = 0
+    """What is written under the name, counted by its owner: rows of a higher generation are others, and begin at 0."""
 
     def __post_init__(self) -> None:
         # No zero-argument super() here: a slotted dataclass is a new class, and the cell would name the old one.
@@ -83,6 +88,7 @@ class ProducerOptions(ClientOptions):
             )
         if self.batch_size > self.buffer_memory:
             raise UsageError(f"batch_size ({self.batch_size}) must not be larger than buffer_memory ({self.buffer_memory})")
+        _check_name(self)
 
     @property
     def required_acks(self) -> int:
@@ -91,6 +97,20 @@ class ProducerOptions(ClientOptions):
     @property
     def idempotent(self) -> bool:
         return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
+
+
+def _check_name(options: ProducerOptions) -> None:
+    name, generation = options.producer_name, options.producer_generation
+    if not isinstance(generation, int) or not 0 <= generation <= GENERATION_MAX:
+        raise UsageError(f"producer_generation must be a whole number from 0 to {GENERATION_MAX}, not {generation!r}")
+    if name is None:
+        if generation:
+            raise UsageError("producer_generation needs a producer_name")
+        return
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_LENGTH_MAX:
+        raise UsageError(f"producer_name must be a text of 1 to {NAME_LENGTH_MAX} characters, not {name!r}")
+    if not options.idempotent:
+        raise UsageError('producer_name needs idempotence, and with it acks="all"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +175,8 @@ class ProducerKeywords(ClientKeywords, total=False):
     delivery_timeout_ms: int
     key_serializer: Serializer | None
     value_serializer: Serializer | None
+    producer_name: str | None
+    producer_generation: int
 
 
 class ConsumerKeywords(ClientKeywords, total=False):

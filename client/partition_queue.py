@@ -20,6 +20,10 @@ Order and exactly-once rest on five rules:
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker knows the place of whatever we may send again; if
    it does not, a later batch was taken before this one. The batch fails: neither "written" nor "not written" is known.
 
+A *named* producer's sequences are the row numbers of its generation, and are never changed: rules 3 and 4 do not apply to it.
+What a broker refuses for its sequence or epoch has failed for good, and with it all rows behind it (`failed`), until its
+owner has asked the log where to go on (`resume`). Rule 5 does not either: nobody takes a first batch with any number.
+
 After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the refusal
 of rule 3 and the renumbered resend. A broker that has heard us on a newer connection does not take them any more
 (`broker/producer_connections.py`). Weak is what is left, as in Kafka: a copy at a broker that we have left, and that leads
@@ -31,6 +35,7 @@ from __future__ import annotations
 from collections import deque
 
 from strandline.client.batch import Batch
+from strandline.client.errors import DeliveryFailed
 from strandline.protocol.errors import ERRORS, ErrorCode
 
 IN_FLIGHT_MAX = 5
@@ -55,9 +60,11 @@ _IN_DOUBT = frozenset(
 class PartitionQueue:
     __slots__ = (
         "established",
+        "failed",
         "flushing",
         "idempotent",
         "in_flight_max",
+        "named",
         "next_place",
         "next_sequence",
         "open",
@@ -73,12 +80,17 @@ class PartitionQueue:
         "unresolved",
     )
 
-    def __init__(self, topic: str, partition: int, *, idempotent: bool, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, idempotent: bool, named: bool = False, in_flight_max: int = IN_FLIGHT_MAX
+    ) -> None:
         self.topic = topic
         self.topic_id = b""
         """The topic that was sent to last; empty before the first batch."""
         self.partition = partition
         self.idempotent = idempotent
+        self.named = named
+        self.failed: DeliveryFailed | None = None
+        """Of a named producer: why no row can be written here until `resume`."""
         self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
         self.open: Batch | None = None
         """The batch that takes records; never sent before, the last in order."""
@@ -93,7 +105,7 @@ class PartitionQueue:
         """Nothing is sent before this time."""
         self.flushing = False
         """The open batch may go without lingering."""
-        self.established = not idempotent
+        self.established = not idempotent or named
         """The broker knows this producer id (rule 5)."""
         self.producer_id = -1
         self.producer_epoch = -1
@@ -113,14 +125,21 @@ class PartitionQueue:
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         """A new identity; what is unresolved under an old one was shown not to be in the log."""
-        self.producer_id, self.producer_epoch, self.established = producer_id, producer_epoch, False
+        self.producer_id, self.producer_epoch, self.established = producer_id, producer_epoch, self.named
         self._number_again()
+
+    def resume(self, producer_id: int, producer_epoch: int, next_sequence: int) -> None:
+        """Of a named producer, while nothing waits: the log holds this many rows, and the next record is the one behind."""
+        assert self.named, "only row numbers can be taken up again"
+        assert self.idle, "records that were handed over before the question belong in front of what the log holds"
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence, self.failed, self.recovering = next_sequence, None, False
 
     def set_topic_id(self, topic_id: bytes) -> None:
         """Where the next batch goes: in a new topic of the old name nobody knows this producer (rule 5)."""
         if topic_id != self.topic_id:
             self.topic_id = topic_id
-            self.established = not self.idempotent
+            self.established = not self.idempotent or self.named
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -138,16 +157,26 @@ class PartitionQueue:
         if self.renumber:
             self._bump_epoch()
         batch_or_none = self._take_new(partial)
-        if batch_or_none is None:
+        if batch_or_none is None or self._uses_up_the_rows(batch_or_none):
             return None
         sequence = self.next_sequence if self.idempotent else -1
         batch_or_none.encode(self.producer_id, self.producer_epoch, sequence)
         if self.idempotent:
-            self.next_sequence = (sequence + batch_or_none.count) & SEQUENCE_MASK
+            following = sequence + batch_or_none.count
+            self.next_sequence = following if self.named else following & SEQUENCE_MASK
         batch_or_none.place = self.next_place
         self.next_place += 1
         self.unresolved.append(batch_or_none)
         return self._sent(batch_or_none)
+
+    def _uses_up_the_rows(self, batch: Batch) -> bool:
+        """Row numbers do not begin again: the rest of the queue fails."""
+        if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
+            return False
+        self.ready.appendleft(batch)
+        text = f"a generation has {SEQUENCE_MASK + 1} rows in a partition at most; begin a higher one"
+        self.failed = DeliveryFailed(text, topic=self.topic, partition=self.partition)
+        return True
 
     def has_unsent(self) -> bool:
         """Something waits to be sent (again), whether or not it may go now."""
@@ -201,8 +230,11 @@ class PartitionQueue:
         batch.last_code = code
         batch.in_doubt = batch.in_doubt or code in _IN_DOUBT
         if self.idempotent and code in _NOT_IN_THE_LOG:
-            if self.unresolved[0] is batch:
-                self.renumber = True
+            is_first = self.unresolved[0] is batch
+            if self.named and (is_first or code == ErrorCode.INVALID_PRODUCER_EPOCH):
+                self.remove(batch)
+                return False
+            self.renumber |= is_first
         elif ERRORS[code].retriable:
             self.retry_at = max(self.retry_at, retry_at)
         else:

@@ -6,6 +6,14 @@
         metadata = await receipt                               # topic, partition, offset, timestamp
         await producer.flush()
 
+A named producer writes each row once, whatever attempt of its work writes it:
+
+    async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:   # fences who had the name
+        done = await producer.written([("orders", 0)])                     # {TopicPartition("orders", 0): 4711} rows
+        for row in rows_of_partition_0[done["orders", 0]:]:
+            await producer.send("orders", row, partition=0)
+        await producer.flush()
+
 A record that is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
 list; everything else happens per batch (accumulator.py, sender.py).
 """
@@ -13,16 +21,19 @@ list; everything else happens per batch (accumulator.py, sender.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from strandline.client.accumulator import Accumulator
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.cluster import Cluster
-from strandline.client.errors import BufferFull, ClientClosed, RequestTimeout, UsageError
+from strandline.client.errors import BufferFull, ClientClosed, ProducerFenced, RequestTimeout, UsageError, again
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.partition_queue import PartitionQueue
+from strandline.client.producer_states import ProducerQuestions, committed_rows
 from strandline.client.receipts import Receipt, Receipts, RecordMetadata
+from strandline.client.records import TopicPartition
 from strandline.client.sender import Sender
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
@@ -49,11 +60,13 @@ class Producer:
         self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
         self._give_way_at = self._batches_per_turn
         self._stopped = False
+        self._is_named = self.options.producer_name is not None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers."""
+        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers. A named producer takes its name,
+        within `max_block_ms`: ProducerFenced when there is a higher generation of it."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         loop = asyncio.get_running_loop()
@@ -68,12 +81,14 @@ class Producer:
         sender = self._sender = Sender(self.options, self._accumulator, cluster)
         try:
             await cluster.start()
+            if self.options.idempotent:
+                sender.identity.request()
+            if self._is_named:
+                await sender.identity.wait(self.options.max_block_ms)
         except BaseException:
             await self.stop(timeout_ms=0)
             raise
-        if self.options.idempotent:
-            sender.identity.request()
-        if self._value_serializer is None:
+        if self._value_serializer is None and not self._is_named:
             self._bare_open = self._accumulator.bare_open
 
     async def stop(self, timeout_ms: float | None = None) -> int:
@@ -188,7 +203,7 @@ class Producer:
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
         """Hand over many records at once, all or none (BufferFull). Await the result for where they are."""
-        if key is None and partition is None and self._value_serializer is None:
+        if key is None and partition is None and self._value_serializer is None and not self._is_named:
             accumulator = self._running()
             if not set(map(type, values)) <= {bytes}:
                 values = [_to_bytes("value", value) for value in values]
@@ -219,6 +234,8 @@ class Producer:
         self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
     ) -> Receipt:
         accumulator = self._running()
+        if self._is_named and key is None and partition is None:
+            raise UsageError("a named producer is told the partition (or the key) of each record: another attempt must choose it")
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
         if self._key_serializer is not None and key is not None:
@@ -279,7 +296,55 @@ class Producer:
             raise ClientClosed("the producer was not started: use `async with Producer(...)`, or `await producer.start()`")
         if self._sender.broken is not None:
             raise self._sender.broken
+        if self._sender.refused is not None:
+            raise again(self._sender.refused)
         return self._accumulator
+
+    # -- a named producer ---------------------------------------------------------------------------------------------
+
+    async def written(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """How many rows of this name's generation each of these partitions holds, whichever attempt wrote them; the next
+        record that is sent there is the row behind. Waits (at most `timeout_ms`, by default `max_block_ms`) until the rows
+        are committed.
+
+        Ask before the first record, and again after a delivery failed: no record of these partitions may wait (`flush`).
+        ProducerFenced when a newer attempt or a higher generation has written there; RequestTimeout.
+        """
+        self._running()
+        assert self._sender is not None
+        assert self._cluster is not None
+        if not self._is_named:
+            raise UsageError("only a producer with a producer_name can ask what was written before it")
+        places = list(dict.fromkeys(TopicPartition(*place) for place in partitions))
+        self._check_idle(places)
+        identity = self._sender.identity
+        wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        questions, who = ProducerQuestions(self._cluster), (identity.producer_id, identity.producer_epoch)
+        try:
+            rows = await committed_rows(questions, places, *who, deadline)
+        except ProducerFenced as e:
+            self._sender.refuse_all(e)
+            raise
+        for name in dict.fromkeys(place.topic for place in places):
+            await self.partitions_for(name)
+        self._running()
+        self._check_idle(places)
+        for place, count in rows.items():
+            self._queue(place).resume(*who, count)
+        return rows
+
+    def _check_idle(self, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            topic = self._accumulator.topics.get(place.topic)
+            queue = None if topic is None else topic.queues.get(place.partition)
+            if place.topic in self._accumulator.parked or (queue is not None and not queue.idle):
+                raise UsageError(f"records for {place.topic}-{place.partition} still wait: `await producer.flush()` first")
+
+    def _queue(self, place: TopicPartition) -> PartitionQueue:
+        return self._accumulator.queue(self._accumulator.topics[place.topic], place.partition)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ turn drains the set, and answers come back as plain calls.
 - When a request is not answered for a while, the others are asked for metadata: if the leader has moved away from a
   broker that hangs, the batches go to the new one at once. Idempotence makes that safe; without it we wait for the
   answer, or until the broker gives no sign of life at all (`client/links.py`).
+- Of a named producer no row goes without the one before it: when a batch fails for good, all behind it in its partition
+  do. When a broker says that its epoch is over, everything does: somebody else has the name.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.client.batch import Batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
-from strandline.client.errors import ClientClosed, DeliveryFailed, DeliveryTimeout, UnknownTopic, describe
+from strandline.client.errors import (
+    ClientClosed,
+    ClientError,
+    DeliveryFailed,
+    DeliveryTimeout,
+    ProducerFenced,
+    UnknownTopic,
+    describe,
+)
 from strandline.client.identity import ProducerIdentity
 from strandline.client.partition_queue import PartitionQueue
 from strandline.protocol.apis import PRODUCE
@@ -40,6 +50,13 @@ GATHER_S = 0.001
 """How much longer than its linger a batch that is not full waits while its broker is busy."""
 STALL_S = 0.5
 """A request that is older than this makes us look whether the leader has moved."""
+
+_ROWS_ELSEWHERE = {
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "another attempt has written these rows meanwhile; written() tells where to go on",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "rows before these are not in the log; written() tells where to go on",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the log holds no row of this generation; written() tells where to go on",
+}
+"""What a named producer's owner has to know."""
 
 Attempt = tuple[Batch, int, bytes]
 """A batch, which attempt of it this is, and the topic id it was sent under."""
@@ -86,7 +103,9 @@ class Sender:
         self.last_error: str | None = None
         self.broken: DeliveryFailed | None = None
         """A bug of ours stopped the sender: nothing is sent any more."""
-        self.identity = ProducerIdentity(cluster, options, self._on_identity)
+        self.refused: ClientError | None = None
+        """Of a named producer: the cluster will not have it any more."""
+        self.identity = ProducerIdentity(cluster, options, self._on_identity, self.refuse_all)
         cluster.listeners.append(self._on_cluster)
 
     # -- what makes it run --------------------------------------------------------------------------------------------
@@ -135,6 +154,9 @@ class Sender:
 
     def _lane_of(self, queue: PartitionQueue) -> Lane | None:
         """The lane to the partition's leader; None: the queue was put aside until something changes."""
+        if queue.failed is not None:
+            self._fail_queue(queue, queue.failed)
+            return None
         if queue.needs_producer_id:
             if not self.identity.known or self.identity.producer_id == queue.producer_id:
                 self._stalled[queue] = None
@@ -191,7 +213,10 @@ class Sender:
             queue.set_topic_id(self._cluster.cache.topics[queue.topic].topic_id)
             batch = queue.take(now, self._partial_may_go(queue, lane, now))
             if batch is None:
-                self._wait_for_due(queue, lane, now)
+                if queue.failed is not None:
+                    self._fail_queue(queue, queue.failed)
+                else:
+                    self._wait_for_due(queue, lane, now)
                 continue
             if not batch.closed:
                 self._accumulator.on_closed(batch)
@@ -340,7 +365,51 @@ class Sender:
             if batch.queue.renumber:
                 log.warning("producer.epoch_bump", topic=batch.queue.topic, partition=batch.queue.partition, error=code.name)
             return
-        self._fail(batch, DeliveryFailed(describe(code, message), **self._facts(batch, now), code=code))
+        if batch.queue.named:
+            self._fail_named(batch, code, message, now)
+        else:
+            self._fail(batch, DeliveryFailed(describe(code, message), **self._facts(batch, now), code=code))
+
+    def _fail_named(self, batch: Batch, code: ErrorCode, message: str | None, now: float) -> None:
+        text, facts = describe(code, message), self._facts(batch, now)
+        if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            fenced = ProducerFenced(text, **facts, code=code)
+            self._fail(batch, fenced)
+            self.refuse_all(fenced)
+            return
+        if code in _ROWS_ELSEWHERE:
+            text = f"{text}: {_ROWS_ELSEWHERE[code]}"
+        error = DeliveryFailed(text, **facts, code=code)
+        self._fail(batch, error)
+        self._fail_rows_behind(batch, error)
+
+    def _fail_rows_behind(self, batch: Batch, error: DeliveryFailed) -> None:
+        """Rows of a named producer go one behind the other or not at all."""
+        queue = batch.queue
+        text = f"the rows before these were not delivered: {error}"
+        self._fail_queue(queue, DeliveryFailed(text, topic=queue.topic, partition=queue.partition))
+
+    def _fail_queue(self, queue: PartitionQueue, error: DeliveryFailed) -> None:
+        queue.failed = error
+        failed = [batch for batch in self._accumulator.incomplete if batch.queue is queue]
+        for batch in failed:
+            self._accumulator.give_up(batch)
+            batch.fail(error)
+            self._release(batch)
+        if failed:
+            self._tell_failed(queue, sum(batch.count for batch in failed), error)
+
+    def _tell_failed(self, queue: PartitionQueue, records: int, error: Exception) -> None:
+        self.counters["failed_records"] += records
+        self.last_error = str(error)
+        topic, partition = queue.topic, queue.partition
+        log.warning("producer.delivery_failed", topic=topic, partition=partition, records=records, reason=str(error))
+
+    def refuse_all(self, error: ClientError) -> None:
+        """The cluster will have nothing more of this named producer: all that waits fails, and whatever is handed over."""
+        self.refused = error
+        log.warning("producer.refused", reason=f"{self._options.producer_name}: {error}")
+        self.fail_all(error)
 
     def _facts(self, batch: Batch, now: float) -> dict[str, Any]:
         return {
@@ -351,13 +420,10 @@ class Sender:
             "elapsed_ms": (now - batch.created_at) * 1000,
         }
 
-    def _fail(self, batch: Batch, error: DeliveryFailed | UnknownTopic | ClientClosed) -> None:
+    def _fail(self, batch: Batch, error: ClientError | ClientClosed) -> None:
         """The batch is out of its queue already."""
         batch.fail(error)
-        self.counters["failed_records"] += batch.count
-        self.last_error = str(error)
-        topic, partition = batch.queue.topic, batch.queue.partition
-        log.warning("producer.delivery_failed", topic=topic, partition=partition, records=batch.count, reason=str(error))
+        self._tell_failed(batch.queue, batch.count, error)
         self._release(batch)
 
     def _release(self, batch: Batch) -> None:
@@ -420,10 +486,14 @@ class Sender:
 
     def _sweep_all(self) -> None:
         now = self._loop.time()
-        for batch in self._accumulator.expired(now):
+        late = self._accumulator.expired(now)
+        for batch in late:
             reason = f"delivery_timeout_ms is over; {self._why_undelivered(batch)}"
             self._fail(batch, DeliveryTimeout(reason, **self._facts(batch, now), code=batch.last_code))
             self.on_ready(batch.queue)
+        for batch in late:
+            if isinstance(batch.error, DeliveryFailed) and batch.queue.named:
+                self._fail_rows_behind(batch, batch.error)
         self._sweep_parked(now)
         self._sweep_missing(now)
         for lane in self._lanes.values():
@@ -488,7 +558,7 @@ class Sender:
     def in_flight(self) -> int:
         return sum(len(lane.requests) for lane in self._lanes.values())
 
-    def fail_all(self, error: ClientClosed | DeliveryFailed) -> int:
+    def fail_all(self, error: ClientClosed | ClientError) -> int:
         """Everything that is not delivered fails. Returns how many records."""
         if self.broken is not None:
             return sum(len(batch) for batch in self._accumulator.incomplete)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.producer_names import is_named
 from strandline.protocol.records.batch import BatchHeader, check_crc, read_header
 from strandline.protocol.records.reader import iter_records
+from strandline.storage.producer_state import ProducerStates
 
 SEQUENCES = 2**31
 
@@ -16,12 +18,18 @@ class ModelLog:
         self.values: list[bytes] = []
         self.batches: list[tuple[int, bytes]] = []
         self._producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+        self.named = ProducerStates()
+        """Row numbers: the log's own rules, there is no second opinion about them."""
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
         """The code and the base offset, after the append."""
         header = read_header(data)
         assert check_crc(data, 0, len(data)), "the client sent a batch with a wrong checksum"
-        if header.producer_id >= 0:
+        if is_named(header.producer_id):
+            refused = self._check_rows(header)
+            if refused is not None:
+                return refused
+        elif header.producer_id >= 0:
             refused = self._check_sequence(header)
             if refused is not None:
                 return refused
@@ -29,6 +37,16 @@ class ModelLog:
         self.batches.append((base, bytes(data)))
         self.values += [record.value or b"" for record in iter_records(data)]
         return ErrorCode.NONE, base
+
+    def _check_rows(self, header: BatchHeader) -> tuple[ErrorCode, int] | None:
+        try:
+            duplicate = self.named.check(header, {})
+        except BrokerError as e:
+            return e.code, -1
+        if duplicate is not None:
+            return ErrorCode.NONE, duplicate.first_offset
+        self.named.update(header, len(self.values) + header.last_offset_delta)
+        return None
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int] | None:
         epoch, recent = self._producers.get(header.producer_id, (-1, []))

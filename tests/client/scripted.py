@@ -14,6 +14,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages import admin, data
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
+from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import read_header, stamp
 from strandline.protocol.rpc.server import Server, ServerRequest
 
@@ -29,6 +30,8 @@ class Partition:
     leader: int = 1
     epoch: int = 0
     start_offset: int = 0
+    high_watermark: int | None = None
+    """None: all that is there is committed."""
     epoch_starts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     waiters: list[Callable[[], None]] = field(default_factory=list)
 
@@ -82,6 +85,9 @@ class ScriptedCluster:
         self.produce_requests: list[list[tuple[Key, bytes]]] = []
         self.fetch_requests: list[data.FetchRequest] = []
         self.next_producer_id = 1000
+        self.names: dict[str, tuple[int, int]] = {}
+        """Who has a producer's name: generation and epoch. Its number is its place in here."""
+        self.name_fate = ErrorCode.NONE
 
     async def __aenter__(self) -> ScriptedCluster:
         for broker in self.brokers.values():
@@ -146,6 +152,7 @@ class ScriptedBroker:
             apis.METADATA: self.metadata,
             apis.PRODUCE: self.produce,
             apis.INIT_PRODUCER_ID: self.init_producer_id,
+            apis.DESCRIBE_PRODUCERS: self.describe_producers,
             apis.FETCH: self.fetch,
             apis.LIST_OFFSETS: self.list_offsets,
             apis.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
@@ -230,8 +237,41 @@ class ScriptedBroker:
         return admin.MetadataTopic(0, name, topic_id, partitions)
 
     def init_producer_id(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, data.InitProducerIdRequest)
+        if body.name is not None:
+            request.reply(self._init_name(body.name, body.generation))
+            return
         self.cluster.next_producer_id += 1
         request.reply(data.InitProducerIdResponse(0, self.cluster.next_producer_id, 0))
+
+    def _init_name(self, name: str, generation: int) -> data.InitProducerIdResponse:
+        names, fate = self.cluster.names, self.cluster.name_fate
+        if fate != C.NONE:
+            return data.InitProducerIdResponse(fate)
+        newest, epoch = names.get(name, (generation, -1))
+        if generation < newest:
+            return data.InitProducerIdResponse(C.PRODUCER_FENCED, error_message=f"there is generation {newest}")
+        names[name] = generation, epoch + 1 if generation == newest else 0
+        producer_id = named_producer_id(list(names).index(name), generation)
+        return data.InitProducerIdResponse(0, producer_id, names[name][1])
+
+    def describe_producers(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, data.DescribeProducersRequest)
+        request.reply(
+            data.DescribeProducersResponse(
+                [self._producers_of((p.topic_id, p.partition), body.producer_ids) for p in body.partitions]
+            )
+        )
+
+    def _producers_of(self, key: Key, producer_ids: list[int] | None) -> data.DescribeProducersPartitionResponse:
+        partition = self.cluster.partitions.get(key)
+        if partition is None or partition.leader != self.broker_id:
+            return data.DescribeProducersPartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
+        known = [data.ProducerState(*producer) for producer in partition.log.named.describe(producer_ids)]
+        watermark = partition.end_offset if partition.high_watermark is None else partition.high_watermark
+        return data.DescribeProducersPartitionResponse(*key, 0, None, partition.epoch, watermark, known)
 
     def create_topics(self, request: ServerRequest) -> None:
         body = request.body

@@ -12,6 +12,8 @@ from strandline.client.batch import Batch
 from strandline.client.errors import DeliveryTimeout
 from strandline.client.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.producer_names import named_producer_id
+from strandline.protocol.records.batch import read_header
 
 from .model_log import ModelLog
 
@@ -295,3 +297,72 @@ def test_a_refusal_for_good_fails_the_batch_alone(code: ErrorCode) -> None:
     line.settle()
     assert refused.error is not None
     assert after.error is None
+
+
+# -- row numbers of a named producer ----------------------------------------------------------------------------------
+
+
+def named_queue(next_row: int = 0) -> Line:
+    line = Line()
+    line.queue = PartitionQueue("orders", 0, idempotent=True, named=True)
+    line.queue.resume(named_producer_id(7, 0), 1, next_row)
+    return line
+
+
+def sequences(line: Line) -> list[int]:
+    return [read_header(data).base_sequence for _, _, data in line.pipe]
+
+
+def test_a_named_producer_goes_on_behind_what_is_there_and_has_several_batches_in_flight_at_once() -> None:
+    """No broker takes a first row with any number: there is nothing that a second batch could slip into."""
+    line = named_queue(40)
+    for count in (3, 2, 4):
+        line.produce(count)
+    line.pump()
+    assert not line.queue.needs_producer_id
+    assert sequences(line) == [40, 43, 45]
+
+
+@pytest.mark.parametrize("code", [C.OUT_OF_ORDER_SEQUENCE_NUMBER, C.UNKNOWN_PRODUCER_ID, C.INVALID_PRODUCER_EPOCH])
+def test_a_named_producer_is_never_numbered_anew(code: ErrorCode) -> None:
+    line = named_queue(40)
+    first = line.produce(3)
+    line.pump()
+    assert not line.queue.on_failed(first, code, 0.0)
+    assert (line.queue.renumber, line.queue.producer_epoch, line.queue.next_sequence) == (False, 1, 43)
+
+
+def test_a_gap_in_front_of_a_batch_that_is_not_the_first_only_means_not_yet() -> None:
+    line = named_queue(40)
+    first, second = line.produce(3), line.produce(2)
+    line.pump()
+    assert line.queue.on_failed(first, C.NOT_LEADER_OR_FOLLOWER, 0.0)
+    assert line.queue.on_failed(second, C.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0)
+    line.pipe.clear()
+    line.pump()
+    assert sequences(line) == [40, 43]
+
+
+def test_an_epoch_that_is_over_is_over_for_every_batch() -> None:
+    line = named_queue(40)
+    line.produce(3)
+    second = line.produce(2)
+    line.pump()
+    assert not line.queue.on_failed(second, C.INVALID_PRODUCER_EPOCH, 0.0)
+
+
+def test_row_numbers_of_a_named_producer_do_not_begin_again() -> None:
+    line = named_queue(2**31 - 2)
+    line.produce(2)
+    last = line.produce(1)
+    line.pump()
+    assert sequences(line) == [2**31 - 2]
+    assert "2147483648 rows" in str(line.queue.failed)
+    assert list(line.queue.ready) == [last]
+
+
+def test_a_queue_with_records_in_it_cannot_be_told_where_to_go_on() -> None:
+    line = named_queue()
+    line.produce(1)
+    with pytest.raises(AssertionError):
+        line.queue.resume(named_producer_id(7, 0), 1, 5)

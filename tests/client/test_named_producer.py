@@ -1,0 +1,309 @@
+"""Named producers against a scripted cluster: each attempt finds out where to go on, and each row is written once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from strandline.client import Admin, Producer, TopicPartition
+from strandline.client.errors import (
+    DeliveryFailed,
+    DeliveryTimeout,
+    ProducerFenced,
+    RequestFailed,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+)
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.producer_names import named_producer_id
+
+from .scripted import ScriptedCluster
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ROWS = [b"row-%d" % i for i in range(40)]
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        yield cluster
+
+
+def attempt(cluster: ScriptedCluster, generation: int = 0, **options: Any) -> Producer:
+    given = {"producer_name": "sink", "producer_generation": generation, "batch_size": 64, **options}
+    return Producer(bootstrap_servers=cluster.bootstrap, **given)
+
+
+async def write(producer: Producer, first: int, last: int, partition: int = 0) -> None:
+    """Rows first..last-1, handed over together."""
+    receipts = [producer.send_nowait("orders", ROWS[i], partition=partition) for i in range(first, last)]
+    for receipt in receipts:
+        await receipt
+
+
+async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_attempt_goes_on_where_the_last_one_stopped(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as first:
+        assert await first.written([P0, P1]) == {P0: 0, P1: 0}
+        await write(first, 0, 7)
+        await write(first, 0, 2, partition=1)
+    async with attempt(cluster) as second:
+        assert await second.written([P0, ("orders", 1)]) == {P0: 7, P1: 2}
+        await write(second, 7, 20)
+    assert cluster.partition("orders").log.values == ROWS[:20]
+    async with attempt(cluster) as third:
+        assert await third.written([P0]) == {P0: 20}
+
+
+async def test_a_new_generation_has_written_nothing(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster, 3) as producer:
+        await write(producer, 0, 5)
+    async with attempt(cluster, 4) as producer:
+        assert await producer.written([P0]) == {P0: 0}
+        await write(producer, 0, 2)
+    with pytest.raises(ProducerFenced, match="there is generation 4") as caught:
+        await attempt(cluster, 3).start()
+    assert (caught.value.retriable, caught.value.code) == (False, ErrorCode.PRODUCER_FENCED)
+
+
+async def test_an_older_attempt_that_goes_on_is_fenced_and_stays_so(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as zombie, attempt(cluster) as newer:
+        await write(zombie, 0, 5)
+        assert await newer.written([P0]) == {P0: 5}
+        await write(newer, 5, 10)
+        receipts = [zombie.send_nowait("orders", row, partition=p) for p in (0, 1) for row in ROWS[5:9]]
+        for receipt in receipts[:4]:
+            with pytest.raises(ProducerFenced, match="INVALID_PRODUCER_EPOCH"):
+                await receipt
+        with pytest.raises(ProducerFenced):
+            zombie.send_nowait("orders", b"more", partition=1)
+        with pytest.raises(ProducerFenced):
+            await zombie.written([P0])
+        assert "INVALID_PRODUCER_EPOCH" in zombie.health()["last_error"]
+        await write(newer, 10, 12)
+    assert cluster.partition("orders").log.values == ROWS[:12]
+
+
+async def test_an_attempt_learns_that_it_is_over_also_by_asking(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as zombie, attempt(cluster) as newer, attempt(cluster, 1) as newest:
+        await write(newer, 0, 3)
+        with pytest.raises(ProducerFenced, match="generation 0, epoch 1 of this name has written here"):
+            await zombie.written([P0])
+        await write(newest, 0, 1)
+        with pytest.raises(ProducerFenced, match="generation 1, epoch 0"):
+            await newer.written([P0])
+
+
+async def test_rows_that_the_older_attempt_wrote_after_the_question_are_not_written_twice(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as zombie, attempt(cluster) as newer:
+        await write(zombie, 0, 5)
+        assert await newer.written([P0]) == {P0: 5}
+        await write(zombie, 5, 9)
+        with pytest.raises(DeliveryFailed, match=r"another attempt has written these rows meanwhile; written\(\) tells") as e:
+            await write(newer, 5, 20)
+        assert (e.value.retriable, e.value.code) == (False, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+        there = (await newer.written([P0]))[P0]
+        assert there >= 9, "what it had sent behind them may be in its place"
+        await write(newer, there, 20)
+        with pytest.raises(ProducerFenced):
+            await write(zombie, 9, 10)
+    assert cluster.partition("orders").log.values == ROWS[:20]
+
+
+async def test_who_does_not_ask_writes_nothing_twice_either(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as first:
+        await write(first, 0, 5)
+    async with attempt(cluster) as careless:
+        with pytest.raises(DeliveryFailed):
+            await write(careless, 0, 5)
+    assert cluster.partition("orders").log.values == ROWS[:5]
+
+
+# -- what is committed ------------------------------------------------------------------------------------------------
+
+
+async def test_rows_count_when_the_high_watermark_has_passed_them(cluster: ScriptedCluster) -> None:
+    partition = cluster.partition("orders")
+    async with attempt(cluster) as first:
+        await write(first, 0, 5)
+    partition.high_watermark = 3
+    async with attempt(cluster) as second:
+        with pytest.raises(RequestTimeout, match="up to offset 4 is not committed yet"):
+            await second.written([P0], timeout_ms=100)
+        question = asyncio.ensure_future(second.written([P0]))
+        partition.high_watermark = 5
+        assert await question == {P0: 5}
+
+
+async def test_what_a_new_leader_has_not_got_is_not_there(cluster: ScriptedCluster) -> None:
+    """Found at a leader that dies before it was committed: the next leader's word counts, and the rows are written again."""
+    partition = cluster.partition("orders")
+    async with attempt(cluster) as first:
+        await write(first, 0, 5)
+        kept = list(partition.log.batches), list(partition.log.values)
+        known = partition.log.named.before(5)
+        await write(first, 5, 9)
+    partition.high_watermark = 5
+    async with attempt(cluster) as second:
+        before = cluster.metadata_requests
+        question = asyncio.ensure_future(second.written([P0]))
+        await eventually(lambda: question.done() or cluster.metadata_requests >= before)
+        assert not question.done()
+        (partition.log.batches, partition.log.values), partition.log.named = kept, known
+        cluster.move_leader("orders", 0, 2)
+        assert await question == {P0: 5}
+        await write(second, 5, 9)
+    assert partition.log.values == ROWS[:9]
+
+
+async def test_a_leader_that_is_silent_or_gone_is_asked_elsewhere(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as first:
+        await write(first, 0, 5)
+    async with attempt(cluster, request_timeout_ms=300) as second:
+        cluster.brokers[1].fall_silent()
+        question = asyncio.ensure_future(second.written([P0, P1]))
+        await eventually(lambda: cluster.brokers[1].held)
+        cluster.move_leader("orders", 0, 3)
+        assert await question == {P0: 5, P1: 0}
+
+
+async def test_a_question_that_nobody_answers_ends(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster, request_timeout_ms=50) as producer:
+        cluster.partition("orders").leader = -1
+        with pytest.raises(RequestTimeout, match="orders-0"):
+            await producer.written([P0], timeout_ms=200)
+        with pytest.raises(UnknownTopic):
+            await producer.written([("orders", 9)])
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["response lost", "request lost", "NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"])
+async def test_each_row_once_and_in_order_through_what_passes(cluster: ScriptedCluster, fate: str) -> None:
+    fates = iter([fate, "ok", fate, fate])
+    cluster.produce_fate = lambda broker_id, key: next(fates, "ok")
+    async with attempt(cluster, retry_backoff_ms=5) as producer:
+        await write(producer, 0, 40)
+    assert cluster.partition("orders").log.values == ROWS
+
+
+@pytest.mark.parametrize("code", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID", "MESSAGE_TOO_LARGE"])
+async def test_no_row_goes_without_the_one_before_it(cluster: ScriptedCluster, code: str) -> None:
+    """It is neither numbered anew nor left out: all behind it fail, and the log says where to go on."""
+    fates = iter(["ok", code])
+    async with attempt(cluster, batch_size=1) as producer:
+        await write(producer, 0, 1)
+        cluster.produce_fate = lambda broker_id, key: next(fates, "ok") if key[1] == 0 else "ok"
+        receipts = [producer.send_nowait("orders", ROWS[i], partition=0) for i in range(1, 6)]
+        other = producer.send_nowait("orders", b"other", partition=1)
+        await receipts[0]
+        for receipt in receipts[1:]:
+            with pytest.raises(DeliveryFailed) as caught:
+                await receipt
+            assert not caught.value.retriable
+        with pytest.raises(DeliveryFailed, match="before these were not delivered"):
+            await producer.send_and_wait("orders", b"later", partition=0)
+        assert (await other).offset == 0, "another partition has rows of its own"
+        there = await producer.written([P0])
+        await write(producer, there[P0], 10)
+    assert cluster.partition("orders").log.values == ROWS[:10]
+
+
+async def test_rows_that_are_not_delivered_in_time_are_written_once_by_who_asks_first(cluster: ScriptedCluster) -> None:
+    """The leader has them, and does not answer: given up, they are there."""
+    cluster.produce_fate = lambda broker_id, key: "silence"
+    async with attempt(cluster, delivery_timeout_ms=150) as producer:
+        receipts = [producer.send_nowait("orders", row, partition=0) for row in ROWS[:12]]
+        with pytest.raises(DeliveryTimeout):
+            await receipts[0]
+        with pytest.raises(DeliveryFailed):
+            await receipts[-1]
+        cluster.produce_fate = lambda broker_id, key: "ok"
+        there = (await producer.written([P0]))[P0]
+        assert there > 0
+        cluster.brokers[1].answer_late()
+        await write(producer, there, 12)
+    assert cluster.partition("orders").log.values == ROWS[:12]
+
+
+async def test_a_refused_name_is_told_at_the_start_and_what_passes_is_waited_for(cluster: ScriptedCluster) -> None:
+    cluster.name_fate = ErrorCode.INVALID_REQUEST
+    with pytest.raises(RequestFailed, match="INVALID_REQUEST"):
+        await attempt(cluster).start()
+    cluster.name_fate = ErrorCode.BROKER_NOT_AVAILABLE
+    with pytest.raises(RequestTimeout, match="no producer id"):
+        await attempt(cluster, max_block_ms=150).start()
+    starting = attempt(cluster)
+    start = asyncio.ensure_future(starting.start())
+    cluster.name_fate = ErrorCode.NONE
+    await start
+    await starting.stop()
+
+
+# -- misuse -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"producer_name": ""}, "1 to 255 characters"),
+        ({"producer_name": "x" * 256}, "1 to 255 characters"),
+        ({"producer_name": 7}, "1 to 255 characters"),
+        ({"producer_name": "x", "producer_generation": -1}, "from 0 to 2147483647"),
+        ({"producer_name": "x", "producer_generation": 2**31}, "from 0 to 2147483647"),
+        ({"producer_generation": 1}, "needs a producer_name"),
+        ({"producer_name": "x", "acks": 1}, "needs idempotence"),
+        ({"producer_name": "x", "enable_idempotence": False}, "needs idempotence"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Producer(**options)
+
+
+async def test_what_another_attempt_could_not_repeat_is_refused(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster) as producer:
+        for send in (producer.send_nowait, lambda topic, value: producer.send_many(topic, [value])):
+            with pytest.raises(UsageError, match="partition"):
+                send("orders", b"somewhere")
+        await producer.send_and_wait("orders", b"keyed", key=b"k")
+        receipt = producer.send_nowait("orders", b"x", partition=0)
+        with pytest.raises(UsageError, match="flush"):
+            await producer.written([P0])
+        await receipt
+    async with Producer(bootstrap_servers=cluster.bootstrap) as ordinary:
+        with pytest.raises(UsageError, match="producer_name"):
+            await ordinary.written([P0])
+
+
+# -- the admin's question ---------------------------------------------------------------------------------------------
+
+
+async def test_the_admin_sees_what_the_logs_know(cluster: ScriptedCluster) -> None:
+    async with attempt(cluster, 6) as producer:
+        await write(producer, 0, 3)
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        found = await admin.describe_producers([P0, ("orders", 1)])
+        assert list(found) == [P0, P1]
+        (known,) = found[P0].producers
+        assert (known.producer_id, known.producer_epoch) == (named_producer_id(0, 6), 0)
+        assert (known.generation, known.is_named, known.last_sequence, known.last_offset) == (6, True, 2, 2)
+        assert (found[P0].leader_id, found[P0].high_watermark, found[P1].producers) == (1, 3, [])
+        assert (await admin.describe_producers([P0], [5]))[P0].producers == []
+        with pytest.raises(UnknownTopic):
+            await admin.describe_producers([("orders", 9)])
