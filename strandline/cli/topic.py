@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter and delete topics."""
+"""`strandline topic`: create, list, describe, alter and delete topics; who writes to them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from strandline.cli.common import (
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import PartitionDescription, TopicDescription
+    from strandline.client import PartitionDescription, PartitionProducers, ProducerDescription, TopicDescription
 
-app = new_app("Create, list, describe, alter and delete topics.")
+app = new_app("Create, list, describe, alter and delete topics; see who writes to them.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -197,6 +197,82 @@ def delete(
     note(f"{topic} deleted")
 
 
+@app.command()
+def producers(
+    topic: Name,
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", help="Only this one; may be given several times.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show the idempotent producers that the topic's partitions know, and how far each has come.
+
+    Of a named producer, "last sequence" is the number of its last row, and "uncommitted" says that another leader might
+    still lack it.
+    """
+    found = run(_describe_producers(bootstrap, topic, partitions))
+    if json:
+        print_json({"topic": topic, "partitions": [_producers_json(p) for p in found]})
+        return
+    columns = (
+        "partition",
+        "producer id",
+        "name",
+        "generation",
+        "epoch",
+        "last sequence",
+        "last offset",
+        "last timestamp",
+        "state",
+    )
+    print_table(columns, [_producer_row(p, known) for p in found for known in p.producers])
+
+
+async def _describe_producers(bootstrap: str, topic: str, partitions: list[int] | None) -> list[PartitionProducers]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        (described,) = await admin.describe_topics([topic])
+        asked = [p.partition for p in described.partitions] if partitions is None else sorted(set(partitions))
+        return list((await admin.describe_producers([(topic, partition) for partition in asked])).values())
+
+
+def _producer_row(place: PartitionProducers, known: ProducerDescription) -> tuple[object, ...]:
+    return (
+        place.partition.partition,
+        known.producer_id,
+        known.name,
+        known.generation if known.is_named else None,
+        known.producer_epoch,
+        known.last_sequence,
+        known.last_offset,
+        time_text(known.last_timestamp_ms),
+        "committed" if known.last_offset < place.high_watermark else "uncommitted",
+    )
+
+
+def _producers_json(place: PartitionProducers) -> dict[str, Any]:
+    return {
+        "partition": place.partition.partition,
+        "leader": place.leader_id,
+        "leader_epoch": place.leader_epoch,
+        "high_watermark": place.high_watermark,
+        "producers": [
+            {
+                "producer_id": known.producer_id,
+                "producer_epoch": known.producer_epoch,
+                "name": known.name,
+                "generation": known.generation if known.is_named else None,
+                "last_sequence": known.last_sequence,
+                "last_offset": known.last_offset,
+                "last_timestamp_ms": known.last_timestamp_ms,
+            }
+            for known in place.producers
+        ],
+    }
+
+
 # -- shared -----------------------------------------------------------------------------------------------------------
 
 
@@ -249,3 +325,12 @@ def uuid_text(raw: bytes) -> str:
     import base64
 
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A record's timestamp for people, in UTC."""
+    import datetime
+
+    if timestamp_ms < 0:
+        return ""
+    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S}"
