@@ -1,0 +1,149 @@
+"""Named producers in a simulated cluster: whatever becomes of the attempts and of the leaders, each row is there once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from strandline.client import Admin, Producer, TopicPartition
+from strandline.client.errors import DeliveryFailed, ProducerFenced, RequestTimeout
+from strandline.testing import simulated
+from strandline.testing.kit.simulated.cluster import SimulatedCluster as Cluster
+
+ROWS = 60
+PLACES = [TopicPartition("rows", 0), TopicPartition("rows", 1)]
+WITHIN_S = 120.0
+
+
+def row(generation: int, place: TopicPartition, number: int) -> bytes:
+    """The same in each attempt: that is what makes them attempts at the same work."""
+    return b"%d-%d-%d" % (generation, place.partition, number)
+
+
+class Attempt:
+    """Writes all rows of a generation, as a task of a job would: it asks what is there, and goes on behind it."""
+
+    def __init__(self, cluster: Cluster, generation: int) -> None:
+        self.generation = generation
+        self.producer = Producer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            producer_name="sink",
+            producer_generation=generation,
+            batch_size=150,
+            delivery_timeout_ms=5_000,
+            request_timeout_ms=2_000,
+        )
+        self.has_name = asyncio.Event()
+        self.task: asyncio.Task[str]
+
+    def begin(self) -> None:
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> str:
+        try:
+            await self.producer.start()
+            self.has_name.set()
+            while True:
+                try:
+                    there = await self.producer.written(PLACES)
+                    if min(there.values()) == ROWS:
+                        return "done"
+                    await self._write(there)
+                except (DeliveryFailed, RequestTimeout) as e:
+                    if isinstance(e, ProducerFenced):
+                        raise
+                    await self.producer.flush()
+        except ProducerFenced:
+            return "fenced"
+
+    async def _write(self, there: dict[TopicPartition, int]) -> None:
+        receipts = []
+        for number in range(min(there.values()), ROWS):
+            for place in PLACES:
+                if number >= there[place]:
+                    value = row(self.generation, place, number)
+                    receipts.append(await self.producer.send("rows", value, partition=place.partition))
+            await asyncio.sleep(0.01)
+        for receipt in receipts:
+            await receipt
+
+    async def die(self) -> None:
+        """In the middle of whatever it does; what it has sent may still arrive."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        await self.producer.stop(timeout_ms=0)
+
+
+async def generation_of_attempts(cluster: Cluster, generation: int) -> Attempt:
+    """One dies, the next becomes a zombie, the third does the work while a leader is killed. Returns the zombie."""
+    dead, zombie, last = (Attempt(cluster, generation) for _ in range(3))
+    dead.begin()
+    await asyncio.sleep(0.3)
+    await dead.die()
+    zombie.begin()
+    async with asyncio.timeout(WITHIN_S):
+        await zombie.has_name.wait()
+    await asyncio.sleep(0.2)
+    last.begin()
+    await asyncio.sleep(0.1)
+    leader = await cluster.leader_of("rows", generation % 2)
+    await cluster.kill(leader)
+    await asyncio.sleep(1.0)
+    await cluster.start(leader, wait=False)  # It may be the last in-sync replica: nobody else could lead.
+    async with asyncio.timeout(WITHIN_S):
+        outcomes = await asyncio.gather(last.task, zombie.task)
+    assert outcomes[0] == "done", "nobody newer has the name"
+    await last.producer.stop()
+    return zombie
+
+
+@simulated(seeds=15, invariants=False)  # I16 is that of producers without a name: a new epoch begins at 0
+async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
+    await cluster.create_topic("rows", partitions=2)
+    zombies = [await generation_of_attempts(cluster, generation) for generation in (1, 2)]
+    for zombie in zombies[:1]:
+        with pytest.raises(ProducerFenced):
+            await zombie.producer.send_and_wait("rows", b"of a generation that is over", partition=0)
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        for place, found in (await admin.describe_producers(PLACES)).items():
+            (known,) = found.producers
+            assert (known.name, known.generation, known.last_sequence) == ("sink", 2, ROWS - 1), place
+    for zombie in zombies:
+        await zombie.producer.stop(timeout_ms=0)
+    await cluster.heal()
+    values: dict[int, list[Any]] = {0: [], 1: []}
+    for record in await cluster.read_all("rows"):
+        values[record.partition].append(record.value)
+    for place in PLACES:
+        assert values[place.partition] == [row(g, place, n) for g in (1, 2) for n in range(ROWS)]
+
+
+@simulated(seeds=8, faults=None, invariants=False)
+async def test_an_id_is_one_whichever_controller_gives_it(cluster: Cluster) -> None:
+    """The controller dies with everything in its memory: the next one knows who has the name from the log."""
+    await cluster.create_topic("rows", partitions=2)
+    epochs = []
+    for _ in range(3):
+        attempt = Attempt(cluster, 7)
+        attempt.begin()
+        async with asyncio.timeout(WITHIN_S):
+            await attempt.task
+        (known,) = (await described(cluster))[PLACES[0]].producers
+        epochs.append(known.producer_epoch)
+        await attempt.producer.stop()
+        (controller,) = cluster.controllers
+        await cluster.kill(controller)
+        await cluster.start(controller)
+    assert epochs == [0, 0, 0], "the second and the third found all rows, and wrote nothing"
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="sink", producer_generation=7) as fourth:
+        await fourth.written(PLACES)
+        await fourth.send_and_wait("rows", b"more", partition=0)
+    (known,) = (await described(cluster))[PLACES[0]].producers
+    assert (known.producer_epoch, known.last_sequence) == (3, ROWS)
+
+
+async def described(cluster: Cluster) -> Any:
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        return await admin.describe_producers(PLACES)
