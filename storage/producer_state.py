@@ -15,6 +15,10 @@ sequences are the row numbers of its generation in this partition, whoever of th
 and its entry is kept when its records are deleted and however long it is silent, until the cluster drops the name: an
 attempt that comes back must find out what is there.
 
+**Where this is weak**: a replica that begins again at its leader's log start learns of names from the batches that are left,
+and of those whose last batch was deleted before, nothing. It can only matter when it leads before a generation is through of
+which retention has deleted rows already.
+
 It all follows from the batch headers in the log, and is rebuilt from them. A snapshot, written when a segment rolls and
 on an orderly close, only shortens that:
 
