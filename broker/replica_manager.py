@@ -269,15 +269,20 @@ class ReplicaManager:
         return partition
 
     def _open(self, name: str, key: Key, settings: dict[str, Any]) -> Log:
-        arguments = name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()
+        registration = self.image.partition(key)
+        open_log = partial(
+            self._log_dir.open_log,
+            *(name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()),
+            may_be_new=registration is None or registration.leader_epoch == 0,
+        )
         try:
-            return self._log_dir.open_log(*arguments)
+            return open_log()
         except BrokerError as e:
             if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
             # An earlier topic of this name. It is gone from the cluster, but its bytes are not ours to destroy here.
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
-            return self._log_dir.open_log(*arguments)
+            return open_log()
 
     def _delete(self, key: Key, reason: ErrorCode) -> None:
         partition = self.partitions.pop(key, None)

@@ -245,8 +245,12 @@ class LogDir:
         """The logs that have a directory here, by topic and partition."""
         return [ExistingLog(*key, topic_id) for key, topic_id in sorted(self._existing.items())]
 
-    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int) -> Log:
-        """The partition's log; made when there is none. INCONSISTENT_TOPIC_ID when the directory is another topic's."""
+    def open_log(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int, *, may_be_new: bool = True
+    ) -> Log:
+        """The partition's log; made when there is none. INCONSISTENT_TOPIC_ID when the directory is another topic's.
+        `may_be_new`: whether an empty log can be all there is. Where the partition had a leader before, a log that is made here
+        lacks what that one had, and the next process has to know it, too."""
         self._check_online()
         key = (topic, partition)
         known = self._existing.get(key)
@@ -259,6 +263,8 @@ class LogDir:
             return self.logs[key]
         recovery_point, high_watermark = self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0)
         try:
+            if known is None and not may_be_new:
+                self._doubt()
             log = self._open_log(key, topic_id, config, now_ms, create=known is None)
         except DiskError as e:
             self.fail(e)
@@ -298,7 +304,7 @@ class LogDir:
         return log
 
     def _doubt(self) -> None:
-        """A log has lost something, and its checkpoints do not show it any more: the next process has to know it, too."""
+        """A log has lost something, and nothing else on the disk shows it any more: the next process has to know it, too."""
         if not self.in_doubt:
             self.in_doubt = True
             self.files.write(join(self.path, BOOT_ID), b"")

@@ -178,12 +178,12 @@ def test_metadata_of_many_partitions_is_applied_partition_by_partition() -> None
     world[1].log_dir.logs.pop(("orders", 1))
     original = world[1].log_dir.open_log
 
-    def refuse_one(topic: str, index: int, *rest: object) -> object:
+    def refuse_one(topic: str, index: int, *rest: object, **more: object) -> object:
         from strandline.protocol.errors import BrokerError
 
         if index == 1:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return original(topic, index, *rest)  # type: ignore[arg-type]
+        return original(topic, index, *rest, **more)  # type: ignore[arg-type]
 
     world[1].log_dir.open_log = refuse_one  # type: ignore[method-assign, assignment]
     world.change(*[PartitionChangeRecord(TOPIC, i, leader=1) for i in range(3)])

@@ -95,6 +95,22 @@ def test_a_log_that_lost_its_tail_is_remembered_through_the_death_of_the_process
     assert open_orders(log_dir).may_lack
 
 
+def test_a_log_that_is_made_where_there_was_one_before_is_doubted_by_the_next_process_too() -> None:
+    """The disk came back empty; the process died before it had led, and the empty log is what the next one finds."""
+    files = MemoryFiles()
+    log = open_dir(files).open_log("orders", 0, X, LogConfig(), NOW_MS, may_be_new=False)
+    assert log.may_lack
+    files.crash(lossy=False)
+    log_dir = open_dir(files)
+    assert log_dir.in_doubt
+    log = open_orders(log_dir)
+    assert log.may_lack
+    log.may_lack = False
+    log_dir.checkpoint_all()
+    files.crash(lossy=False)
+    assert not open_dir(files).in_doubt, "it has led, or followed, and has told what there was to tell"
+
+
 def test_an_orderly_restart_finds_everything_as_it_was() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)

@@ -25,6 +25,10 @@ async def _last_one(stage: Stage, harm: str) -> int:
         log = files.open("/data/orders-0/00000000000000000000.log", create=False)
         log.truncate(log.size - 5)
     stage.start(1)
+    if harm == "wiped":  # and killed once more, when all that it shows is an empty log
+        await stage.until(lambda: files.exists("/data/orders-0/partition.metadata"), what="its log is made anew")
+        stage.crash(1)
+        stage.start(1)
     await stage.until(lambda: stage.leads(1), what="broker 1 leads")
     return stage.cluster.brokers[1].replicas.measures.led_with_less
 
