@@ -21,6 +21,7 @@ data log, whose promises rest on its replicas, is not: it could be gigabytes.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def load(log: Log, *, clean_shutdown: bool, now_ms: int) -> None:
     names = [] if fresh else files.list(log.dir)
     _remove_leftovers(log, names)
     empty = _open_segments(log, names, now_ms)
-    checkpoint = None if fresh else _load_epochs(log, empty=empty)
+    checkpoint = None if fresh else _load_epochs(log, empty=empty, clean=clean_shutdown)
     log.epochs = LeaderEpochCache(checkpoint or ())
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
         _recover(log, checkpoint)
@@ -131,13 +132,34 @@ def _open_segments(log: Log, names: list[str], now_ms: int) -> bool:
     return not bases
 
 
-def _load_epochs(log: Log, *, empty: bool) -> list[tuple[int, int]] | None:
+def _load_epochs(log: Log, *, empty: bool, clean: bool) -> list[tuple[int, int]] | None:
     """None when the file is missing or cannot be believed; then the whole log is read again. Nor is it enough when it says
     nothing of the first records: the log's start was moved over them, and after a crash they are back."""
     data = read_if_present(log.files, join(log.dir, LEADER_EPOCHS))
     entries = None if data is None else LeaderEpochCheckpoint.decode(data)
+    if entries is None or empty:
+        return entries
     start = max(log.log_start_offset, log.segments[0].base_offset)
-    return entries if entries is None or empty or (entries and entries[0][1] <= start) else None
+    if not entries or entries[0][1] > start:
+        return None
+    if not all(_begins_with_a_batch(log, offset, clean) for _, offset in entries):
+        logger.warning("log.epochs_damaged", **log.fields)
+        return None
+    return entries
+
+
+def _begins_with_a_batch(log: Log, start: int, clean: bool) -> bool:
+    """False for an epoch that begins inside a batch: the file has no checksum, and a digit that has rotted makes another number
+    of it. Only where the indexes can be believed; the scan looks at the rest."""
+    index = log.segment_for(start)
+    segment = log.segments[index]
+    if start <= segment.base_offset or not (clean or index < log.segment_for(log.recovery_point)):
+        return True
+    try:
+        found = segment.position_of(start)
+    except BrokerError:
+        return True  # A damage of the log itself, which is found in its turn.
+    return found is None or found[1].base_offset == start
 
 
 def _load_clean(log: Log) -> bool:
@@ -170,6 +192,10 @@ class _Suspect(Exception):
         self.place = place
 
 
+class _EpochsDamaged(Exception):
+    """An epoch of the checkpoint begins inside a batch: it is of no use."""
+
+
 def _recover(log: Log, checkpoint: list[tuple[int, int]] | None) -> None:
     """Read all batches from the recovery point on (all, when the epochs must be found again)."""
     bad: set[tuple[int, int]] = set()
@@ -179,6 +205,9 @@ def _recover(log: Log, checkpoint: list[tuple[int, int]] | None) -> None:
             return
         except _Suspect as e:
             bad.add(e.place)
+        except _EpochsDamaged:
+            logger.warning("log.epochs_damaged", **log.fields)
+            checkpoint = None
 
 
 class _Scan:
@@ -188,6 +217,7 @@ class _Scan:
         self.log = log
         self.known = LeaderEpochCache(checkpoint or ())
         """What the checkpoint says, to compare with."""
+        self.starts = [start for _, start in self.known.entries]
         self.bad = bad
         self.first = log.segment_for(log.recovery_point) if checkpoint is not None else 0
         self.expected = log.segments[self.first].base_offset
@@ -244,6 +274,9 @@ class _Scan:
             return f"base offset {header.base_offset}"
         if not check_crc(data, inside, header.size):
             return "checksum"
+        following = bisect_right(self.starts, header.base_offset)
+        if following < len(self.starts) and self.starts[following] <= header.last_offset:
+            raise _EpochsDamaged
         if place in self.bad:
             return f"leader epoch {header.leader_epoch}"
         known = self.known.epoch_for_offset(self.expected)

@@ -277,7 +277,10 @@ def _of_another_log(path: str) -> bytes:
     return files.read(path)
 
 
-@pytest.mark.parametrize("text", [b"", b"0\n", b"0\n5\n0 0\n", b"0\n1\n0 0", b"7\n0\n", b"0\n2\n5 0\n3 9\n", b"\xff\x00", None])
+@pytest.mark.parametrize("text", [
+    b"", b"0\n", b"0\n5\n0 0\n", b"0\n1\n0 0", b"7\n0\n", b"0\n2\n5 0\n3 9\n", b"\xff\x00", None,
+    b"0\n3\n1 0\n4 5\n5 8\n", b"0\n3\n1 0\n4 4\n5 9\n",  # one bit of a digit: an epoch that begins inside a batch
+])  # fmt: skip
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_epoch_cache_is_rebuilt_from_the_batches(text: bytes | None, clean: bool) -> None:
     """S44 (KAFKA-16541)."""
@@ -288,9 +291,21 @@ def test_the_epoch_cache_is_rebuilt_from_the_batches(text: bytes | None, clean: 
     log.close()
     path = f"{DIR}/leader-epoch-checkpoint"
     files.remove(path) if text is None else files.write(path, text)
-    log = open_log(files, clean=clean)
+    log = open_log(files, clean=clean, recovery_point=12)
     assert log.epochs.entries == [(1, 0), (4, 4), (5, 8)]
     assert files.read(path) == b"0\n3\n1 0\n4 4\n5 8\n"
+
+
+def test_an_epoch_that_rotted_in_a_segment_which_no_scan_reads_is_found_all_the_same() -> None:
+    files, config = MemoryFiles(), LogConfig(segment_bytes=300)
+    log = open_log(files, config=config)
+    for epoch in (1, 4, 5):
+        fill(log, 6, epoch=epoch)
+    assert log.segments[-1].base_offset > 14
+    log.close()
+    files.write(f"{DIR}/leader-epoch-checkpoint", b"0\n3\n1 0\n4 13\n5 24\n")
+    log = open_log(files, config=config, recovery_point=36)
+    assert log.epochs.entries == [(1, 0), (4, 12), (5, 24)]
 
 
 def test_epochs_ahead_of_the_log_are_forgotten() -> None:
