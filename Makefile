@@ -2,6 +2,7 @@
 #
 #   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
 #   make test            lint, types, layering, and every test that needs no Docker engine
+#   make test-spark      the data pipeline alone, with a real Spark (Java from PyPI where the machine has none)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
@@ -13,11 +14,11 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-FOLDERS := benchmarks broker client controller protocol storage strandline testing tests
+FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test lint types layering pytest test-docker test-pythons soak mutate bench clean
+.PHONY: demo test lint types layering pytest test-spark test-docker test-pythons soak mutate bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -36,7 +37,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install 'setuptools>=77' wheel
-	$(PIP) install -e '.[dev]'
+	$(PIP) install -e '.[dev,spark]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
@@ -63,6 +64,9 @@ layering: build/lint
 
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not docker" $(PYTEST_ARGS)
+
+test-spark: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/pipeline $(PYTEST_ARGS)
 
 # The image is built, brought up and removed by the tests themselves, under names and on ports of their own.
 test-docker: $(VENV)/.installed-dev

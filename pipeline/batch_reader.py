@@ -1,0 +1,123 @@
+"""Reading in a batch: from offsets to offsets that are fixed on the driver, before any task begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.bounds import of_position, starting_at, times_of
+from strandline.pipeline.cluster_view import ClusterView
+from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.filters import Bounds, take_all
+from strandline.pipeline.options import ReadOptions
+from strandline.pipeline.planning import Range, split
+from strandline.pipeline.task_reader import TaskReader
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class RangePartition(InputPartition):
+    """A task of Spark: one range."""
+
+    def __init__(self, value: Range) -> None:
+        super().__init__(value)
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.value})"
+
+
+def task_reader(options: ReadOptions) -> TaskReader:
+    return TaskReader(
+        options.client, options.include_headers, options.fail_on_data_loss, options.read_timeout_ms, options.rows_per_batch
+    )
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._bounds = Bounds()
+        self._task = task_reader(options)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        pieces = split(self._ranges(), options.min_partitions, options.max_records_per_partition)
+        # Spark wants at least one task.
+        return [RangePartition(piece) for piece in pieces] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return iter(()) if partition.value is None else self._task.read(partition.value)
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def _ranges(self) -> list[Range]:
+        view = ClusterView(self._options.client, self._options.subscription)
+        all_places = view.partitions()
+        earliest = view.earliest(all_places)
+        latest = {place: end.offset for place, end in view.latest(all_places).items()}
+        starts = self._starts(view, all_places, earliest, latest)
+        ends = self._ends(view, all_places, earliest, latest)
+        wanted = [place for place in all_places if self._bounds.wants(place)]
+        since = self._since(view, wanted, latest)
+        ranges = []
+        for place in wanted:
+            start = self._checked("start", place, starts[place], earliest[place], latest[place])
+            end = self._checked("end", place, ends[place], earliest[place], latest[place])
+            start, end = self._bounds.clip(max(start, since.get(place, 0)), end)
+            ranges.append(Range(*place, start, end))
+        return ranges
+
+    def _starts(
+        self,
+        view: ClusterView,
+        places: list[TopicPartition],
+        earliest: dict[TopicPartition, int],
+        latest: dict[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        options = self._options
+        if options.starting_times is None:
+            return of_position("startingOffsets", options.starting, places, earliest, latest)
+        times = times_of("startingOffsetsByTimestamp", options.starting_times, places)
+        return starting_at(view.at(times), times, latest, options.times_strategy)
+
+    def _ends(
+        self,
+        view: ClusterView,
+        places: list[TopicPartition],
+        earliest: dict[TopicPartition, int],
+        latest: dict[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        options = self._options
+        if options.ending_times is None:
+            return of_position("endingOffsets", options.ending, places, earliest, latest)
+        times = times_of("endingOffsetsByTimestamp", options.ending_times, places)
+        return {place: latest[place] if offset is None else offset for place, offset in view.at(times).items()}
+
+    def _since(
+        self, view: ClusterView, places: list[TopicPartition], latest: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Where a filter on the timestamp lets reading begin."""
+        since_ms = self._bounds.since_ms
+        if since_ms is None:
+            return {}
+        found = view.at(dict.fromkeys(places, max(0, since_ms)))
+        return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+
+    def _checked(self, what: str, place: TopicPartition, offset: int, earliest: int, latest: int) -> int:
+        """Inside the log. An offset that was asked for and is not there is a loss."""
+        if earliest <= offset <= latest:
+            return offset
+        if self._options.fail_on_data_loss:
+            text = f"the {what} offset {offset} of {place} was asked for, and the log holds {earliest} to {latest}"
+            raise DataLoss(text, topic=place.topic, partition=place.partition)
+        return min(max(offset, earliest), latest)
+
+
+class FilteringBatchReader(BatchReader):
+    """Of its own, because Spark refuses a reader that takes filters where they are switched off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return take_all(filters, self._bounds)

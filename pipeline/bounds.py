@@ -1,0 +1,59 @@
+"""From where to where: what the options say about offsets and times, against what the log has. Pure.
+
+An offset that was written down in an option must name every partition that is read: one that was forgotten would
+otherwise begin wherever, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.options import EARLIEST, LATEST, Position, Times
+from strandline.protocol.errors import UsageError
+
+Offsets = Mapping[TopicPartition, int]
+
+
+def of_position(
+    option: str, position: Position, places: Iterable[TopicPartition], earliest: Offsets, latest: Offsets
+) -> dict[TopicPartition, int]:
+    """An offset for each place. Raises UsageError when the option leaves one out, or names one that is not read."""
+    if position == "earliest":
+        return {place: earliest[place] for place in places}
+    if position == "latest":
+        return {place: latest[place] for place in places}
+    written = _complete(option, position, places)
+    return {place: {EARLIEST: earliest[place], LATEST: latest[place]}.get(n, n) for place, n in written.items()}
+
+
+def times_of(option: str, times: Times, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """A timestamp (ms) for each place."""
+    if isinstance(times, int):
+        return dict.fromkeys(places, times)
+    return _complete(option, times, places)
+
+
+def starting_at(
+    found: Mapping[TopicPartition, int | None], times: Offsets, latest: Offsets, strategy: str
+) -> dict[TopicPartition, int]:
+    """Where records are young enough. Where none is: UsageError, or with the strategy "latest" the end."""
+    for place, offset in found.items():
+        if offset is None and strategy == "error":
+            raise UsageError(
+                f"no record of {place} is as young as the starting timestamp {times[place]}; "
+                "to start there at the end, set the option startingOffsetsByTimestampStrategy to latest"
+            )
+    return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+
+
+def _complete(
+    option: str, written: Mapping[str, Mapping[int, int]], places: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    wanted = set(places)
+    given = {TopicPartition(topic, p): number for topic, of_topic in written.items() for p, number in of_topic.items()}
+    if missing := sorted(wanted - set(given)):
+        raise UsageError(f"option {option} says nothing about {', '.join(map(str, missing))}")
+    if extra := sorted(set(given) - wanted):
+        raise UsageError(f"option {option} names {', '.join(map(str, extra))}, which is not read")
+    return {place: given[place] for place in sorted(wanted)}

@@ -1,0 +1,69 @@
+"""How far a stream has read: what Spark keeps in its checkpoint, as JSON.
+
+    {"v": 1,
+     "topics": {"orders": {"0": 1200, "1": 1187}},      the next offset to read, by partition
+     "epochs": {"orders": {"0": 3, "1": 4}}}            the leader epoch up to there, where it was known
+
+Spark compares and stores offsets as text, so the same offsets must always give the same text: topics and partitions are
+in order, and numbers are strings where JSON wants strings. The epochs let a restarted query notice that the log that it
+has read is not the log that is there (`LogTruncated`). A checkpoint of Spark's Kafka connector has only what is below
+"topics"; it is understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from strandline.client.records import TopicPartition
+from strandline.protocol.errors import UsageError
+
+VERSION = 1
+NO_EPOCH = -1
+
+
+class Place(NamedTuple):
+    """Where to go on in one partition."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    """Of the record before `offset`; -1: not known."""
+
+
+Places = dict[TopicPartition, Place]
+
+
+def to_json(places: Mapping[TopicPartition, Place]) -> dict[str, Any]:
+    """What Spark stores; the same for the same places."""
+    topics: dict[str, dict[str, int]] = {}
+    epochs: dict[str, dict[str, int]] = {}
+    for (topic, partition), place in sorted(places.items()):
+        topics.setdefault(topic, {})[str(partition)] = place.offset
+        if place.leader_epoch != NO_EPOCH:
+            epochs.setdefault(topic, {})[str(partition)] = place.leader_epoch
+    return {"epochs": epochs, "topics": topics, "v": VERSION}
+
+
+def from_json(stored: Mapping[str, Any]) -> Places:
+    """Raises UsageError for anything that is no offset of ours: a checkpoint that was damaged, or is another source's."""
+    version = stored.get("v", VERSION if "topics" in stored else 0)
+    topics = stored.get("topics") if "topics" in stored or "v" in stored else stored
+    epochs = stored.get("epochs", {})
+    if version not in (0, VERSION):
+        raise UsageError(
+            f"the checkpoint holds offsets of version {version}, this is version {VERSION}: it was written by a newer one"
+        )
+    try:
+        return dict(_places(topics, epochs))
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"the checkpoint holds {dict(stored)!r}, which are no offsets of a strandline source") from None
+
+
+def _places(topics: Any, epochs: Any) -> Iterable[tuple[TopicPartition, Place]]:
+    for topic, of_topic in topics.items():
+        known = epochs.get(topic, {})
+        for partition, offset in of_topic.items():
+            epoch = known.get(partition, NO_EPOCH)
+            if type(offset) is not int or type(epoch) is not int or offset < 0 or epoch < NO_EPOCH:
+                raise ValueError(offset)
+            yield TopicPartition(topic, int(partition)), Place(offset, epoch)

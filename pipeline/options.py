@@ -1,0 +1,337 @@
+"""What a user writes in `.option(...)`: names, meanings, and the check of them all.
+
+Names are those of Spark's Kafka connector, so that a job is moved by changing the format and the servers. Spark hands
+over strings, in any case. What begins with `strandline.` (or, for jobs that are moved, `kafka.`) is an option of our
+client. An unknown name is refused with the nearest known one: a misspelt `failOnDataloss` must not mean its default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from strandline.protocol.errors import UsageError
+
+EARLIEST, LATEST = -2, -1
+"""In the JSON of offsets, as in Kafka's connector."""
+CLIENT_PREFIXES = ("strandline.", "kafka.")
+
+Position = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
+"""One word for all partitions, or topic -> partition -> offset (`EARLIEST` and `LATEST` allowed)."""
+Times = int | Mapping[str, Mapping[int, int]]
+"""Milliseconds since the epoch: for all partitions, or topic -> partition -> timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics: exactly one of the three."""
+
+    topics: tuple[str, ...] = ()
+    """`subscribe`"""
+    pattern: str = ""
+    """`subscribePattern`: a regular expression that the whole name has to match."""
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """`assign`: topic -> partitions."""
+
+    def __str__(self) -> str:
+        if self.pattern:
+            return f"topics that match {self.pattern!r}"
+        return "topic " + ", ".join(self.topics or sorted(self.partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Of the source, batch and stream."""
+
+    client: Mapping[str, Any]
+    """For `Consumer` and `Admin`: `bootstrap_servers`, and what was written behind `strandline.`"""
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    starting_times: Times | None = None
+    ending_times: Times | None = None
+    times_strategy: Literal["error", "latest"] = "error"
+    """What to do where no record is as young as the starting timestamp."""
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60 * 1000
+    """How long fewer than `min_offsets_per_trigger` may wait."""
+    min_partitions: int = 0
+    """Ranges are split until there are so many tasks. 0: one task per partition."""
+    max_records_per_partition: int | None = None
+    """A task reads at most so many offsets."""
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    push_filters: bool = False
+    """Take filters on partition, offset, timestamp and topic. Spark must have them switched on, or it refuses the reader."""
+    read_timeout_ms: int = 120_000
+    """How long a task waits for the next records of its range."""
+    rows_per_batch: int = 10_000
+    """Rows of an Arrow batch, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Of the sink, batch and stream."""
+
+    client: Mapping[str, Any]
+    topic: str | None = None
+    """For every row; without it the column `topic` tells."""
+    include_headers: bool = True
+    """Whether a column `headers` is written as such."""
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    row_order: Literal["unknown", "stable"] = "unknown"
+    """Whether a task that is run again brings the same rows in the same order. "stable": an attempt goes on behind the rows
+    that are written already. "unknown": it writes nothing where it finds some, and fails."""
+    query_name: str | None = None
+    """Instead of Spark's query id: for a stream whose checkpoint is made anew and must not write its rows again."""
+    write_timeout_ms: int = 120_000
+
+
+# -- reading what was written -----------------------------------------------------------------------------------------
+
+_READ = {
+    "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders",
+    "pushFilters", "readTimeoutMs", "rowsPerBatch", "bootstrap.servers",
+}  # fmt: skip
+_READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+_READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
+_WRITE = {"topic", "includeHeaders", "delivery", "rowOrder", "queryName", "writeTimeoutMs", "bootstrap.servers"}
+_SPARKS = {"path", "checkpointlocation"}
+"""What Spark itself adds to the options of a source or sink, in lower case."""
+
+
+def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """Checked. Raises UsageError with the name of the option and what it may be."""
+    options = _Written(written, _READ, ConsumerOptions)
+    for name in sorted(_READ_BATCH_ONLY if is_stream else _READ_STREAM_ONLY):
+        if name in options:
+            raise UsageError(
+                f"option {name} is for {'batch reads, not for streams' if is_stream else 'streams, not for batch reads'}"
+            )
+    starting = options.position("startingOffsets", "latest" if is_stream else "earliest")
+    ending = options.position("endingOffsets", "latest")
+    if not is_stream and (starting == "latest" or _names(starting, LATEST)):
+        raise UsageError("option startingOffsets: a batch read cannot start at the latest offsets, nothing is behind them")
+    if ending == "earliest" or _names(ending, EARLIEST):
+        raise UsageError("option endingOffsets: a read cannot end at the earliest offsets, nothing is before them")
+    return ReadOptions(
+        client=options.client(),
+        subscription=options.subscription(),
+        starting=starting,
+        ending=ending,
+        starting_times=options.times("startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_times=options.times("endingTimestamp", "endingOffsetsByTimestamp"),
+        times_strategy=options.choice("startingOffsetsByTimestampStrategy", "error", "latest"),  # type: ignore[arg-type]
+        max_offsets_per_trigger=options.count("maxOffsetsPerTrigger", least=1),
+        min_offsets_per_trigger=options.count("minOffsetsPerTrigger", least=1),
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60 * 1000),
+        min_partitions=options.count("minPartitions", least=1) or 0,
+        max_records_per_partition=options.count("maxRecordsPerPartition", least=1),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        include_headers=options.flag("includeHeaders", False),
+        push_filters=options.flag("pushFilters", False),
+        read_timeout_ms=options.count("readTimeoutMs", least=1) or 120_000,
+        rows_per_batch=options.count("rowsPerBatch", least=1) or 10_000,
+    )
+
+
+def write_options(written: Mapping[str, str]) -> WriteOptions:
+    """Checked. Raises UsageError with the name of the option and what it may be."""
+    options = _Written(written, _WRITE, ProducerOptions)
+    delivery = options.choice("delivery", "exactly-once", "at-least-once")
+    client = options.client()
+    if delivery == "exactly-once" and client.get("acks", "all") not in ("all", -1):
+        raise UsageError('option strandline.acks: delivery "exactly-once" needs acks=all')
+    return WriteOptions(
+        client=client,
+        topic=options.text("topic"),
+        include_headers=options.flag("includeHeaders", True),
+        delivery=delivery,  # type: ignore[arg-type]
+        row_order=options.choice("rowOrder", "unknown", "stable"),  # type: ignore[arg-type]
+        query_name=options.text("queryName"),
+        write_timeout_ms=options.count("writeTimeoutMs", least=1) or 120_000,
+    )
+
+
+class _Written:
+    """The strings, by lower-case name, and how each kind is read."""
+
+    def __init__(self, written: Mapping[str, str], known: set[str], client_kind: type[ClientOptions]) -> None:
+        self._values: dict[str, str] = {}
+        self._client: dict[str, Any] = {}
+        self._client_kind = client_kind
+        names = {name.lower(): name for name in known}
+        for name, value in written.items():
+            prefix = next((p for p in CLIENT_PREFIXES if name.lower().startswith(p)), None)
+            if prefix is not None:
+                self._add_client(name, name[len(prefix) :], value)
+            elif name.lower() in names:
+                self._values[names[name.lower()]] = value
+            elif name.lower() not in _SPARKS:
+                raise UsageError(_unknown(name, known))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def _add_client(self, written: str, name: str, value: str) -> None:
+        kinds = {f.name: f for f in dataclasses.fields(self._client_kind)}
+        option = name.replace(".", "_").lower()
+        if option not in kinds:
+            near = difflib.get_close_matches(option, sorted(kinds), n=1, cutoff=0.5)
+            raise UsageError(f"unknown option {written!r}" + (f"; did you mean 'strandline.{near[0]}'?" if near else ""))
+        self._client[option] = _typed(written, value, str(kinds[option].type), kinds[option].default)
+
+    def client(self) -> dict[str, Any]:
+        client = dict(self._client)
+        if servers := self._values.get("bootstrap.servers"):
+            client["bootstrap_servers"] = servers
+        if not client.get("bootstrap_servers"):
+            raise UsageError('option bootstrap.servers is missing: .option("bootstrap.servers", "host:port,host:port")')
+        self._client_kind(**client)  # checks the values
+        return client
+
+    def subscription(self) -> Subscription:
+        given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self]
+        if len(given) != 1:
+            what = f"{' and '.join(given)} are given" if given else "none is given"
+            raise UsageError(f"exactly one of the options subscribe, subscribePattern and assign is needed; {what}")
+        value = self._values[given[0]]
+        if given[0] == "assign":
+            return Subscription(partitions=_assignment(value))
+        if given[0] == "subscribePattern":
+            return Subscription(pattern=_pattern(value))
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise UsageError("option subscribe names no topic")
+        return Subscription(topics)
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name) or None
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if value.strip().lower() not in ("true", "false"):
+            raise UsageError(f"option {name} must be true or false, not {value!r}")
+        return value.strip().lower() == "true"
+
+    def count(self, name: str, *, least: int) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        number = _whole(name, value)
+        if number < least:
+            raise UsageError(f"option {name} must be at least {least}, not {number}")
+        return number
+
+    def choice(self, name: str, *choices: str) -> str:
+        """One of these; the first by default."""
+        value = self._values.get(name, choices[0]).strip().lower()
+        if value not in choices:
+            raise UsageError(f"option {name} must be one of {', '.join(choices)}, not {value!r}")
+        return value
+
+    def duration_ms(self, name: str, default: int) -> int:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h)?\s*", value)
+        if match is None:
+            raise UsageError(f"option {name} must be a duration such as 500ms, 30s or 15m, not {value!r}")
+        return int(match[1]) * {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, None: 1}[match[2]]
+
+    def position(self, name: str, default: Literal["earliest", "latest"]) -> Position:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        word = value.strip().lower()
+        if word in ("earliest", "latest"):
+            return "earliest" if word == "earliest" else "latest"
+        return _by_partition(name, value, least=EARLIEST)
+
+    def times(self, one: str, by_partition: str) -> Times | None:
+        if one in self:
+            return self.count(one, least=0)
+        value = self._values.get(by_partition)
+        return None if value is None else _by_partition(by_partition, value, least=0)
+
+
+def _names(position: Position, special: int) -> bool:
+    return not isinstance(position, str) and any(special in of_topic.values() for of_topic in position.values())
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"option {name} must be a whole number, not {value!r}") from None
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as e:
+        raise UsageError(f"option subscribePattern is no regular expression: {e}") from None
+    return value
+
+
+def _json(name: str, value: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as e:
+        raise UsageError(f"option {name} must be JSON such as {example}: {e}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"option {name} must be JSON such as {example}, not {value!r}")
+    return found
+
+
+def _assignment(value: str) -> dict[str, tuple[int, ...]]:
+    example = '{"orders": [0, 1]}'
+    found = _json("assign", value, example)
+    for topic, partitions in found.items():
+        if not isinstance(partitions, list) or not all(type(p) is int and p >= 0 for p in partitions) or not partitions:
+            raise UsageError(f"option assign must be JSON such as {example}; topic {topic} has {partitions!r}")
+    if not found:
+        raise UsageError("option assign names no partition")
+    return {topic: tuple(sorted(set(partitions))) for topic, partitions in found.items()}
+
+
+def _by_partition(name: str, value: str, *, least: int) -> dict[str, dict[int, int]]:
+    example = '{"orders": {"0": 23, "1": 42}}'
+    result: dict[str, dict[int, int]] = {}
+    for topic, of_topic in _json(name, value, example).items():
+        is_good = isinstance(of_topic, dict) and all(p.isdecimal() for p in of_topic)
+        if not is_good or not all(type(n) is int and n >= least for n in of_topic.values()):
+            raise UsageError(f"option {name} must be JSON such as {example}; topic {topic} has {of_topic!r}")
+        result[topic] = {int(partition): number for partition, number in of_topic.items()}
+    return result
+
+
+def _typed(written: str, value: str, kind: str, default: object) -> Any:
+    """A string as what the client's option is."""
+    if "bool" in kind:
+        if value.strip().lower() not in ("true", "false"):
+            raise UsageError(f"option {written} must be true or false, not {value!r}")
+        return value.strip().lower() == "true"
+    if isinstance(default, (int, float)) or kind.startswith(("int", "float")):
+        if value.strip() == "all":
+            return "all"
+        return _whole(written, value)
+    return value
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), sorted(by_lower), n=1, cutoff=0.5)
+    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+    return f"unknown option {name!r}{hint}"

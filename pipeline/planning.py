@@ -1,0 +1,104 @@
+"""Which ranges of offsets are read, and in how many pieces. Pure.
+
+A **range** is a piece of one partition, `[start, end)`: what one task reads. The rules are those of Spark's Kafka
+connector: a limit is shared among the partitions in proportion to what each has to offer, and `minPartitions` splits the
+largest ranges first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil, floor
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.offsets import NO_EPOCH, Place, Places
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One task's piece of the log. Pickled by Spark."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int = NO_EPOCH
+    """Of the record before `start`; -1: not known."""
+    checks_start: bool = True
+    """Whether a log that begins behind `start` has lost something that was to be read."""
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """Offsets; records are at most so many."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+def limited(start: Places, available: Places, most: int) -> Places:
+    """How far to read so that it is at most about `most` offsets: each partition its share of what is there. Every partition
+    that has something to offer gives at least one; so the total may be a little more than asked for."""
+    sizes = {place: max(0, end.offset - start[place].offset) for place, end in available.items()}
+    total = sum(sizes.values())
+    if total <= most:
+        return dict(available)
+    shares = {place: size * most / total for place, size in sizes.items()}
+    taken = {place: max(floor(share), min(sizes[place], 1)) for place, share in shares.items()}
+    _hand_out_rest(taken, shares, sizes, most - sum(taken.values()))
+    return {place: _advance(start[place], end, taken[place]) for place, end in available.items()}
+
+
+def _hand_out_rest(
+    taken: dict[TopicPartition, int], shares: Mapping[TopicPartition, float], sizes: Mapping[TopicPartition, int], rest: int
+) -> None:
+    """What rounding left over goes to those that lost most by it."""
+    for place in sorted(taken, key=lambda p: (taken[p] - shares[p], p)):
+        if rest <= 0:
+            return
+        if taken[place] < sizes[place]:
+            taken[place] += 1
+            rest -= 1
+
+
+def _advance(start: Place, end: Place, count: int) -> Place:
+    """`count` offsets further. Somewhere in the middle nobody knows the epoch."""
+    if start.offset + count == end.offset:
+        return end
+    return Place(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH)
+
+
+def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = None) -> list[Range]:
+    """Pieces in the order of the log: at most `max_size` offsets each, and at least `min_pieces` if there are so many."""
+    pieces = [r for r in ranges if r.size > 0]
+    if max_size is not None:
+        pieces = [piece for r in pieces for piece in _cut(r, ceil(r.size / max_size))]
+    if not pieces or len(pieces) >= min_pieces:
+        return pieces
+    return [piece for r, count in zip(pieces, _counts(pieces, min_pieces), strict=True) for piece in _cut(r, count)]
+
+
+def _counts(ranges: Sequence[Range], wanted: int) -> list[int]:
+    """Into how many pieces each is cut: always the one whose pieces are largest gets one more."""
+    counts = [1] * len(ranges)
+    for _ in range(wanted - len(ranges)):
+        largest = max(range(len(ranges)), key=lambda i: ranges[i].size / counts[i])
+        if ranges[largest].size <= counts[largest]:
+            break
+        counts[largest] += 1
+    return counts
+
+
+def _cut(whole: Range, count: int) -> Iterable[Range]:
+    """Into pieces that differ by one at most."""
+    size = whole.size
+    bounds = [whole.start + size * i // count for i in range(count + 1)]
+    for start, end in pairwise(bounds):
+        is_first = start == whole.start
+        yield replace(whole, start=start, end=end, leader_epoch=whole.leader_epoch if is_first else NO_EPOCH)

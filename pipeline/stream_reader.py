@@ -1,0 +1,150 @@
+"""Reading as a stream. The truth about progress is in Spark's checkpoint; a batch that is run again gets the very same ranges.
+
+`latestOffset` decides how far the next batch goes, `partitions` cuts it into tasks. They run in one long-lived process
+beside the driver, `read` in others: what a task needs is in its range. Partitions that appear later are read from their
+first record. What retention, truncation or a deletion took away in between is a loss, told as `failOnDataLoss` wants it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.batch_reader import RangePartition, task_reader
+from strandline.pipeline.bounds import of_position, starting_at, times_of
+from strandline.pipeline.cluster_view import ClusterView
+from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.offsets import Place, Places, from_json, to_json
+from strandline.pipeline.options import ReadOptions
+from strandline.pipeline.planning import Range, limited, split
+from strandline.protocol.loggers import get_logger
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = get_logger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._task = task_reader(options)
+        self._stop_at: Places | None = None
+        """With Trigger.AvailableNow: what was there at the start."""
+        self._known_end: Places = {}
+        """The newest answer, for `reportLatestOffset`."""
+        self._last_batch_at: float | None = None
+
+    # -- how far ------------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins."""
+        options, view = self._options, self._view()
+        places = view.partitions()
+        latest = view.latest(places)
+        ends = {place: end.offset for place, end in latest.items()}
+        if options.starting_times is not None:
+            times = times_of("startingOffsetsByTimestamp", options.starting_times, places)
+            starts = starting_at(view.at(times), times, ends, options.times_strategy)
+        else:
+            starts = of_position("startingOffsets", options.starting, places, view.earliest(places), ends)
+        return to_json({place: latest[place] if ends[place] == start else Place(start) for place, start in starts.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        view = self._view()
+        self._stop_at = view.latest(view.partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next batch goes: everything, or as much as `limit` allows. The same text as `start`: there is nothing."""
+        begin = from_json(start)
+        end = self._available(begin)
+        self._known_end = end
+        begin = {place: begin.get(place, Place(0)) for place in end}
+        if not self._is_worth_a_batch(begin, end, limit):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json({place: begin[place] if begin[place].offset == at.offset else at for place, at in end.items()})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For progress and lag: behind the last record of all."""
+        return to_json(self._known_end) if self._known_end else None
+
+    def _available(self, begin: Places) -> Places:
+        if self._stop_at is not None:
+            return self._not_before(begin, self._stop_at)
+        view = self._view()
+        places = view.partitions()
+        self._check_none_is_gone(begin, places)
+        return self._not_before(begin, view.latest(places))
+
+    def _not_before(self, begin: Places, end: Places) -> Places:
+        """A log that ends before what was read from it is another log."""
+        for place, at in end.items():
+            read = begin.get(place)
+            if read is not None and at.offset < read.offset:
+                self._lost(place, f"{place} was read up to offset {read.offset}, and its log ends at {at.offset}")
+        return end
+
+    def _check_none_is_gone(self, begin: Places, places: list[TopicPartition]) -> None:
+        for place in sorted(set(begin) - set(places)):
+            self._lost(place, f"{place} was read up to offset {begin[place].offset}, and is not there any more")
+
+    def _is_worth_a_batch(self, begin: Places, end: Places, limit: ReadLimit) -> bool:
+        """`minOffsetsPerTrigger`, which waits `maxTriggerDelay` at most. AvailableNow never waits."""
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.min_offsets_per_trigger
+        if least is None or self._stop_at is not None:
+            return True
+        now = time.monotonic()
+        if self._last_batch_at is None:
+            self._last_batch_at = now
+        count = sum(max(0, at.offset - begin[place].offset) for place, at in end.items())
+        if count < least and now - self._last_batch_at < self._options.max_trigger_delay_ms / 1000:
+            return False
+        self._last_batch_at = now
+        return True
+
+    # -- the batch ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        new = sorted(set(stop) - set(begin))
+        firsts = self._view().earliest(new) if new else {}
+        ranges = []
+        for place, at in sorted(stop.items()):
+            first = begin[place] if place in begin else Place(self._first_of_new(place, firsts[place]))
+            ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch))
+        return [
+            RangePartition(piece)
+            for piece in split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        ]
+
+    def _first_of_new(self, place: TopicPartition, earliest: int) -> int:
+        if earliest > 0:
+            self._lost(place, f"{place} is new and was expected from offset 0 on; the earliest that is left is {earliest}")
+        return earliest
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._task.read(partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint is the truth, and Spark never commits the last batch of an AvailableNow run."""
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _view(self) -> ClusterView:
+        return ClusterView(self._options.client, self._options.subscription)
+
+    def _lost(self, place: TopicPartition, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(what, topic=place.topic, partition=place.partition)
+        log.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)

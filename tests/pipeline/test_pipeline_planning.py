@@ -1,0 +1,120 @@
+"""Ranges of offsets: nothing is left out, nothing is read twice, and the shares are fair."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.bounds import of_position, starting_at, times_of
+from strandline.pipeline.offsets import Place, from_json, to_json
+from strandline.pipeline.planning import Range, limited, split
+from strandline.protocol.errors import UsageError
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ranges = st.lists(st.builds(Range, st.just("orders"), st.integers(0, 5), st.integers(0, 50), st.integers(50, 5000), st.just(3)))
+
+
+@given(ranges, st.integers(0, 40), st.none() | st.integers(1, 900))
+def test_pieces_are_the_whole_and_nothing_twice(wholes: list[Range], min_pieces: int, max_size: int | None) -> None:
+    pieces = split(wholes, min_pieces, max_size)
+    of_pieces = [(p.partition, offset) for p in pieces for offset in range(p.start, p.end)]
+    assert of_pieces == [(r.partition, offset) for r in wholes for offset in range(r.start, r.end)]
+    assert all(piece.size > 0 for piece in pieces)
+    assert max_size is None or all(piece.size <= max_size for piece in pieces)
+    assert len(pieces) >= min(min_pieces, len(of_pieces))
+
+
+def test_the_largest_range_is_split_first_and_evenly() -> None:
+    pieces = split([Range("orders", 0, 0, 10), Range("orders", 1, 0, 90)], 4)
+    assert [(p.partition, p.size) for p in pieces] == [(0, 10), (1, 30), (1, 30), (1, 30)]
+
+
+def test_only_the_first_piece_of_a_range_knows_the_epoch_before_it() -> None:
+    """The others begin in the middle of what nobody has looked at yet."""
+    assert [p.leader_epoch for p in split([Range("orders", 0, 0, 10, 3)], 2)] == [3, -1]
+
+
+sizes = st.dictionaries(st.integers(0, 9), st.integers(0, 10_000), min_size=1)
+
+
+@given(sizes, st.integers(1, 20_000))
+def test_a_limit_is_kept_and_used_up_and_no_partition_starves(offered: dict[int, int], most: int) -> None:
+    places = {TopicPartition("orders", p): size for p, size in offered.items()}
+    start = {place: Place(7) for place in places}
+    end = limited(start, {place: Place(7 + size, 4) for place, size in places.items()}, most)
+    taken = {place: at.offset - 7 for place, at in end.items()}
+    busy = sum(size > 0 for size in places.values())
+    assert all(0 <= taken[place] <= size for place, size in places.items())
+    assert all(taken[place] > 0 for place, size in places.items() if size)
+    assert sum(taken.values()) <= most + busy
+    assert sum(taken.values()) >= min(most, sum(places.values()))
+
+
+def test_shares_are_in_proportion_to_what_is_there() -> None:
+    start, there = {A: Place(0), B: Place(0)}, {A: Place(900), B: Place(100)}
+    assert limited(start, there, 100) == {A: Place(90), B: Place(10)}
+
+
+# -- offsets of streams -----------------------------------------------------------------------------------------------
+
+stored = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from(["orders", "payments", "ä b"]), st.integers(0, 200)),
+    st.builds(Place, st.integers(0, 2**62), st.integers(-1, 2**31)),
+)
+
+
+@given(stored)
+def test_offsets_come_back_as_they_were_and_always_as_the_same_text(places: dict[TopicPartition, Place]) -> None:
+    turned = dict(reversed(list(places.items())))
+    assert from_json(json.loads(json.dumps(to_json(places)))) == places
+    assert json.dumps(to_json(places)) == json.dumps(to_json(turned))
+
+
+def test_a_checkpoint_of_sparks_kafka_connector_is_understood() -> None:
+    assert from_json({"orders": {"1": 4, "0": 3}}) == {A: Place(3), B: Place(4)}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{"topics": {"orders": {"0": "x"}}}, {"topics": {"orders": 5}}, {"topics": {"orders": {"zero": 1}}}, {"orders": [1]},
+     {"topics": {"orders": {"0": -1}}}, {"topics": None}, {"v": 1}, {"topics": {"orders": {"0": 1}}, "epochs": {"orders": 7}}],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_refused_with_what_it_holds(damaged: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="which are no offsets of a strandline source"):
+        from_json(damaged)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(UsageError, match="version 2"):
+        from_json({"v": 2, "topics": {}})
+
+
+# -- from where to where ----------------------------------------------------------------------------------------------
+
+EARLIEST, LATEST = {A: 10, B: 20}, {A: 110, B: 120}
+
+
+def test_words_and_numbers_name_offsets() -> None:
+    assert of_position("startingOffsets", "earliest", [A, B], EARLIEST, LATEST) == EARLIEST
+    assert of_position("startingOffsets", "latest", [A, B], EARLIEST, LATEST) == LATEST
+    written = {"orders": {0: -2, 1: -1}}
+    assert of_position("startingOffsets", written, [A, B], EARLIEST, LATEST) == {A: 10, B: 120}
+    assert of_position("startingOffsets", {"orders": {0: 50, 1: 60}}, [A, B], EARLIEST, LATEST) == {A: 50, B: 60}
+
+
+def test_an_option_that_forgets_a_partition_or_names_another_is_refused() -> None:
+    with pytest.raises(UsageError, match="startingOffsets says nothing about orders-1"):
+        of_position("startingOffsets", {"orders": {0: 5}}, [A, B], EARLIEST, LATEST)
+    with pytest.raises(UsageError, match="names orders-7, which is not read"):
+        times_of("startingOffsetsByTimestamp", {"orders": {0: 5, 1: 5, 7: 5}}, [A, B])
+
+
+def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
+    found, times = {A: 50, B: None}, times_of("startingTimestamp", 1234, [A, B])
+    assert starting_at(found, times, LATEST, "latest") == {A: 50, B: 120}
+    with pytest.raises(UsageError, match="no record of orders-1 is as young as the starting timestamp 1234"):
+        starting_at(found, times, LATEST, "error")

@@ -1,0 +1,257 @@
+"""Writing with a real Spark: every row once, in order, under retry, failed commit and restart."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.functions import udf
+
+from strandline.pipeline.cluster_view import ClusterView
+from strandline.pipeline.options import Subscription
+from strandline.pipeline.sink import BATCH_ID, QUERY_ID
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from strandline.testing import ThreadedCluster
+
+
+def write(df: DataFrame, log: ThreadedCluster, topic: str | None = None, **options: str) -> None:
+    writer = df.write.format("strandline").mode("append").option("bootstrap.servers", log.bootstrap_servers)
+    for name, value in {**({} if topic is None else {"topic": topic}), **options}.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    """As texts of 200 characters: small rows would wait in Spark's buffers until there are many."""
+    return spark.range(0, count, numPartitions=tasks).selectExpr("lpad(cast(id as string), 200, '0') value")
+
+
+def each_once(count: int) -> Counter[bytes]:
+    return Counter(b"%0200d" % n for n in range(count))
+
+
+def values(log: ThreadedCluster, topic: str) -> Counter[bytes]:
+    return Counter(record.value for record in log.read_all(topic))
+
+
+def test_all_columns_arrive_as_they_are(spark: SparkSession, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=3)
+    sql = (
+        "select 'k' key, cast('v' as binary) value, 2 partition, "
+        f"array(named_struct('key', 'h', 'value', cast('1' as binary))) headers, '{topic}' topic"
+    )
+    write(spark.sql(sql), log)
+    (record,) = log.read_all(topic)
+    assert (record.key, record.value, record.partition, list(record.headers)) == (b"k", b"v", 2, [("h", b"1")])
+
+
+def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spark: SparkSession, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=3)
+    write(
+        spark.range(0, 5000, numPartitions=3).selectExpr(
+            "cast(id % 10 as string) key", "lpad(cast(id as string), 200, '0') value"
+        ),
+        log,
+        topic,
+    )
+    assert values(log, topic) == each_once(5000)
+    other = log.create_topic(partitions=3)
+
+    async def send() -> None:
+        async with log.cluster.producer() as producer:
+            for n in range(10):
+                await producer.send_and_wait(other, b"", key=b"%d" % n)
+
+    log.run(send())
+    by_client = {record.key: record.partition for record in log.read_all(other)}
+    assert {(record.key, record.partition) for record in log.read_all(topic)} == set(by_client.items())
+
+
+@pytest.mark.parametrize(
+    ("sql", "options", "told"),
+    [
+        ("select 'x' text", {}, r"a column value \(binary or string\) is needed; there are text"),
+        ("select 1 value", {}, "column value must be binary or string, not int"),
+        ("select 'x' value, '1' partition", {}, "column partition must be int, not string"),
+        ("select 'x' value, 'y' extra", {}, "there is no place for a column extra"),
+        ("select 'x' value", {"topic": ""}, "no topic is given"),
+        ("select 'x' value, cast(null as string) topic", {"topic": ""}, "row 0 of task 0 has no topic"),
+        ("select 'x' value", {"topik": "y"}, "did you mean 'topic'"),
+        ("select repeat('x', 2000000) value", {"strandline.max_request_size": "1000000"}, "RecordTooLarge"),
+        ("select 'x' value, 77 partition", {}, "77"),
+        ("select 'x' value", {"topic": "nowhere", "strandline.max_block_ms": "3000"}, "nowhere"),
+    ],
+)
+def test_what_cannot_be_written_is_told_in_a_sentence(
+    spark: SparkSession, log: ThreadedCluster, sql: str, options: dict[str, str], told: str
+) -> None:
+    topic = log.create_topic()
+    with pytest.raises(PySparkException, match=told):
+        write(spark.sql(sql), log, **{"topic": topic, **options})
+    assert log.read_all(topic) == []
+
+
+def test_a_log_is_not_overwritten(spark: SparkSession, log: ThreadedCluster) -> None:
+    with pytest.raises(PySparkException, match="only ever appended to"):
+        numbers(spark, 1).write.format("strandline").mode("overwrite").option("bootstrap.servers", log.bootstrap_servers).option(
+            "topic", "t"
+        ).save()
+
+
+def dying(log: ThreadedCluster, topic: str, at: set[int], folder: Path | None = None) -> Any:
+    """A step that lets rows through until it meets one of these, in the first attempt that does; without a folder in every.
+    It dies when something of this attempt is written."""
+    servers, before = log.bootstrap_servers, len(log.read_all(topic))
+
+    def step(value: str) -> str:
+        if int(value) in at:
+            mark = None if folder is None else folder / f"died-{int(value)}"
+            if mark is None or not mark.exists():
+                wait_for_records(servers, topic, before)
+                if mark is not None:
+                    mark.touch()
+                raise RuntimeError("this attempt dies here")
+        return value
+
+    return udf(step, "string", useArrow=False)
+
+
+def wait_for_records(servers: str, topic: str, before: int) -> None:
+    view = ClusterView({"bootstrap_servers": servers}, Subscription((topic,)))
+    deadline = time.monotonic() + 20
+    while sum(end.offset for end in view.latest(view.partitions()).values()) <= before:
+        assert time.monotonic() < deadline, "nothing was written"
+        time.sleep(0.02)
+
+
+def retried(spark: SparkSession, log: ThreadedCluster, topic: str, folder: Path) -> DataFrame:
+    """Two tasks of 3,000 rows; both die in the middle, when some of their rows are written."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    return numbers(spark, 6000).select(dying(log, topic, {2000, 5000}, folder)("value").alias("value"))
+
+
+def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
+    spark: SparkSession, log: ThreadedCluster, tmp_path: Path
+) -> None:
+    topic = log.create_topic(partitions=3)
+    write(retried(spark, log, topic, tmp_path), log, topic, rowOrder="stable", **{"strandline.linger_ms": "0"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["died-2000", "died-5000"]
+    assert values(log, topic) == each_once(6000)
+
+
+def test_where_nobody_promised_the_order_of_rows_a_second_attempt_writes_nothing_and_fails(
+    spark: SparkSession, log: ThreadedCluster, tmp_path: Path
+) -> None:
+    topic = log.create_topic(partitions=1)
+    with pytest.raises(PySparkException, match="set the option rowOrder to stable"):
+        write(retried(spark, log, topic, tmp_path), log, topic, **{"strandline.linger_ms": "0"})
+    assert set(values(log, topic).values()) <= {1}
+
+
+def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+    topic = log.create_topic(partitions=1)
+    write(retried(spark, log, topic, tmp_path), log, topic, delivery="at-least-once", **{"strandline.linger_ms": "0"})
+    assert set(values(log, topic)) == set(each_once(6000))
+    assert sum(values(log, topic).values()) > 6000
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+class Copy:
+    """A stream from one topic into another, started as often as a test likes."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
+        self.spark, self.log, self.folder = spark, log, folder
+        self.source, self.target = log.create_topic(partitions=2), log.create_topic(partitions=3)
+
+    def start(self, step: Any = None, **options: str) -> StreamingQuery:
+        reader = self.spark.readStream.format("strandline").option("bootstrap.servers", self.log.bootstrap_servers)
+        reader = (
+            reader.option("subscribe", self.source).option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "2000")
+        )
+        df = reader.load().selectExpr("cast(value as string) value")
+        if step is not None:
+            df = df.select(step("value").alias("value"))
+        writer = df.writeStream.format("strandline").option("bootstrap.servers", self.log.bootstrap_servers)
+        for name, value in {"topic": self.target, "rowOrder": "stable", "strandline.linger_ms": "0", **options}.items():
+            writer = writer.option(name, value)
+        return writer.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(availableNow=True).start()
+
+    def run(self, step: Any = None, **options: str) -> None:
+        assert self.start(step, **options).awaitTermination(120)
+
+    def fill(self, first: int, count: int) -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                for partition in (0, 1):
+                    await producer.send_many(
+                        self.source, [b"%0200d" % n for n in range(first + partition, first + count, 2)], partition=partition
+                    )
+
+        self.log.run(send())
+
+
+@pytest.fixture
+def copy(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Copy:
+    return Copy(spark, log, tmp_path)
+
+
+def test_a_copy_holds_each_row_once_and_goes_on_where_it_was(copy: Copy) -> None:
+    copy.fill(0, 5000)
+    copy.run()
+    copy.fill(5000, 1000)
+    copy.run()
+    assert values(copy.log, copy.target) == each_once(6000)
+
+
+def test_a_task_of_a_stream_that_is_run_again_doubles_nothing(copy: Copy, tmp_path: Path) -> None:
+    copy.fill(0, 5000)
+    copy.run(dying(copy.log, copy.target, {901, 3000}, tmp_path))
+    assert len(list(tmp_path.glob("died-*"))) == 2
+    assert values(copy.log, copy.target) == each_once(5000)
+
+
+def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy: Copy) -> None:
+    """Spark died between the two: the same batch is run again, and all its rows are there already."""
+    copy.fill(0, 3000)
+    copy.run()
+    for path in (copy.folder / "checkpoint" / "commits").glob("*1*"):
+        path.unlink()
+    copy.fill(3000, 1000)
+    copy.run()
+    assert values(copy.log, copy.target) == each_once(4000)
+
+
+def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_path: Path) -> None:
+    """All attempts of a batch fail; the query ends, and is started again."""
+    copy.fill(0, 4000)
+
+    with pytest.raises(StreamingQueryException, match="this attempt dies here"):
+        copy.run(dying(copy.log, copy.target, {2500}))
+    copy.run()
+    assert values(copy.log, copy.target) == each_once(4000)
+
+
+def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_path: Path) -> None:
+    """These are Spark's internals: exactly-once rests on them."""
+    copy.fill(0, 10)
+
+    def note(value: str) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / "noted").write_text(f"{context.getLocalProperty(QUERY_ID)} {context.getLocalProperty(BATCH_ID)}")
+        return value
+
+    query = copy.start(udf(note, "string", useArrow=False))
+    assert query.awaitTermination(120)
+    assert (tmp_path / "noted").read_text() == f"{query.id} 0"
