@@ -99,7 +99,7 @@ async def generation_of_attempts(cluster: Cluster, generation: int) -> Attempt:
     return zombie
 
 
-@simulated(seeds=15, invariants=False)  # I16 is that of producers without a name: a new epoch begins at 0
+@simulated(seeds=15)
 async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
     await cluster.create_topic("rows", partitions=2)
     zombies = [await generation_of_attempts(cluster, generation) for generation in (1, 2)]
@@ -120,7 +120,7 @@ async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
         assert values[place.partition] == [row(g, place, n) for g in (1, 2) for n in range(ROWS)]
 
 
-@simulated(seeds=8, faults=None, invariants=False)
+@simulated(seeds=8, faults=None)
 async def test_an_id_is_one_whichever_controller_gives_it(cluster: Cluster) -> None:
     """The controller dies with everything in its memory: the next one knows who has the name from the log."""
     await cluster.create_topic("rows", partitions=2)

@@ -3,12 +3,16 @@
 The first batch of a producer may have any sequence number: those before it may have been given up, or deleted, before any
 leader that is left heard of them. From then on numbers follow one another without a gap, as long as a record of the
 producer is in the log: a leader that has deleted all of them does not know it any more.
+
+A *named* producer is stricter: its sequences are the rows of one generation, whatever attempt writes them. They begin at 0,
+go on through all epochs, are remembered beyond the records, and end with the first row of a higher generation.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from strandline.protocol.producer_names import family_of, is_named
 from strandline.protocol.records.batch import MAX_SEQUENCE
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import Batch
@@ -18,8 +22,9 @@ REMEMBERED = 5
 
 
 class Place(NamedTuple):
-    """Where a producer has come to."""
+    """Where a producer, or the owner of a name, has come to."""
 
+    producer_id: int
     epoch: int
     next_sequence: int
     last_offset: int
@@ -38,19 +43,28 @@ def rebuild(partition: PartitionGhost) -> None:
 
 
 def _take(partition: PartitionGhost, batch: Batch) -> None:
-    known: Place | None = partition.producers.get(batch.producer_id)
-    last = batch.next - 1
-    if known is not None and known.last_offset >= partition.deleted_below:
-        expected = known.next_sequence if batch.producer_epoch == known.epoch else 0
-        if batch.producer_epoch < known.epoch or batch.sequence != expected:
-            who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
-            text = (
-                f"{who} has sequence {batch.sequence} at offset {batch.base}, after epoch {known.epoch} up to sequence "
-                f"{(known.next_sequence - 1) & MAX_SEQUENCE} at offset {known.last_offset}"
-            )
-            raise partition.violation("I16", text)
+    family, named = family_of(batch.producer_id), is_named(batch.producer_id)
+    known: Place | None = partition.producers.get(family)
+    if named and known is None:
+        known = Place(batch.producer_id, batch.producer_epoch, 0, -1)
+    counts = known is not None and (named or known.last_offset >= partition.deleted_below)
+    if known is not None and counts and not _follows(known, batch, named):
+        who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
+        before = "" if batch.producer_id == known.producer_id else f"producer {known.producer_id} "
+        text = (
+            f"{who} has sequence {batch.sequence} at offset {batch.base}, after {before}epoch {known.epoch} up to sequence "
+            f"{(known.next_sequence - 1) & MAX_SEQUENCE} at offset {known.last_offset}"
+        )
+        raise partition.violation("I16", text)
     following = (batch.sequence + batch.next - batch.base) & MAX_SEQUENCE
-    partition.producers[batch.producer_id] = Place(batch.producer_epoch, following, last)
+    partition.producers[family] = Place(batch.producer_id, batch.producer_epoch, following, batch.next - 1)
+
+
+def _follows(known: Place, batch: Batch, named: bool) -> bool:
+    if (batch.producer_id, batch.producer_epoch) < (known.producer_id, known.epoch):
+        return False  # of a generation, or of an attempt, that is over
+    is_same = batch.producer_id == known.producer_id and (named or batch.producer_epoch == known.epoch)
+    return bool(batch.sequence == (known.next_sequence if is_same else 0))
 
 
 def check_states(replica: ReplicaGhost) -> None:
@@ -79,9 +93,15 @@ State = tuple[int, list[tuple[int, int]]]
 
 def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
     states: dict[int, State] = {}
+    newest: dict[int, int] = {}
+    """Of each name, the id of its newest generation: the older ones are forgotten."""
     for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
         if batch.producer_id < 0 or batch.is_control:
             continue
+        family = family_of(batch.producer_id)
+        if newest.get(family, batch.producer_id) != batch.producer_id:
+            del states[newest[family]]
+        newest[family] = batch.producer_id
         epoch, batches = states.get(batch.producer_id, (batch.producer_epoch, []))
         if epoch != batch.producer_epoch:
             epoch, batches = batch.producer_epoch, []

@@ -10,6 +10,7 @@ import pytest
 from invariant_bench import Bench, batch_of, bench
 
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.protocol.producer_names import named_producer_id
 from strandline.testing.simulation.invariants import honesty, producers, purgatory, reads, resources
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
 from strandline.testing.simulation.invariants.violation import Violation
@@ -138,6 +139,39 @@ def test_the_first_batch_may_have_any_number(at: Bench):
     at.copy(1, 2, 3)
     at.raise_hw(1, 2)
     at.step()
+
+
+FIRST, SECOND = named_producer_id(5, 1), named_producer_id(5, 2)
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "sequence"),
+    [(FIRST, 1, 0), (FIRST, 0, 2), (SECOND, 0, 1), (named_producer_id(5, 0), 9, 0)],
+    ids=["another attempt begins again", "a gap", "another generation goes on", "a generation that is over"],
+)
+def test_i16_rows_of_a_name_out_of_order(at: Bench, producer_id: int, epoch: int, sequence: int):
+    at.replicated("a", producer_id=FIRST, producer_epoch=0, base_sequence=0)
+    at.log(1).producers.check = lambda header, pending: None
+    at.append(1, "b", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    at.copy(1, 2, 3)
+    with at.flags("I16", "epoch 0 up to sequence 0 at offset 0"):
+        at.raise_hw(1, 2)
+
+
+def test_i16_a_name_begins_with_its_first_row(at: Bench):
+    at.log(1).producers.check = lambda header, pending: None
+    at.append(1, "b", producer_id=FIRST, producer_epoch=0, base_sequence=3)
+    at.copy(1, 2, 3)
+    with at.flags("I16", "has sequence 3 at offset 0"):
+        at.raise_hw(1, 1)
+
+
+def test_attempts_go_on_behind_one_another_and_generations_begin_again(at: Bench):
+    at.replicated("a", producer_id=FIRST, producer_epoch=0, base_sequence=0)
+    at.replicated("b", producer_id=FIRST, producer_epoch=4, base_sequence=1)
+    at.replicated("c", producer_id=SECOND, producer_epoch=0, base_sequence=0)
+    at.step()
+    producers.check_states(at.replica(2))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4])
