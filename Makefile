@@ -23,7 +23,7 @@ MINUTES ?= 10
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
 
-test: lint types layering pytest
+test: lint types layering pytest test-spark
 
 # -- set-up: a stamp per set of extras, renewed when pyproject.toml changes
 
@@ -63,10 +63,11 @@ layering: build/lint
 	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not docker" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not docker and not spark" $(PYTEST_ARGS)
 
+# In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
 test-spark: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest tests/pipeline $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m spark tests/pipeline $(PYTEST_ARGS)
 
 # The image is built, brought up and removed by the tests themselves, under names and on ports of their own.
 test-docker: $(VENV)/.installed-dev

@@ -80,7 +80,6 @@ class TaskWriter:
                 self._skip[place] = skip - 1
             else:
                 await self._send(row, place.partition)
-        await asyncio.sleep(0)  # What is ready leaves before we stand and wait for Spark's next rows.
         self._look_at_receipts()
 
     async def _send(self, row: Row, partition: int) -> None:
@@ -133,7 +132,8 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
     async def write_all() -> Written:
         async with producer:
             writer = TaskWriter(options, producer, context.partitionId())
-            for batch in batches:
+            # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)
             return await writer.finish()
 

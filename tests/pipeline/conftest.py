@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

@@ -1,0 +1,233 @@
+"""A lake: Parquet files of a log, and manifests that say which of them count. Pure.
+
+    ROOT/<topic>/date=YYYY-MM-DD/<topic>-<partition>-<first offset, 20 digits>-<last offset>.parquet
+    ROOT/_manifest/<number, 20 digits>.json
+    ROOT/_checkpoint/                                                       Spark's, of the offload that fills the lake
+
+A file holds records of one partition and one date (UTC), in the order of the log. Offsets in it may have gaps, as in the
+log. The name says which offsets, so a batch that is run again replaces its own files. A writer that dies leaves files that
+nobody asked for: **a file counts when a manifest lists it**, and a manifest is written at once for all files of a batch.
+
+    {"v": 1, "number": 7,
+     "query": "4f...", "batch": 3,                            the micro-batch of Spark whose files these are
+     "committed": {"4f...": 3},                               the last batch of each query, this one included
+     "after": {"orders": {"0": 1200}},                        where each partition ended before this manifest
+     "files": [{"path": "orders/date=...", "topic": "orders", "partition": 0, "date": "2025-01-31",
+                "first": 1200, "last": 1310, "count": 111, "bytes": 8731, "crc32c": 305419896}]}
+
+Manifests are numbered from 0 without a gap, and each names the ends of all before it (`after`): a manifest that was taken
+away, and a range that came twice, show. The newest one alone tells a writer where all partitions end and which batches are
+done. Weak spot: manifests are never joined, so a reader opens one small file for each batch that there ever was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from strandline.client.records import TopicPartition
+from strandline.protocol.errors import StrandlineError, UsageError
+
+VERSION = 1
+MANIFESTS, CHECKPOINT = "_manifest", "_checkpoint"
+Ends = dict[TopicPartition, int]
+"""Behind the last record of each partition."""
+
+_FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d{20})-(?P<last>\d+)\.parquet")
+_MANIFEST = re.compile(r"(\d{20})\.json")
+
+
+class LakeDamaged(StrandlineError):
+    """What the manifests say does not hold together, or is not what lies in the folder."""
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def check_topic(topic: str) -> None:
+    """Raises UsageError for a name whose folder readers would pass over, or take for ours."""
+    if topic.startswith(("_", ".")):
+        raise UsageError(f"topic {topic} cannot go into a lake: readers pass over folders whose names begin with {topic[0]!r}")
+
+
+def file_path(topic: str, partition: int, date: str, first: int, last: int) -> str:
+    """Relative to the lake's root."""
+    return f"{topic}/date={date}/{topic}-{partition}-{first:020}-{last}.parquet"
+
+
+def is_file_name(name: str, topic: str) -> bool:
+    """Whether a writer of ours may have given it, in the folder of this topic."""
+    match = _FILE.fullmatch(name)
+    return match is not None and match["topic"] == topic
+
+
+def manifest_name(number: int) -> str:
+    return f"{number:020}.json"
+
+
+def manifest_number(name: str) -> int | None:
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+# -- what is in a manifest --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One Parquet file. Pickled by Spark on its way to the driver."""
+
+    path: str
+    topic: str
+    partition: int
+    date: str
+    first: int
+    last: int
+    count: int
+    """Records: at most `last - first + 1`."""
+    bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.first
+
+    def check(self) -> None:
+        """Raises LakeDamaged when it contradicts itself."""
+        if self.path != file_path(self.topic, self.partition, self.date, self.first, self.last):
+            raise LakeDamaged(f"{self.path} is listed as offsets {self.first} to {self.last} of {self.place}, {self.date}")
+        if not (0 <= self.first <= self.last and 0 < self.count <= self.last - self.first + 1):
+            raise LakeDamaged(f"{self.path} cannot have {self.count} records in offsets {self.first} to {self.last}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    number: int
+    query: str
+    batch: int
+    committed: Mapping[str, int] = field(default_factory=dict)
+    after: Ends = field(default_factory=dict)
+    files: tuple[DataFile, ...] = ()
+
+    @property
+    def ends(self) -> Ends:
+        """With this manifest."""
+        ends = dict(self.after)
+        for file in self.files:
+            ends[file.place] = max(ends.get(file.place, 0), file.last + 1)
+        return ends
+
+    def is_done(self, query: str, batch: int) -> bool:
+        return self.committed.get(query, -1) >= batch
+
+    def check(self) -> None:
+        """Raises LakeDamaged when an offset may be in it twice, or was there before."""
+        reached: dict[tuple[TopicPartition, str], int] = {}
+        for file in sorted(self.files, key=lambda f: f.order):
+            file.check()
+            begin = max(self.after.get(file.place, 0), reached.get((file.place, file.date), 0))
+            if file.first < begin:
+                raise LakeDamaged(f"{file.path} overlaps: the lake has {file.place} up to offset {begin - 1} already")
+            reached[file.place, file.date] = file.last + 1
+
+
+def following(last: Manifest | None, query: str, batch: int, files: Iterable[DataFile]) -> Manifest:
+    """The manifest of a batch, behind the newest one. Raises UsageError when the lake has some of the offsets already."""
+    after = {} if last is None else last.ends
+    manifest = Manifest(
+        number=0 if last is None else last.number + 1,
+        query=query,
+        batch=batch,
+        committed={**(last.committed if last else {}), query: batch},
+        after=after,
+        files=tuple(sorted(files, key=lambda f: f.order)),
+    )
+    for file in manifest.files:
+        check_is_new(file.place, file.first, after)
+    manifest.check()
+    return manifest
+
+
+def check_is_new(place: TopicPartition, first: int, ends: Ends) -> None:
+    """Raises UsageError when another query has brought it."""
+    if first < (end := ends.get(place, 0)):
+        raise UsageError(
+            f"offset {first} of {place} comes into a lake that has this partition up to offset {end - 1}: was the checkpoint "
+            "of its offload lost, or was the topic made anew? Begin another lake, or give the old checkpoint"
+        )
+
+
+def join(manifests: Sequence[Manifest]) -> tuple[tuple[DataFile, ...], Ends]:
+    """All files by topic, partition and offset, and where the partitions end. Raises LakeDamaged on a gap or an overlap."""
+    files: list[DataFile] = []
+    ends: Ends = {}
+    for number, manifest in enumerate(manifests):
+        if manifest.number != number:
+            raise LakeDamaged(f"manifest {manifest_name(number)} is missing: the next one is {manifest_name(manifest.number)}")
+        _check_begins_at(manifest, ends)
+        manifest.check()
+        files += manifest.files
+        ends = manifest.ends
+    return tuple(sorted(files, key=lambda f: f.order)), ends
+
+
+def _check_begins_at(manifest: Manifest, ends: Ends) -> None:
+    for place in sorted({*ends, *manifest.after}):
+        was, says = ends.get(place, 0), manifest.after.get(place, 0)
+        if was != says:
+            kind = "a gap" if says > was else "an overlap"
+            text = f"there is {kind} in {place}: manifest {manifest_name(manifest.number)} goes on at offset {says}"
+            raise LakeDamaged(f"{text}, and those before it end at {was}")
+
+
+# -- as JSON ----------------------------------------------------------------------------------------------------------
+
+
+def encode(manifest: Manifest) -> bytes:
+    after: dict[str, dict[str, int]] = {}
+    for place, end in sorted(manifest.after.items()):
+        after.setdefault(place.topic, {})[str(place.partition)] = end
+    document = {
+        "v": VERSION,
+        "number": manifest.number,
+        "query": manifest.query,
+        "batch": manifest.batch,
+        "committed": dict(manifest.committed),
+        "after": after,
+        "files": [asdict(file) for file in manifest.files],
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def decode(name: str, data: bytes) -> Manifest:
+    """Raises LakeDamaged when these are not the bytes of a manifest with this name."""
+    try:
+        document = json.loads(data)
+        version = document["v"]
+        manifest = _manifest(document) if version == VERSION else None
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise LakeDamaged(f"manifest {name} cannot be read: {type(e).__name__}: {e}") from e
+    if manifest is None:
+        raise LakeDamaged(f"manifest {name} is of version {version}; this program knows {VERSION}")
+    if manifest_name(manifest.number) != name:
+        raise LakeDamaged(f"manifest {name} says that it is number {manifest.number}")
+    return manifest
+
+
+def _manifest(document: Any) -> Manifest:
+    return Manifest(
+        number=int(document["number"]),
+        query=str(document["query"]),
+        batch=int(document["batch"]),
+        committed={str(query): int(batch) for query, batch in document["committed"].items()},
+        after={TopicPartition(t, int(p)): int(end) for t, ends in document["after"].items() for p, end in ends.items()},
+        files=tuple(DataFile(**file) for file in document["files"]),
+    )

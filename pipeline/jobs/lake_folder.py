@@ -1,0 +1,173 @@
+"""A lake on a file system: `read_manifest` for readers, `Folder` for writers. No Spark, no pyarrow.
+
+Everything appears by a rename from a name that begins with a dot, which readers pass over, and is on the disk before it
+appears. Writers of manifests take turns by a lock on a file (`flock`: the system gives it back when a process dies).
+
+    for file in read_manifest("/lake").files:
+        table = pyarrow.parquet.read_table(f"/lake/{file.path}")
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from strandline.pipeline.jobs.lake import (
+    MANIFESTS,
+    DataFile,
+    Ends,
+    LakeDamaged,
+    Manifest,
+    decode,
+    encode,
+    following,
+    join,
+    manifest_name,
+    manifest_number,
+)
+from strandline.protocol.errors import UsageError
+
+_OTHER_SYSTEM = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """What a reader may trust."""
+
+    root: Path
+    number: int
+    """Of the newest manifest; -1: there is none."""
+    files: tuple[DataFile, ...]
+    """By topic, partition and first offset."""
+    ends: Ends
+
+
+def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> Lake:
+    """The files that count. Raises LakeDamaged on a gap or an overlap in the manifests, and when a file is not there or has
+    another size; with `checksums` also when it has other bytes, for which all of them are read."""
+    folder = Folder(local_path(root))
+    manifests = [folder.manifest(number) for number in folder.numbers()]
+    files, ends = join(manifests)
+    for file in files:
+        folder.check(file, checksums)
+    return Lake(folder.root, len(manifests) - 1, files, ends)
+
+
+def local_path(root: str | os.PathLike[str]) -> Path:
+    """Raises UsageError where a lake cannot be: what it rests on is a rename that is seen as a whole."""
+    text = os.fspath(root)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if match := _OTHER_SYSTEM.match(text):
+        raise UsageError(f"a lake is a folder of a file system (a mounted one counts), and {match[1]}:// is none: {text}")
+    return Path(text).absolute()
+
+
+class Folder:
+    """One lake. Holds nothing but its path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._manifests = root / MANIFESTS
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """Of the manifests that are there."""
+        names = os.listdir(self._manifests) if self._manifests.is_dir() else []
+        return sorted(number for name in names if (number := manifest_number(name)) is not None)
+
+    def manifest(self, number: int) -> Manifest:
+        name = manifest_name(number)
+        return decode(name, (self._manifests / name).read_bytes())
+
+    def newest(self) -> Manifest | None:
+        numbers = self.numbers()
+        return self.manifest(numbers[-1]) if numbers else None
+
+    def check(self, file: DataFile, checksums: bool) -> None:
+        path = self.root / file.path
+        if not path.is_file():
+            raise LakeDamaged(f"{file.path} is missing")
+        if (size := path.stat().st_size) != file.bytes:
+            raise LakeDamaged(f"{file.path} has {size} bytes, and its manifest says {file.bytes}")
+        if checksums and checksum(path) != file.crc32c:
+            raise LakeDamaged(f"{file.path} has other bytes than its manifest says (crc32c)")
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def publish(self, query: str, batch: int, files: Iterable[DataFile]) -> Manifest | None:
+        """From here on these files count. None: they did before, this batch is run again."""
+        make_folders(self._manifests)
+        with self._locked():
+            last = self.newest()
+            if last is not None and last.is_done(query, batch):
+                return None
+            manifest = following(last, query, batch, files)
+            path = self._manifests / manifest_name(manifest.number)
+            with appearing(path) as new:
+                new.write_bytes(encode(manifest))
+        return manifest
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._manifests / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A name to write to; after it, `path` is there as a whole and on the disk. After an error nothing is."""
+    new = temporary(path.parent)
+    try:
+        yield new
+        move(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def temporary(folder: Path) -> Path:
+    """A name that no reader takes and no other attempt has."""
+    return folder / f".{secrets.token_hex(8)}.new"
+
+
+def move(new: Path, path: Path) -> None:
+    """The bytes before the name, the name before whatever comes next."""
+    _sync(new)
+    os.replace(new, path)
+    _sync(path.parent)
+
+
+def make_folders(path: Path) -> None:
+    """With those above it; they outlive a crash of the machine."""
+    if not path.is_dir():
+        make_folders(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checksum(path: Path) -> int:
+    """crc32c of a file."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return crc32c(data)

@@ -1,0 +1,99 @@
+"""The sink of an offload: tasks write files, the driver lists them. A private data source, `strandline-lake`.
+
+Each task writes the files of its rows and hands their entries over as its commit message; `commit` makes them count, all at
+once, under the number that the batch has in its query. Spark runs a batch again when it does not know whether it was
+committed. Then there are two cases:
+
+    its manifest is not there    the tasks write the same names again, over what is left of the first time
+    its manifest is there        the tasks write nothing, and the commit finds that all is done
+
+The names of Spark's local properties are its internals; the tests of the topic sink hold them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from strandline.pipeline.jobs.lake import DataFile, Ends
+from strandline.pipeline.jobs.lake_folder import Folder, local_path
+from strandline.pipeline.sink import BATCH_ID, QUERY_ID
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NAME = "strandline-lake"
+
+
+@dataclass(frozen=True, slots=True)
+class Landed(WriterCommitMessage):
+    """What one task wrote: entries, no rows."""
+
+    query: str
+    files: tuple[DataFile, ...]
+
+
+class LakeDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeSink:
+        return LakeSink(str(self.options["path"]), "headers" in schema.names)
+
+
+class LakeSink(DataSourceStreamArrowWriter):
+    """Pickled to each task, and made anew for the commit: what a commit needs is in the messages."""
+
+    def __init__(self, root: str, include_headers: bool) -> None:
+        self._root, self._include_headers = root, include_headers
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Landed:
+        query, batch = _identity()
+        newest = self._folder.newest()
+        if newest is not None and newest.is_done(query, batch):
+            for _ in iterator:  # Spark wants its rows to be taken.
+                pass
+            return Landed(query, ())
+        return Landed(query, self._write_files(iterator, {} if newest is None else newest.ends))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        landed = [message for message in messages if isinstance(message, Landed)]
+        files = [file for message in landed for file in message.files]
+        if files:
+            self._folder.publish(landed[0].query, batchId, files)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: files that no manifest lists do not count, and the batch that is run again replaces them."""
+
+    def _write_files(self, batches: Iterator[pyarrow.RecordBatch], ends: Ends) -> tuple[DataFile, ...]:
+        from strandline.pipeline.jobs.lake_writer import LakeWriter
+
+        writer = LakeWriter(self._folder.root, self._include_headers, ends)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write(batch)
+            return writer.finish()
+        except BaseException:
+            writer.abort()
+            raise
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(local_path(self._root))
+
+
+def _identity() -> tuple[str, int]:
+    """Which batch of which query this task belongs to."""
+    context = TaskContext.get()
+    query, batch = (context.getLocalProperty(name) if context else None for name in (QUERY_ID, BATCH_ID))
+    if not query or not batch:
+        raise UsageError(f"{NAME} writes in tasks of a stream")
+    return query, int(batch)

@@ -1,0 +1,162 @@
+"""Rows of a log into the files of a lake: one file for each partition and date that a task meets. Needs pyarrow.
+
+Rows come in the order of the log, but their timestamps need not: around midnight two dates take turns. So the files of
+several dates are open at a time, at most `OPEN_MAX`; then the one that was written to longest ago is closed, and
+rows of its date that come later begin another file behind it.
+
+A file gets its name when it is closed, since only then its last offset is known. Row groups are cut by the number of rows,
+so the same rows make the same bytes; only rows so large that `GROUP_BYTES` comes first are cut where Spark's batches end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.jobs.lake import DataFile, Ends, check_is_new, check_topic, file_path
+from strandline.pipeline.jobs.lake_folder import checksum, make_folders, move, temporary
+
+OPEN_MAX = 16
+GROUP_ROWS, GROUP_BYTES = 65_536, 67_108_864
+COLUMNS = pyarrow.schema(
+    [
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("offset", pyarrow.int64()),
+        ("timestamp", pyarrow.timestamp("us", tz="UTC")),
+        ("timestampType", pyarrow.int32()),
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+    ]
+)
+HEADERS = pyarrow.field("headers", pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])))
+_Key = tuple[TopicPartition, str]
+
+
+def file_schema(include_headers: bool) -> pyarrow.Schema:
+    return COLUMNS.append(HEADERS) if include_headers else COLUMNS
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """Of one partition and date, under a temporary name."""
+
+    path: Path
+    writer: pyarrow.parquet.ParquetWriter
+    first: int
+    last: int = -1
+    count: int = 0
+    _waiting: list[pyarrow.Table] = field(default_factory=list)
+    """Rows for the next row group."""
+
+    def add(self, rows: pyarrow.Table) -> None:
+        self.last = rows["offset"][-1].as_py()
+        self.count += rows.num_rows
+        self._waiting.append(rows)
+        waiting = pyarrow.concat_tables(self._waiting)
+        while waiting.num_rows >= GROUP_ROWS:
+            self._write_group(waiting.slice(0, GROUP_ROWS))
+            waiting = waiting.slice(GROUP_ROWS)
+        if waiting.nbytes >= GROUP_BYTES:
+            self._write_group(waiting)
+            waiting = waiting.slice(0, 0)
+        self._waiting = [waiting] if waiting.num_rows else []
+
+    def close(self) -> None:
+        if self._waiting:
+            self._write_group(pyarrow.concat_tables(self._waiting))
+        self.writer.close()
+
+    def _write_group(self, rows: pyarrow.Table) -> None:
+        """In one piece: where Spark's batches ended must not show in the pages."""
+        self.writer.write_table(rows.combine_chunks())
+
+
+class LakeWriter:
+    """One attempt of one task."""
+
+    def __init__(self, root: Path, include_headers: bool, ends: Ends) -> None:
+        self._root = root
+        self._schema = file_schema(include_headers)
+        self._ends = ends
+        """Of the lake, before this batch."""
+        self._open: dict[_Key, _OpenFile] = {}
+        """The one that was written to last at the end."""
+        self._met: set[TopicPartition] = set()
+        self._done: list[DataFile] = []
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        rows = pyarrow.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
+        for place, date, part in _parts(rows):
+            self._meet(place, part)
+            self._file((place, date), part).add(part)
+
+    def finish(self) -> tuple[DataFile, ...]:
+        """The files, under their names."""
+        for key in list(self._open):
+            self._close(key)
+        return tuple(sorted(self._done, key=lambda f: f.order))
+
+    def abort(self) -> None:
+        """Nothing that is half-written stays, if we live."""
+        for file in self._open.values():
+            file.writer.close()
+            file.path.unlink(missing_ok=True)
+        self._open.clear()
+
+    def _meet(self, place: TopicPartition, rows: pyarrow.Table) -> None:
+        """The first rows of a partition: nothing may be written over what the lake has."""
+        if place not in self._met:
+            check_topic(place.topic)
+            check_is_new(place, rows["offset"][0].as_py(), self._ends)
+            self._met.add(place)
+
+    def _file(self, key: _Key, rows: pyarrow.Table) -> _OpenFile:
+        file = self._open.pop(key, None)
+        if file is None:
+            if len(self._open) >= OPEN_MAX:
+                self._close(next(iter(self._open)))
+            file = self._begin(key, rows["offset"][0].as_py())
+        self._open[key] = file
+        return file
+
+    def _begin(self, key: _Key, first: int) -> _OpenFile:
+        place, date = key
+        folder = (self._root / file_path(*place, date, first, first)).parent
+        make_folders(folder)
+        path = temporary(folder)
+        return _OpenFile(path, pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd"), first)
+
+    def _close(self, key: _Key) -> None:
+        (place, date), file = key, self._open[key]
+        file.close()
+        path = file_path(*place, date, file.first, file.last)
+        size, crc = file.path.stat().st_size, checksum(file.path)
+        move(file.path, self._root / path)
+        del self._open[key]
+        self._done.append(
+            DataFile(
+                path=path, topic=place.topic, partition=place.partition, date=date, first=file.first, last=file.last,
+                count=file.count, bytes=size, crc32c=crc,
+            )
+        )  # fmt: skip
+
+
+def _parts(rows: pyarrow.Table) -> Iterator[tuple[TopicPartition, str, pyarrow.Table]]:
+    """By topic, partition and date; in each the order is kept."""
+    keyed = rows.select(["topic", "partition"]).append_column("date", rows["timestamp"].cast(pyarrow.date32()))
+    kinds = keyed.group_by(keyed.column_names, use_threads=False).aggregate([]).to_pylist()
+    for kind in kinds:
+        place, date = TopicPartition(kind["topic"], kind["partition"]), kind["date"].isoformat()
+        yield place, date, rows if len(kinds) == 1 else rows.filter(_is(keyed, kind))
+
+
+def _is(keyed: pyarrow.Table, kind: dict[str, object]) -> pyarrow.Expression:
+    same = [pyarrow.compute.equal(keyed[name], value) for name, value in kind.items()]
+    return pyarrow.compute.and_(pyarrow.compute.and_(same[0], same[1]), same[2])

@@ -1,0 +1,84 @@
+"""Offload: topics into a lake, each record once, for whoever reads Parquet (`lake.py` says what a reader may trust).
+
+The stream has no shuffle, so a task writes the range that it reads, in the order of the log, and nothing that grows with the
+data passes the driver. Spark's checkpoint says how far it is; the lake's manifests say what is done. Both must be kept:
+without its checkpoint an offload begins at the first record, and the lake refuses what it has already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from strandline.pipeline.jobs.lake import CHECKPOINT, check_topic
+from strandline.pipeline.jobs.lake_folder import local_path
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+MAX_OFFSETS_PER_TRIGGER = 5_000_000
+"""A batch that is run again after a crash is at most so much work."""
+
+
+def offload(
+    spark: SparkSession,
+    servers: str,
+    topics: str | Sequence[str] = (),
+    root: str | os.PathLike[str] = "lake",
+    *,
+    pattern: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    trigger: Literal["available-now"] | float = "available-now",
+    max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER,
+    include_headers: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Starts the query: with "available-now" it ends when all is read that was there, with a number it goes on, a batch every
+    so many seconds. `options` are the source's (docs/spark.md). A second offload into one lake needs its own `checkpoint`."""
+    from strandline.pipeline.jobs.lake_sink import NAME, LakeDataSource
+
+    folder = check(topics, pattern, root)
+    source = _source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers)
+    spark.dataSource.register(LakeDataSource)
+    writer = _rows(spark, {**source, **(options or {})}, include_headers).writeStream.format(NAME)
+    writer = writer.option("path", str(folder)).option("checkpointLocation", str(local_path(checkpoint or folder / CHECKPOINT)))
+    if trigger == "available-now":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{float(trigger):g} seconds").start()
+
+
+def check(topics: str | Sequence[str], pattern: str | None, root: str | os.PathLike[str]) -> Path:
+    """The lake's folder. Raises UsageError for what can be seen to be wrong before Spark is started."""
+    if bool(topics) == bool(pattern):
+        raise UsageError("say what to offload: topics by name, or a pattern; exactly one of the two")
+    for name in _names(topics):
+        check_topic(name)
+    return local_path(root)
+
+
+def _names(topics: str | Sequence[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else list(topics)
+
+
+def _source_options(
+    servers: str, topics: str | Sequence[str], pattern: str | None, most: int, include_headers: bool
+) -> dict[str, str]:
+    return {
+        "bootstrap.servers": servers,
+        **({"subscribePattern": pattern} if pattern else {"subscribe": ",".join(_names(topics))}),
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(most),
+        "includeHeaders": str(include_headers).lower(),
+    }
+
+
+def _rows(spark: SparkSession, options: Mapping[str, str], include_headers: bool) -> DataFrame:
+    reader = spark.readStream.format("strandline")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load().select(*COLUMNS, *(["headers"] if include_headers else []))

@@ -1,0 +1,125 @@
+"""`strandline pipeline`: jobs that carry records out of the cluster. Spark is imported only by the one that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.pipeline.jobs.lake_folder import Lake
+
+app = new_app("Jobs that carry records out of the cluster.")
+
+
+@app.callback()
+def _group() -> None:
+    """Jobs that carry records out of the cluster."""
+
+
+@app.command()
+def offload(
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake: a folder, made where there is none.")],
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="May be given several times.")] = None,
+    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such a name instead.")] = None,
+    continuous: Annotated[
+        float | None, typer.Option("--continuous", metavar="S", help="Go on, a batch every S seconds.", min=0.0)
+    ] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="A column for the headers, too.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")
+    ] = None,
+    max_offsets: Annotated[int | None, typer.Option(metavar="N", help="About so many records a batch.", min=1)] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's.")] = "local[*]",
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            "--bootstrap-servers",
+            "--bootstrap",
+            envvar="STRANDLINE_BOOTSTRAP",
+            metavar="HOST:PORT,...",
+            help="Brokers to ask first.",
+        ),
+    ] = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Bring topics into a lake of Parquet files, each record once. Started again, it goes on where it was."""
+    with _spark_errors():
+        from strandline.pipeline.jobs import offload as job
+        from strandline.pipeline.spark import spark_session
+
+        arguments: dict[str, Any] = {
+            "pattern": pattern,
+            "checkpoint": checkpoint,
+            "trigger": "available-now" if continuous is None else continuous,
+            "max_offsets_per_trigger": max_offsets or job.MAX_OFFSETS_PER_TRIGGER,
+            "include_headers": headers,
+        }
+        job.check(topic or (), pattern, to)
+        spark = spark_session("strandline offload", master)
+        try:
+            job.offload(spark, bootstrap, topic or (), to, **arguments).awaitTermination()
+        finally:
+            spark.stop()
+
+
+@app.command()
+def lake(
+    folder: Annotated[str, typer.Argument(metavar="DIR")],
+    checksums: Annotated[bool, typer.Option("--checksums", help="Read every file and compare its checksum.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what is in a lake: of each partition the offsets, records, files and bytes. Exit code 3 when it is damaged."""
+    from strandline.pipeline.jobs.lake import LakeDamaged
+    from strandline.pipeline.jobs.lake_folder import read_manifest
+
+    try:
+        rows = list(_partitions(read_manifest(folder, checksums=checksums)))
+    except LakeDamaged as e:
+        if json:
+            print_json({"damaged": str(e)})
+        fail(f"the lake {folder} is damaged: {e}", UNHEALTHY)
+    if json:
+        print_json({"damaged": None, "partitions": rows})
+    elif rows:
+        print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
+    else:
+        note(f"{folder} holds no lake, or an empty one")
+
+
+def _partitions(lake: Lake) -> Iterator[dict[str, Any]]:
+    for place, group in groupby(lake.files, key=lambda file: file.place):
+        files = list(group)
+        yield {
+            "topic": place.topic,
+            "partition": place.partition,
+            "first_offset": files[0].first,
+            "last_offset": lake.ends[place] - 1,
+            "records": sum(file.count for file in files),
+            "files": len(files),
+            "bytes": sum(file.bytes for file in files),
+        }
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
+    """What went wrong in Spark as one sentence: the last line of the Python error that is inside, not the JVM's story."""
+    try:
+        import pyspark.errors
+    except ImportError:
+        raise UsageError("Spark is not installed: pip install 'strandline[spark]'") from None
+    try:
+        yield
+    except pyspark.errors.PySparkException as e:
+        fail(f"the job has failed: {_cause(str(e))}")
+
+
+def _cause(text: str) -> str:
+    """Of a text in which tracebacks stand: what their last error says."""
+    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
+    return errors[-1].split(": ", 1)[1] if errors else text.strip().splitlines()[0]

@@ -1,0 +1,215 @@
+"""Topics into a lake with a real Spark, killed and restarted; the lake is read through its manifests, by pyarrow alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from cli_world import run
+from pyspark.errors import StreamingQueryException
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.jobs.lake_folder import read_manifest
+from strandline.pipeline.jobs.lake_writer import file_schema
+from strandline.pipeline.jobs.offload import offload
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+DRIVER = """
+import sys
+from strandline.pipeline.jobs.offload import offload
+from strandline.pipeline.spark import spark_session
+servers, topic, root, most = sys.argv[1:]
+spark = spark_session("offload", "local[2]", {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
+offload(spark, servers, topic, root, max_offsets_per_trigger=int(most)).awaitTermination()
+"""
+
+
+class Job:
+    """An offload into one lake, started as often as a test likes."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, root: Path) -> None:
+        self.spark, self.log, self.root = spark, log, root
+
+    def run(self, topics: str = "", **options: Any) -> None:
+        query = offload(self.spark, self.log.bootstrap_servers, topics, self.root, **options)
+        assert query.awaitTermination(120)
+
+    def fill(self, topic: str, partition: int, count: int, headers: Any = None) -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                for n in range(count):
+                    await producer.send(topic, b"%d" % n, key=b"k", partition=partition, headers=headers)
+
+        self.log.run(send())
+
+    @property
+    def manifests(self) -> list[Path]:
+        return sorted((self.root / "_manifest").glob("*.json"))
+
+    @property
+    def tables(self) -> dict[str, pyarrow.Table]:
+        files = read_manifest(self.root, checksums=True).files
+        return {file.path: pyarrow.parquet.read_table(self.root / file.path, partitioning=None) for file in files}
+
+    def offsets(self, topic: str, partition: int) -> list[int]:
+        of_place = [f.path for f in read_manifest(self.root).files if f.place == (topic, partition)]
+        tables = self.tables
+        return [offset for path in of_place for offset in tables[path]["offset"].to_pylist()]
+
+
+@pytest.fixture
+def job(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Job:
+    return Job(spark, log, tmp_path / "lake")
+
+
+def test_every_record_is_in_the_lake_once_with_all_columns(job: Job, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=2)
+    job.fill(topic, 0, 30, [("h", b"1")])
+    job.fill(topic, 1, 10)
+    job.run(topic, include_headers=True, max_offsets_per_trigger=20)
+    assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(30)), list(range(10)))
+    assert len(job.manifests) == 2
+    table = pyarrow.concat_tables(job.tables.values())
+    assert table.schema == file_schema(include_headers=True)
+    by_client = {(r.partition, r.offset): r for r in log.read_all(topic)}
+    for row in table.to_pylist():
+        record = by_client[row["partition"], row["offset"]]
+        assert (row["topic"], row["key"], row["value"]) == (topic, b"k", record.value)
+        assert (row["timestamp"].timestamp() * 1000, row["timestampType"]) == (pytest.approx(record.timestamp_ms), 0)
+        assert [(h["key"], h["value"]) for h in row["headers"] or []] == list(record.headers)
+
+
+def test_a_restart_goes_on_and_takes_new_partitions_from_their_first_record(job: Job, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=1)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+
+    async def grow() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.create_partitions(topic, 2)
+
+    log.run(grow())
+    job.fill(topic, 0, 5)
+    job.fill(topic, 1, 20)
+    job.run(topic)
+    job.run(topic)
+    assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(15)), list(range(20)))
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_batch_that_spark_runs_again_makes_the_same_lake(job: Job, log: ThreadedCluster, is_listed: bool) -> None:
+    """Spark died behind the lake's commit and before its own; or before both, with the files already there."""
+    topic = log.create_topic(partitions=2)
+    for partition in (0, 1):
+        job.fill(topic, partition, 20)
+    job.run(topic, max_offsets_per_trigger=20)
+    before, on_disk = read_manifest(job.root, checksums=True), sorted(job.root.rglob("*.parquet"))
+    for path in (job.root / "_checkpoint" / "commits").glob("*1*"):
+        path.unlink()
+    if not is_listed:
+        job.manifests[-1].unlink()
+        assert read_manifest(job.root) != before
+    job.run(topic, max_offsets_per_trigger=20)
+    assert read_manifest(job.root, checksums=True) == before
+    assert sorted(job.root.rglob("*.parquet")) == on_disk
+
+
+def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(job: Job, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=2)
+    for partition in (0, 1):
+        job.fill(topic, partition, 1500)
+    assert killed_behind(job, topic, batches=2)
+    assert len(job.manifests) < 30
+    job.run(topic)
+    assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(1500)), list(range(1500)))
+
+
+def killed_behind(job: Job, topic: str, batches: int) -> bool:
+    """Whether a driver was killed, with all its processes, when the lake had so many batches; False: it was done before."""
+    command = [sys.executable, "-c", DRIVER, job.log.bootstrap_servers, topic, str(job.root), "100"]
+    driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(job.manifests) >= batches or driver.poll() is not None)
+    finally:
+        was_running = driver.poll() is None
+        if was_running:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    return was_running
+
+
+def until(condition: Callable[[], bool], within_s: float = 240) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_pattern_takes_topics_that_come_later(job: Job, log: ThreadedCluster) -> None:
+    first = log.create_topic(partitions=1)
+    prefix = re.escape(first) + ".*"
+    job.fill(first, 0, 5)
+    job.run(pattern=prefix)
+    second = log.create_topic(first + "-more", partitions=1)
+    job.fill(second, 0, 7)
+    job.run(pattern=prefix)
+    assert read_manifest(job.root).ends == {TopicPartition(first, 0): 5, TopicPartition(second, 0): 7}
+
+
+def test_a_lake_whose_checkpoint_was_lost_is_not_filled_twice(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
+    topic = log.create_topic(partitions=1)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+    before = read_manifest(job.root, checksums=True)
+    with pytest.raises(StreamingQueryException, match=rf"offset 0 of {topic}-0 comes into a lake that has this partition up to"):
+        job.run(topic, checkpoint=tmp_path / "another")
+    assert read_manifest(job.root, checksums=True) == before
+
+
+@pytest.mark.spark
+def test_the_command_fills_a_lake_and_tells_a_failure_in_one_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
+    topic = log.create_topic(partitions=1)
+    log.run(send_ten(log, topic))
+    words = ["pipeline", "offload", "--bootstrap-servers", log.bootstrap_servers, "--to", str(tmp_path), "--master", "local[1]"]
+    done = run(*words, "--topic", topic, timeout_s=120)
+    assert (done.code, read_manifest(tmp_path).ends) == (0, {TopicPartition(topic, 0): 10}), done.err
+    failed = run(*words, "--topic", topic, "--checkpoint", str(tmp_path / "another"), timeout_s=120)
+    assert failed.code == 1
+    assert f"strandline: the job has failed: offset 0 of {topic}-0 comes into a lake that has" in failed.err
+    assert "Traceback" not in failed.err.splitlines()[-1]
+
+
+async def send_ten(log: ThreadedCluster, topic: str) -> None:
+    async with log.cluster.producer() as producer:
+        await producer.send_many(topic, [b"%d" % n for n in range(10)], partition=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "say what to offload"),
+        ({"topics": "a", "pattern": "b"}, "exactly one of the two"),
+        ({"topics": "_hidden"}, "readers pass over"),
+        ({"topics": "a", "root": "s3://bucket"}, "s3:// is none"),
+    ],
+)
+def test_what_cannot_be_offloaded_is_told_before_anything_starts(
+    spark: SparkSession, arguments: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        offload(spark, "127.0.0.1:1", **arguments)
