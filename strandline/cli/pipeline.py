@@ -15,6 +15,9 @@ from strandline.protocol.errors import UsageError
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.lake_folder import Lake
 
+SILENT = {"spark.log.level": "OFF"}
+"""Spark would log each failure three times, with the JVM's stack; we tell it once."""
+
 app = new_app("Jobs that carry records out of the cluster.")
 
 
@@ -61,7 +64,7 @@ def offload(
             "include_headers": headers,
         }
         job.check(topic or (), pattern, to)
-        spark = spark_session("strandline offload", master)
+        spark = spark_session("strandline offload", master, SILENT)
         try:
             job.offload(spark, bootstrap, topic or (), to, **arguments).awaitTermination()
         finally:
