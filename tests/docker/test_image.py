@@ -115,7 +115,8 @@ def test_it_holds_every_module_of_ours(image: str) -> None:
         expected |= {f"{package}.{file.stem}" for file in folder.glob("*.py")}
     code = (
         "import pathlib, strandline; root = pathlib.Path(strandline.__file__).parent.parent; "
-        "print(*['.'.join(p.relative_to(root).with_suffix('').parts) for p in root.glob('strandline/**/*.py')], sep='\\n')"
+        "ours = [p for top in ('strandline', 'pyspark_strandline') for p in root.glob(top + '/**/*.py')]; "
+        "print(*['.'.join(p.relative_to(root).with_suffix('').parts) for p in ours], sep='\\n')"
     )
     assert set(inside(image, "python", "-c", code).splitlines()) == expected
 
