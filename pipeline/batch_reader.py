@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from strandline.client.records import TopicPartition
-from strandline.pipeline.bounds import of_position, starting_at, times_of
+from strandline.pipeline.bounds import Offsets, ends_of, or_end, starts_of
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.filters import Bounds, take_all
@@ -58,8 +58,8 @@ class BatchReader(DataSourceReader):
         all_places = view.partitions()
         earliest = view.earliest(all_places)
         latest = {place: end.offset for place, end in view.latest(all_places).items()}
-        starts = self._starts(view, all_places, earliest, latest)
-        ends = self._ends(view, all_places, earliest, latest)
+        starts = starts_of(self._options, view.at, earliest, latest)
+        ends = ends_of(self._options, view.at, earliest, latest)
         wanted = [place for place in all_places if self._bounds.wants(place)]
         since = self._since(view, wanted, latest)
         ranges = []
@@ -70,41 +70,10 @@ class BatchReader(DataSourceReader):
             ranges.append(Range(*place, start, end))
         return ranges
 
-    def _starts(
-        self,
-        view: ClusterView,
-        places: list[TopicPartition],
-        earliest: dict[TopicPartition, int],
-        latest: dict[TopicPartition, int],
-    ) -> dict[TopicPartition, int]:
-        options = self._options
-        if options.starting_times is None:
-            return of_position("startingOffsets", options.starting, places, earliest, latest)
-        times = times_of("startingOffsetsByTimestamp", options.starting_times, places)
-        return starting_at(view.at(times), times, latest, options.times_strategy)
-
-    def _ends(
-        self,
-        view: ClusterView,
-        places: list[TopicPartition],
-        earliest: dict[TopicPartition, int],
-        latest: dict[TopicPartition, int],
-    ) -> dict[TopicPartition, int]:
-        options = self._options
-        if options.ending_times is None:
-            return of_position("endingOffsets", options.ending, places, earliest, latest)
-        times = times_of("endingOffsetsByTimestamp", options.ending_times, places)
-        return {place: latest[place] if offset is None else offset for place, offset in view.at(times).items()}
-
-    def _since(
-        self, view: ClusterView, places: list[TopicPartition], latest: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    def _since(self, view: ClusterView, places: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:
         """Where a filter on the timestamp lets reading begin."""
         since_ms = self._bounds.since_ms
-        if since_ms is None:
-            return {}
-        found = view.at(dict.fromkeys(places, max(0, since_ms)))
-        return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+        return {} if since_ms is None else or_end(view.at(dict.fromkeys(places, max(0, since_ms))), latest)
 
     def _checked(self, what: str, place: TopicPartition, offset: int, earliest: int, latest: int) -> int:
         """Inside the log. An offset that was asked for and is not there is a loss."""

@@ -6,13 +6,35 @@ otherwise begin wherever, and nobody would notice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from strandline.client.records import TopicPartition
-from strandline.pipeline.options import EARLIEST, LATEST, Position, Times
+from strandline.pipeline.options import EARLIEST, LATEST, Position, ReadOptions, Times
 from strandline.protocol.errors import UsageError
 
 Offsets = Mapping[TopicPartition, int]
+LookUp = Callable[[Offsets], Mapping[TopicPartition, int | None]]
+"""Timestamps -> the first offsets that are at least as young; None where there is none."""
+
+
+def starts_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
+    """Where reading begins, in each of the partitions that are looked at. Timestamps go before offsets."""
+    if options.starting_times is None:
+        return of_position("startingOffsets", options.starting, latest, earliest, latest)
+    times = times_of("startingOffsetsByTimestamp", options.starting_times, latest)
+    return starting_at(at(times), times, latest, options.times_strategy)
+
+
+def ends_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
+    """Where it ends."""
+    if options.ending_times is None:
+        return of_position("endingOffsets", options.ending, latest, earliest, latest)
+    return or_end(at(times_of("endingOffsetsByTimestamp", options.ending_times, latest)), latest)
+
+
+def or_end(found: Mapping[TopicPartition, int | None], latest: Offsets) -> dict[TopicPartition, int]:
+    """The end, where nothing was found."""
+    return {place: latest[place] if offset is None else offset for place, offset in found.items()}
 
 
 def of_position(
@@ -44,7 +66,7 @@ def starting_at(
                 f"no record of {place} is as young as the starting timestamp {times[place]}; "
                 "to start there at the end, set the option startingOffsetsByTimestampStrategy to latest"
             )
-    return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+    return or_end(found, latest)
 
 
 def _complete(

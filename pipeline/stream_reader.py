@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from strandline.client.records import TopicPartition
 from strandline.pipeline.batch_reader import RangePartition, task_reader
-from strandline.pipeline.bounds import of_position, starting_at, times_of
+from strandline.pipeline.bounds import starts_of
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.offsets import Place, Places, from_json, to_json
@@ -44,15 +44,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
-        options, view = self._options, self._view()
+        view = self._view()
         places = view.partitions()
         latest = view.latest(places)
         ends = {place: end.offset for place, end in latest.items()}
-        if options.starting_times is not None:
-            times = times_of("startingOffsetsByTimestamp", options.starting_times, places)
-            starts = starting_at(view.at(times), times, ends, options.times_strategy)
-        else:
-            starts = of_position("startingOffsets", options.starting, places, view.earliest(places), ends)
+        starts = starts_of(self._options, view.at, view.earliest(places), ends)
         return to_json({place: latest[place] if ends[place] == start else Place(start) for place, start in starts.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
