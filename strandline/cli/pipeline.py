@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
-from strandline.protocol.errors import UsageError
+from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, spark_errors
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.lake_folder import Lake
-
-SILENT = {"spark.log.level": "OFF"}
-"""Spark would log each failure three times, with the JVM's stack; we tell it once."""
 
 app = new_app("Jobs that carry records out of the cluster.")
 
@@ -39,20 +35,11 @@ def offload(
         str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")
     ] = None,
     max_offsets: Annotated[int | None, typer.Option(metavar="N", help="About so many records a batch.", min=1)] = None,
-    master: Annotated[str, typer.Option(metavar="URL", help="Spark's.")] = "local[*]",
-    bootstrap: Annotated[
-        str,
-        typer.Option(
-            "--bootstrap-servers",
-            "--bootstrap",
-            envvar="STRANDLINE_BOOTSTRAP",
-            metavar="HOST:PORT,...",
-            help="Brokers to ask first.",
-        ),
-    ] = DEFAULT_BOOTSTRAP,
+    master: Master = DEFAULT_MASTER,
+    bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Bring topics into a lake of Parquet files, each record once. Started again, it goes on where it was."""
-    with _spark_errors():
+    with spark_errors():
         from strandline.pipeline.jobs import offload as job
         from strandline.pipeline.spark import spark_session
 
@@ -107,22 +94,3 @@ def _partitions(lake: Lake) -> Iterator[dict[str, Any]]:
             "files": len(files),
             "bytes": sum(file.bytes for file in files),
         }
-
-
-@contextmanager
-def _spark_errors() -> Iterator[None]:
-    """What went wrong in Spark as one sentence: the last line of the Python error that is inside, not the JVM's story."""
-    try:
-        import pyspark.errors
-    except ImportError:
-        raise UsageError("Spark is not installed: pip install 'strandline[spark]'") from None
-    try:
-        yield
-    except pyspark.errors.PySparkException as e:
-        fail(f"the job has failed: {_cause(str(e))}")
-
-
-def _cause(text: str) -> str:
-    """Of a text in which tracebacks stand: what their last error says."""
-    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
-    return errors[-1].split(": ", 1)[1] if errors else text.strip().splitlines()[0]

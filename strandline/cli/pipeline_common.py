@@ -1,0 +1,65 @@
+"""What the jobs of `strandline pipeline` share: their options, their Spark, and how a failure inside Spark is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import fail
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SILENT = {"spark.log.level": "OFF"}
+"""Spark would log each failure three times, with the JVM's stack; we tell it once."""
+
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's.")]
+DEFAULT_MASTER = "local[*]"
+Servers = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "--bootstrap",
+        envvar="STRANDLINE_BOOTSTRAP",
+        metavar="HOST:PORT,...",
+        help="Brokers to ask first.",
+    ),
+]
+
+
+@contextmanager
+def spark_for(job: str, master: str) -> Iterator[SparkSession]:
+    """A session for this command alone. People at a terminal see how far its tasks are."""
+    from strandline.pipeline.spark import spark_session
+
+    with spark_errors():
+        bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+        spark = spark_session(f"strandline {job}", master, {**SILENT, **bar})
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What went wrong in Spark as one sentence: the last line of the Python error that is inside, not the JVM's story."""
+    try:
+        import pyspark.errors
+    except ImportError:
+        raise UsageError("Spark is not installed: pip install 'strandline[spark]'") from None
+    try:
+        yield
+    except pyspark.errors.PySparkException as e:
+        fail(f"the job has failed: {_cause(str(e))}")
+
+
+def _cause(text: str) -> str:
+    """Of a text in which tracebacks stand: what their last error says."""
+    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
+    return errors[-1].split(": ", 1)[1] if errors else text.strip().splitlines()[0]
