@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from strandline.broker.leader_range import LeaderRange
 from strandline.broker.partition import FetchPosition, Partition
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
@@ -400,17 +401,18 @@ class FetcherCore:
         taken, self._out_of_range = self._out_of_range, {}
         return taken
 
-    def on_leader_range(self, key: Key, asked: FetchPosition, start: int, end: int, now: float) -> None:
-        """The leader's log is [start, end). Behind us: cut our tail. Ahead of all we have: begin again at its start."""
+    def on_leader_range(self, key: Key, asked: FetchPosition, found: LeaderRange, now: float) -> None:
+        """The leader's log is behind us: cut our tail. Ahead of all we have: begin again at its start, with what it knows of
+        producers."""
         state = self._states.get(key)
         if state is None or state.sent is not asked:
             return
-        partition = state.partition
+        partition, (start, end, producers) = state.partition, found
         try:
             if end < asked.fetch_offset:
                 partition.truncate_to_leader_end(asked, end)
             elif start > asked.fetch_offset:
-                partition.truncate_fully_and_start_at(asked, start)
+                partition.truncate_fully_and_start_at(asked, start, producers)
             else:
                 self._delay(state, now)
                 return

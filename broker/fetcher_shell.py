@@ -12,8 +12,9 @@ from functools import partial
 from typing import cast
 
 from strandline.broker.fetcher import FetcherCore, Key, Plan
-from strandline.broker.partition import FetchPosition, Partition
-from strandline.protocol.apis import FETCH, LIST_OFFSETS
+from strandline.broker.leader_range import RangeQuestion
+from strandline.broker.partition import Partition
+from strandline.protocol.apis import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.loggers import get_logger
@@ -22,9 +23,6 @@ from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchResponse,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
 )
 from strandline.protocol.rpc.connection import Connection
 
@@ -40,32 +38,6 @@ RECONNECT_BACKOFF_MS_MAX = 1000
 
 def _code_of(error: Exception) -> ErrorCode:
     return error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-class _RangeQuestion:
-    """Two ListOffsets requests, sent together: where do the leader's logs start and end?"""
-
-    def __init__(self, broker_id: int, asked: dict[Key, FetchPosition]) -> None:
-        self.asked = asked
-        self._broker_id = broker_id
-        self._answers: dict[int, dict[Key, int]] = {}
-        self.open = 2
-
-    def request(self, timestamp: int) -> ListOffsetsRequest:
-        partitions = [
-            ListOffsetsPartition(key[0], key[1], position.leader_epoch, timestamp) for key, position in self.asked.items()
-        ]
-        return ListOffsetsRequest(self._broker_id, 0, partitions)
-
-    def on_answer(self, timestamp: int, response: Message | Exception) -> None:
-        self.open -= 1
-        if isinstance(response, ListOffsetsResponse):
-            self._answers[timestamp] = {(p.topic_id, p.partition): p.offset for p in response.partitions if not p.error_code}
-
-    def range_of(self, key: Key) -> tuple[int, int] | None:
-        start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
-        end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
-        return None if start is None or end is None else (start, end)
 
 
 class Fetcher:
@@ -196,13 +168,20 @@ class Fetcher:
         asked = self.core.take_out_of_range()
         if not asked or self._connection is None:
             return
-        question = _RangeQuestion(self._broker_id, asked)
+        question = RangeQuestion(self._broker_id, asked)
         for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
-            answer = partial(self._on_range, question, timestamp)
-            self._connection.send(LIST_OFFSETS, question.request(timestamp), on_response=answer, timeout_ms=REQUEST_TIMEOUT_MS)
+            self._ask(question, LIST_OFFSETS, question.request(timestamp), partial(question.on_answer, timestamp))
+        self._ask(question, DESCRIBE_PRODUCERS, question.producers_request, question.on_producers)
 
-    def _on_range(self, question: _RangeQuestion, timestamp: int, response: Message | Exception) -> None:
-        question.on_answer(timestamp, response)
+    def _ask(self, question: RangeQuestion, api_key: int, request: Message, take: Callable[[Message | Exception], None]) -> None:
+        def on_response(response: Message | Exception) -> None:
+            take(response)
+            self._maybe_take_range(question)
+
+        assert self._connection is not None
+        self._connection.send(api_key, request, on_response=on_response, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def _maybe_take_range(self, question: RangeQuestion) -> None:
         if question.open or self._closed:
             return
         now = self._loop.time()
@@ -211,7 +190,7 @@ class Fetcher:
             if found is None:
                 self.core.on_leader_range_failed(key, position, now)
             else:
-                self.core.on_leader_range(key, position, found[0], found[1], now)
+                self.core.on_leader_range(key, position, found, now)
         self._pump()
 
     # -- connecting ---------------------------------------------------------------------------------------------------

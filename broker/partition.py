@@ -21,6 +21,7 @@ notice. Its fetch from below the high watermark makes the leader take it out fir
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
 from strandline.protocol.records.batch import read_header
+from strandline.storage.producer_state import KnownProducer, ProducerStates
 
 if TYPE_CHECKING:
     from strandline.broker.fetch_session import SessionPartition
@@ -333,8 +335,8 @@ class Partition:
             return
         self.truncate_to_divergence(position, diverging)
         if 0 < self.log.log_end_offset <= leader_log_start_offset:
-            log.info("partition.restarted", **self.fields, offset=leader_log_start_offset)
-            self.log.truncate_fully_and_start_at(leader_log_start_offset)
+            # One before it: the next fetch is out of range, and what the leader is asked then tells of producers, too.
+            self.truncate_fully_and_start_at(self.fetch_position(), leader_log_start_offset - 1)
 
     def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
         """Cut what the leader's history does not have (KIP-101, KIP-279); the next fetch compares again.
@@ -364,11 +366,12 @@ class Partition:
         if self._is_at(position) and leader_end_offset < self.log.log_end_offset:
             self._truncate(leader_end_offset, "the leader's log is shorter")
 
-    def truncate_fully_and_start_at(self, position: FetchPosition, offset: int) -> None:
-        """Out of range because the leader deleted what follows our log: begin again at its start."""
+    def truncate_fully_and_start_at(self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = ()) -> None:
+        """Out of range because the leader deleted what follows our log: begin again at its start, with what the leader knows of
+        named producers whose batches it has deleted."""
         if self._is_at(position):
             log.info("partition.restarted", **self.fields, offset=offset)
-            self.log.truncate_fully_and_start_at(offset)
+            self.log.truncate_fully_and_start_at(offset, ProducerStates.told(producers, offset))
 
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log

@@ -302,9 +302,13 @@ class Log:
     def keep_producers(self, start: int) -> None:
         """Batches below `start`, the first offset of a segment, are about to go; what they say of named producers is to stay
         whatever happens: durably, in the snapshot there."""
-        if self.producers.has_named:
+        self.keep_names(self.producers.before(start), start)
+
+    def keep_names(self, producers: ProducerStates, start: int) -> None:
+        """Durably, where a start of the log that begins at `start` looks for names of which no batch is there."""
+        if producers.has_named:
             path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
-            self.files.write_atomic(path, self.producers.before(start).encode())
+            self.files.write_atomic(path, producers.encode())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -397,10 +401,11 @@ class Log:
         with self._disk():
             return truncation.truncate_to(self, offset)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and goes on at `offset`."""
+    def truncate_fully_and_start_at(self, offset: int, producers: ProducerStates | None = None) -> None:
+        """Drop everything; the log is empty and goes on at `offset`. `producers`: what is known of those whose batches all lie
+        before it."""
         with self._disk():
-            truncation.truncate_fully_and_start_at(self, offset)
+            truncation.truncate_fully_and_start_at(self, offset, producers or ProducerStates())
 
     # -- durability -----------------------------------------------------------------------------------------------
 

@@ -15,9 +15,8 @@ sequences are the row numbers of its generation in this partition, whoever of th
 and its entry is kept when its records are deleted and however long it is silent, until the cluster drops the name: an
 attempt that comes back must find out what is there.
 
-**Where this is weak**: a replica that begins again at its leader's log start learns of names from the batches that are left,
-and of those whose last batch was deleted before, nothing. It can only matter when it leads before a generation is through of
-which retention has deleted rows already.
+A replica that begins again at its leader's log start has no batch to learn it from. It asks the leader, by
+DescribeProducers, for the names whose last batch lies before that (`told`).
 
 It all follows from the batch headers in the log, and is rebuilt from them. A snapshot, written when a segment rolls and
 on an orderly close, only shortens that:
@@ -120,6 +119,17 @@ class ProducerStates:
         """By family: of a name there is one entry, whatever its generation."""
         self._heard: dict[int, tuple[int, int]] = {}
         """Family -> the last offset of its newest batch, and when `expire` first saw that one."""
+
+    @classmethod
+    def told(cls, known: Iterable[KnownProducer], before: int) -> ProducerStates:
+        """What somebody else knows of named producers whose newest batch ended before an offset. How long that batch was is not
+        told: it counts as its last record, and a retry of the whole batch is refused as rows that are here already."""
+        states = cls()
+        for producer_id, epoch, last_sequence, last_offset, timestamp in known:
+            if producer_id >= FIRST_NAMED and last_offset < before:
+                batch = AppendedBatch(last_sequence, last_offset, 0, timestamp)
+                states._entry(producer_id, epoch).batches.append(batch)
+        return states
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -10,6 +10,7 @@ from strandline.storage.segment import DamagedBatch, Segment
 
 if TYPE_CHECKING:
     from strandline.storage.log import Log
+    from strandline.storage.producer_state import ProducerStates
 
 logger = get_logger(__name__)
 
@@ -20,7 +21,7 @@ def truncate_to(log: Log, offset: int) -> bool:
         log.epochs.truncate_from_end(max(offset, 0))
         return False
     if offset < log.segments[0].base_offset:
-        truncate_fully_and_start_at(log, max(offset, 0))
+        truncate_fully_and_start_at(log, max(offset, 0), log.producers.before(offset))
         return True
     old_end = log.log_end_offset
     _lower(log, offset, log.segments[log.segment_for(offset)].base_offset)
@@ -76,14 +77,15 @@ def discard(log: Log, segment: Segment) -> None:
     log.unsynced[log.dir] = None
 
 
-def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+def truncate_fully_and_start_at(log: Log, offset: int, producers: ProducerStates) -> None:
     """See `Log.truncate_fully_and_start_at`."""
+    log.keep_names(producers, offset)
     for segment in log.segments:
         discard(log, segment)
     log.segments[:] = [Segment.create(log.files, log.dir, offset, log.segments[-1].created_ms)]
     log.log_start_offset = offset
     log.epochs.clear()
-    log.producers.clear()
+    log.producers = producers
     log.corrupt_at = None
     _after_cut(log, offset)
     log.high_watermark = offset

@@ -10,18 +10,21 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from replica_world import NOW_MS, TOPIC, Key, Node, P, Request, World, code, fetched, log_values, values, want
+from replica_world import NOW_MS, TOPIC, Key, Node, P, Request, World, batch, code, fetched, log_values, values, want
 
 from strandline.broker.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
+from strandline.broker.leader_range import LeaderRange
 from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchPartitionResponse, FetchResponse
+from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.disk import DiskError
 
 OTHER: Key = (b"topic-id-number2", 0)
+NAMED = named_producer_id(7, 1)
 
 
 class Link:
@@ -71,7 +74,8 @@ class Link:
                 for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
             )
             assert (start.error_code, end.error_code) == (0, 0)
-            self.core.on_leader_range(key, position, start.offset, end.offset, self.now)
+            producers = list(self.leader[key].log.producers.describe())
+            self.core.on_leader_range(key, position, LeaderRange(start.offset, end.offset, producers), self.now)
         self.world.loop.end_turn()
         return touched
 
@@ -649,3 +653,23 @@ def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> 
     link.core.on_connection_lost()
     link.settle()
     assert log_values(world[2].p) == log_values(world[1].p)
+
+
+@pytest.mark.parametrize("has_a_fork", [False, True])
+def test_a_follower_behind_deleted_rows_learns_whose_they_were(has_a_fork: bool) -> None:
+    """It may lead before the generation is through; who had the name before must not write its rows again."""
+    world = World(2)
+    world.topic(replicas=(1, 2), epoch=5)
+    log, follower = world[1].p.log, world[2].p.log
+    for each in (batch("a", "b", producer_id=NAMED, producer_epoch=3, sequence=0), batch("x"), batch("y")):
+        log.append_as_leader(memoryview(each), 5, NOW_MS)
+    log.update_high_watermark(4)
+    log.increment_log_start_offset(3)
+    if has_a_fork:
+        follower.append_as_leader(memoryview(batch("of", "another", "history", "a", "fork")), 4, NOW_MS)
+    link, rounds = Link(world, 2, 1), 0
+    while follower.log_end_offset != 4 or follower.log_start_offset != 3:
+        link.round()
+        rounds += 1
+        assert rounds <= 4
+    assert list(follower.producers.describe()) == list(log.producers.describe())

@@ -630,11 +630,12 @@ def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], 
 
 @pytest.mark.parametrize(
     ("leader_start", "left"),
-    [(3, (0, 4)), (4, (4, 4)), (6, (6, 6)), (0, (0, 4))],
+    [(3, (0, 4)), (4, (3, 3)), (6, (5, 5)), (0, (0, 4))],
     ids=["below", "at", "behind", "at its beginning"],
 )
 def test_what_ends_where_the_leaders_log_starts_is_let_go_of(leader_start: int, left: tuple[int, int]) -> None:
-    """The leader has deleted the place at which the histories part: what we have below it may be a fork."""
+    """The leader has deleted the place at which the histories part: what we have below it may be a fork. The empty log begins
+    one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
     world = World(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p

@@ -235,6 +235,33 @@ def test_a_name_outlives_even_the_last_record() -> None:
     assert known(open_log(files, clean=True, log_start_offset=5)) == (0, 0, 4)
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("stop", ["killed", "power cut"])
+def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: str, seed: int) -> None:
+    """A follower whose leader has deleted the rows: nothing in its own log will ever speak of them."""
+    files = MemoryFiles(Random(seed))
+    files.make_dirs(parent(DIR))
+    files.fsync_dir("/")
+    leader, log = open_log(MemoryFiles(Random(1)), config=SMALL), open_log(files, config=SMALL)
+    send(leader, 0, 5, epoch=2, generation=3)
+    let_records_go(leader)
+    send(leader, 0, 1, number=8)
+    log.append_as_leader(batch(b"of a former life"), 1, NOW_MS)
+    log.truncate_fully_and_start_at(
+        leader.log_start_offset, ProducerStates.told(leader.producers.describe(), leader.log_start_offset)
+    )
+    assert (known(log), known(log, 8)) == ((3, 2, 4), None), "the other one's row comes with its batch"
+    log.flush()
+    log.abandon()
+    if stop == "power cut":
+        files.crash()
+    again = open_log(files, config=SMALL)
+    assert (again.log_start_offset, known(again)) == (leader.log_start_offset, (3, 2, 4))
+    assert refused(again, 0, 5, epoch=2, generation=3) == C.DUPLICATE_SEQUENCE_NUMBER
+    assert refused(again, 4, epoch=3, generation=3) == C.DUPLICATE_SEQUENCE_NUMBER
+    send(again, 5, epoch=3, generation=3)
+
+
 def test_a_truncation_gives_the_rows_back_and_leaves_those_that_were_deleted() -> None:
     log = open_log(config=SMALL)
     send(log, 0, 5, number=1)
