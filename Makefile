@@ -62,8 +62,9 @@ types: build/lint
 layering: build/lint
 	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
 
+# A process per core, each with whole files: what a file sets up once is set up once.
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not docker and not spark" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not docker and not spark" -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 # In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
 test-spark: $(VENV)/.installed-dev
