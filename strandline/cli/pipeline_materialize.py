@@ -1,0 +1,98 @@
+"""`strandline pipeline materialize` and `snapshot`: a topic as a table with the last value of each key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, spark_for
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.pipeline.jobs.materialize import Materialized
+
+
+def materialize(
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The snapshot: a folder, made where there is none.")],
+    lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Read from this lake instead of the log.")] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            metavar="refuse|timestamp",
+            help="A key with records in several partitions is an error, or the youngest of them counts. By default as the "
+            "snapshot has it, at first refuse.",
+        ),
+    ] = None,
+    without_key: Annotated[
+        str, typer.Option(metavar="skip|refuse", help="Records without a key are counted and left out, or an error.")
+    ] = "skip",
+    keep: Annotated[int, typer.Option(metavar="N", help="So many versions stay readable.", min=1)] = 3,
+    go_on: Annotated[
+        bool, typer.Option("--ignore-data-loss", help="Go on where retention or truncation took away what was not read yet.")
+    ] = False,
+    json: Json = False,
+    master: Master = DEFAULT_MASTER,
+    bootstrap: Servers = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Make a table with the last value of each key of a topic, or bring it up to date. Started again, it reads what is new;
+    readers see the former version until the new one is whole."""
+    arguments: dict[str, Any] = {
+        "lake": lake,
+        "across": _one_of("--across", across, "refuse", "timestamp", None),
+        "without_key": _one_of("--without-key", without_key, "skip", "refuse"),
+        "keep": keep,
+        "options": {"failOnDataLoss": str(not go_on).lower()},
+    }
+    with spark_for("materialize", master) as spark:
+        from strandline.pipeline.jobs import materialize as job
+
+        done = job.materialize(spark, bootstrap, topic, to, **arguments)
+    if json:
+        print_json({name: getattr(done, name) for name in done.__dataclass_fields__})
+    else:
+        print(_told(done, topic, to))
+
+
+def _told(done: Materialized, topic: str, to: str) -> str:
+    if not done.is_new:
+        return f"{topic} has nothing new; {to} stays at version {done.version}, with {_many(done.rows, 'key')}"
+    without = f", {done.without_key} without a key left out" if done.without_key else ""
+    read = f"{_many(done.records, 'record')} read, {_many(done.tombstones, 'tombstone')} among them{without}"
+    return f"{to} is at version {done.version}, with {_many(done.rows, 'key')}: {read}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
+    if value not in choices:
+        raise UsageError(f"{option} must be {' or '.join(filter(None, choices))}, not {value!r}")
+    return value
+
+
+def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json = False) -> None:
+    """Show the versions of a snapshot, and how far the newest has read. Exit code 3 when it is damaged."""
+    from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
+
+    try:
+        there = SnapshotFolder(folder)
+        newest = there.version()
+        versions = [there.version(number) for number in there.numbers()]
+    except SnapshotDamaged as e:
+        if json:
+            print_json({"damaged": str(e)})
+        fail(f"the snapshot {folder} is damaged: {e}", UNHEALTHY)
+    rows = [
+        {"version": v.number, "keys": v.rows, "files": len(v.table), "bytes": sum(file.bytes for file in v.table)}
+        for v in versions
+    ]
+    if json:
+        until = {str(place.partition): at.offset for place, at in sorted(newest.until.items())}
+        print_json({"damaged": None, "topic": newest.topic, "across": newest.across, "until": until, "versions": rows})
+        return
+    print_table(list(rows[0]), [list(row.values()) for row in rows], title=f"the last values of {newest.topic}")
+    print_table(["partition", "read up to offset"], [[p.partition, at.offset] for p, at in sorted(newest.until.items())])

@@ -1,0 +1,154 @@
+"""Snapshots without Spark: which version counts, what a run that dies leaves, and where the next run begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_world import one_sentence, run
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
+from strandline.pipeline.jobs.materialize_source import planned
+from strandline.pipeline.offsets import Place
+from strandline.pipeline.planning import Range
+from strandline.protocol.errors import UsageError
+
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def publish(folder: SnapshotFolder, number: int, keep: int = 3) -> Version:
+    """A version with one file, as a run makes it."""
+    work = folder.work_folder()
+    work.mkdir(parents=True)
+    (work / "part.parquet").write_bytes(b"x" * number)
+    files = folder.bring(number, "table", [work / "part.parquet"], [number], work.name.rsplit("-", 1)[1])
+    version = Version(number=number, topic="orders", across="refuse", until={ZERO: Place(number, 2)}, table=files)
+    folder.publish(version, keep)
+    return version
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SnapshotFolder:
+    folder = SnapshotFolder(tmp_path)
+    with folder.at_work():
+        publish(folder, 1)
+    return folder
+
+
+def test_a_version_is_read_as_it_was_written(folder: SnapshotFolder) -> None:
+    with folder.at_work():
+        version = publish(folder, 2)
+    assert folder.newest() == version == folder.version(2) == decode("00000000000000000002.json", encode(version))
+    assert (version.rows, version.until) == (2, {ZERO: Place(2, 2)})
+
+
+def test_what_a_run_left_that_died_before_its_manifest_goes_with_the_next_one(folder: SnapshotFolder) -> None:
+    """Half a folder of Spark's, and whole files whose manifest was not written: neither counts, neither stays."""
+    before = folder.newest()
+    for name in (".work-00ff", "v2-00ff"):
+        (folder.root / name).mkdir()
+        (folder.root / name / "table-0000.parquet").write_bytes(b"half")
+    assert folder.newest() == before
+    with folder.at_work():
+        assert folder.newest() == before
+    assert {path.name for path in folder.root.iterdir() if path.name != "_manifest"} == folder.version().folders
+
+
+def test_old_versions_stay_as_many_as_are_kept(folder: SnapshotFolder) -> None:
+    """Whoever reads an old version can end, for so many runs."""
+    with folder.at_work():
+        for number in range(2, 6):
+            publish(folder, number, keep=2)
+    assert folder.numbers() == [4, 5]
+    assert len(list(folder.root.glob("v*"))) == 2
+    with pytest.raises(UsageError, match="has the versions 4, 5, and 1 is not among them"):
+        folder.version(1)
+
+
+def test_two_runs_at_a_time_are_one_too_many(folder: SnapshotFolder) -> None:
+    with folder.at_work(), pytest.raises(UsageError, match="another run is at work"), SnapshotFolder(folder.root).at_work():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"{", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (b'{"v": 2}', "is of format 2; this program knows 1"),
+        (b'{"v": 1, "version": 1}', "cannot be read"),
+    ],
+)
+def test_a_damaged_manifest_is_told_and_not_guessed_at(folder: SnapshotFolder, data: bytes, told: str) -> None:
+    (folder.root / "_manifest" / "00000000000000000001.json").write_bytes(data)
+    with pytest.raises(SnapshotDamaged, match=told):
+        folder.version()
+
+
+def test_a_file_that_is_gone_or_torn_is_told(folder: SnapshotFolder) -> None:
+    (file,) = folder.version().table
+    (folder.root / file.path).write_bytes(b"torn")
+    with pytest.raises(SnapshotDamaged, match=r"has 4 bytes, and its manifest says 1"):
+        folder.version()
+    (folder.root / file.path).unlink()
+    with pytest.raises(SnapshotDamaged, match="is missing"):
+        folder.version()
+
+
+def test_the_command_shows_versions_and_damage(folder: SnapshotFolder, tmp_path: Path) -> None:
+    shown = run("pipeline", "snapshot", str(folder.root))
+    assert (shown.code, "the last values of orders" in shown.out) == (0, True), shown.err
+    told = run("pipeline", "snapshot", str(folder.root), "--json").json()
+    assert (told["until"], [v["version"] for v in told["versions"]]) == ({"0": 1}, [1])
+    (folder.root / folder.version().table[0].path).unlink()
+    damaged = run("pipeline", "snapshot", str(folder.root))
+    assert damaged.code == 3
+    assert "is damaged" in one_sentence(damaged)
+    nothing = run("pipeline", "snapshot", str(tmp_path / "nowhere"))
+    assert (nothing.code, "holds no snapshot" in one_sentence(nothing)) == (2, True)
+
+
+def test_a_manifest_is_plain_json(folder: SnapshotFolder) -> None:
+    """Whoever has no Python finds the files of the newest version in it."""
+    document = json.loads((folder.root / "_manifest" / "00000000000000000001.json").read_text())
+    assert [SnapshotFile(**file) for file in document["table"]] == list(folder.version().table)
+
+
+# -- where a run begins -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_where_the_last_one_ended_with_its_epoch() -> None:
+    since = {ZERO: Place(10, 3)}
+    assert planned(since, {ZERO: 4, ONE: 0}, {ZERO: Place(15, 4), ONE: Place(7, 0)}, True) == [
+        Range("orders", 0, 10, 15, 3),
+        Range("orders", 1, 0, 7),
+    ]
+
+
+def test_the_first_run_takes_what_is_left() -> None:
+    assert planned(None, {ZERO: 4}, {ZERO: Place(15, 4)}, True) == [Range("orders", 0, 4, 15)]
+
+
+@pytest.mark.parametrize(
+    ("since", "earliest", "latest", "told", "instead"),
+    [
+        ({ZERO: Place(3)}, {ZERO: 5}, {ZERO: Place(9)}, "offset 3 of orders-0 comes next, and the earliest that is left is 5", 5),
+        ({ZERO: Place(12)}, {ZERO: 0}, {ZERO: Place(9)}, "was read up to offset 12, and its log ends at 9", 9),
+        ({}, {ZERO: 5}, {ZERO: Place(9)}, "offset 0 of orders-0 comes next", 5),
+        ({ZERO: Place(3), ONE: Place(1)}, {ZERO: 0}, {ZERO: Place(9)}, "does not have this partition any more", 3),
+    ],
+)
+def test_what_was_not_read_and_is_gone_is_a_loss(
+    since: dict[TopicPartition, Place],
+    earliest: dict[TopicPartition, int],
+    latest: dict[TopicPartition, Place],
+    told: str,
+    instead: int,
+) -> None:
+    with pytest.raises(DataLoss, match=told):
+        planned(since, earliest, latest, True)
+    (piece,) = planned(since, earliest, latest, False)
+    assert (piece.start, piece.end) == (instead, 9)

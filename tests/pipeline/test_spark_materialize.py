@@ -1,0 +1,171 @@
+"""The last value per key with a real Spark: the table is what a plain dictionary would be, however the runs are cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_world import run
+
+from strandline.pipeline.jobs.materialize import Materialized, materialize, read_snapshot
+from strandline.pipeline.jobs.materialize_folder import SnapshotFolder
+from strandline.pipeline.jobs.offload import offload
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+Change = tuple[bytes | None, bytes | None, int | None, int | None]
+"""key, value, partition, timestamp"""
+
+
+class Table:
+    """A snapshot of one topic."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, root: Path, partitions: int = 2) -> None:
+        self.spark, self.log, self.root = spark, log, root
+        self.topic = log.create_topic(partitions=partitions)
+
+    def send(self, *changes: Change) -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                for key, value, partition, time in changes:
+                    await producer.send(self.topic, value, key, partition, None, time)
+
+        self.log.run(send())
+
+    def run(self, **options: Any) -> Materialized:
+        return materialize(self.spark, self.log.bootstrap_servers, self.topic, self.root, **options)
+
+    def rows(self, version: int | None = None) -> dict[bytes, bytes]:
+        rows = read_snapshot(self.spark, self.root, version).collect()
+        table = {bytes(row.key): bytes(row.value) for row in rows}
+        assert len(table) == len(rows), "a key is in it once"
+        return table
+
+    @property
+    def model(self) -> dict[bytes, bytes]:
+        """By the plainest of all ways."""
+        table: dict[bytes, bytes] = {}
+        for record in sorted(self.log.read_all(self.topic), key=lambda r: (r.partition, r.offset)):
+            if record.key is not None:
+                table.pop(record.key, None)
+                if record.value is not None:
+                    table[record.key] = record.value
+        return table
+
+
+@pytest.fixture
+def table(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Table:
+    return Table(spark, log, tmp_path / "snapshot")
+
+
+def some(count: int, seed: int) -> list[Change]:
+    draw = random.Random(seed)
+    return [(b"k%d" % draw.randrange(40), None if draw.random() < 0.2 else b"%d" % n, None, None) for n in range(count)]
+
+
+def test_runs_one_after_the_other_make_the_table_that_a_dictionary_would_be(table: Table) -> None:
+    table.send(*some(300, 1), (None, b"no key", None, None))
+    first = table.run()
+    assert (first.version, first.records, first.without_key, first.rows) == (1, 301, 1, len(table.model))
+    before = table.model
+    table.send(*some(200, 2))
+    second = table.run(options={"minPartitions": "4"})
+    assert (second.version, second.records) == (2, 200)
+    assert table.rows() == table.model
+    assert table.rows(1) == before, "the version before is still there for whoever reads it"
+    again = table.run()
+    assert (again.version, again.records, again.is_new) == (2, 0, False)
+
+
+@pytest.mark.parametrize("dies_in", ["bring", "publish"])
+def test_a_run_that_dies_leaves_the_version_before_and_the_next_one_makes_it_good(
+    table: Table, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    """Behind Spark's files and before the manifest: whatever is on the disk by then does not count."""
+    table.send(*some(50, 3))
+    table.run()
+    before = table.rows()
+    table.send(*some(50, 4))
+
+    def die(*_: object) -> None:
+        raise RuntimeError("dies here")
+
+    monkeypatch.setattr(SnapshotFolder, dies_in, die)
+    with pytest.raises(RuntimeError, match="dies here"):
+        table.run()
+    monkeypatch.undo()
+    assert table.rows() == before
+    assert table.run().version == 2
+    assert table.rows() == table.model
+
+
+def test_a_key_in_two_partitions_is_refused_by_name_or_the_youngest_counts(table: Table, tmp_path: Path) -> None:
+    """What the topic's growth does to a key. By time, two runs say what one would say: tombstones are remembered."""
+    table.send((b"alice", b"1", 0, 1_000), (b"bob", b"1", 0, 1_000))
+    table.run()
+    table.send((b"alice", b"2", 1, 2_000), (b"bob", None, 1, 2_000), (b"alice", b"late", 0, 1_500))
+    with pytest.raises(UsageError, match=r"2 keys of .* have records in several partitions, such as b'bob' in 0 and 1"):
+        table.run()
+    assert table.rows() == {b"alice": b"1", b"bob": b"1"}
+    table.run(across="timestamp")
+    assert table.rows() == {b"alice": b"2"}
+    table.send((b"bob", b"late", 0, 1_800), (b"alice", None, 1, 1_200))
+    table.run()
+    assert table.rows() == {b"alice": b"late"}
+    at_once = Table(table.spark, table.log, tmp_path / "at once")
+    at_once.topic = table.topic
+    at_once.run(across="timestamp")
+    assert at_once.rows() == table.rows()
+
+
+def test_records_without_a_key_are_refused_on_request_and_nothing_is_written(table: Table) -> None:
+    table.send((None, b"v", 0, None), (None, b"v", 1, None))
+    assert (table.run().without_key, table.rows()) == (2, {}), "nothing but such records: an empty table"
+    table.send((b"k", b"v", None, None), (None, b"v", None, None))
+    with pytest.raises(UsageError, match=r"1 of the 2 records .* have no key"):
+        table.run(without_key="refuse")
+    assert table.rows() == {}
+
+
+def test_a_lake_and_the_log_are_the_same_source(table: Table, tmp_path: Path) -> None:
+    """Offsets in a lake are the log's, so runs may take turns between them."""
+    lake = tmp_path / "lake"
+
+    def offloaded() -> None:
+        assert offload(table.spark, table.log.bootstrap_servers, table.topic, lake).awaitTermination(120)
+
+    table.send(*some(100, 5))
+    offloaded()
+    assert table.run(lake=lake).records == 100
+    table.send(*some(30, 6))
+    assert table.run().records == 30
+    table.send(*some(20, 7))
+    offloaded()
+    assert table.run(lake=lake).records == 20
+    assert table.rows() == table.model
+
+
+def test_another_topic_does_not_get_into_a_snapshot(table: Table, spark: SparkSession, log: ThreadedCluster) -> None:
+    table.run()
+    assert table.rows() == {}, "an empty topic is an empty table"
+    other = Table(spark, log, table.root)
+    with pytest.raises(UsageError, match=f"is one of topic {table.topic}, not of {other.topic}"):
+        other.run()
+
+
+@pytest.mark.spark
+def test_the_command_tells_what_it_did_and_what_is_wrong_in_a_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
+    topic = log.create_topic(partitions=1)
+    log.send(topic, b"1", b"2", key=b"alice")
+    words = ["pipeline", "materialize", "--topic", topic, "--to", str(tmp_path), "--master", "local[1]"]
+    made = run(*words, "--bootstrap-servers", log.bootstrap_servers, timeout_s=120)
+    assert (made.code, made.out) == (0, f"{tmp_path} is at version 1, with 1 key: 2 records read, 0 tombstones among them\n")
+    wrong = run(*words, "--across", "guess")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "--across must be refuse or timestamp, not 'guess'" in wrong.err
