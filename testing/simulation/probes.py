@@ -254,11 +254,11 @@ class Probes:
 
         return append
 
-    def _before_truncation(self, log: Log, _: int) -> tuple[ReplicaGhost, int | None] | None:
+    def _before_truncation(self, log: Log, *_: Any) -> tuple[ReplicaGhost, int | None] | None:
         replica = replica_of(log)
         return None if replica is None else (replica, log.corrupt_at)
 
-    def _after_truncation(self, seen: tuple[ReplicaGhost, int | None], _result: Any, log: Log, _offset: int) -> None:
+    def _after_truncation(self, seen: tuple[ReplicaGhost, int | None], _result: Any, log: Log, *_: Any) -> None:
         self.invariants.on_truncated(seen[0], log, seen[1])
 
     def _high_watermark(self, moved: bool, log: Log, _: int) -> None:
