@@ -10,7 +10,7 @@ The accumulator tells its owner about a queue that has something new through `on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
@@ -132,11 +132,14 @@ class Accumulator:
     ) -> Receipt:
         """Into a batch that has room."""
         batch.room -= size
-        was_bare = batch.records is None
         index = batch.append(key, value, headers, timestamp_ms)
-        if was_bare and batch.records is not None and self.bare_open.get(topic.name) is batch:
-            del self.bare_open[topic.name]
+        self._after_append(topic, batch)
         return Receipt(batch, index)
+
+    def _after_append(self, topic: TopicQueues, batch: Batch) -> None:
+        """A batch that is not bare any more takes no plain values."""
+        if batch.records is not None and self.bare_open.get(topic.name) is batch:
+            del self.bare_open[topic.name]
 
     def _batch_for(
         self, topic: TopicQueues, partition: int | None, key: bytes | None, size: int, *, force: bool = False
@@ -158,39 +161,51 @@ class Accumulator:
                 self.close(batch)
         return self._open(topic, self.queue(topic, chosen), size)
 
-    def append_values(self, name: str, values: Sequence[bytes]) -> Receipts:
-        """Take many keyless records at once: all of them, or none (BufferFull)."""
+    def append_many(
+        self,
+        name: str,
+        values: Sequence[bytes | None],
+        partition: int | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> Receipts:
+        """Take many records at once: all of them, or none (BufferFull). Without a partition, and then without keys, they
+        go to the sticky one."""
         receipts = Receipts()
         if not values:
             return receipts
-        largest = max(map(len, values)) + BARE_OVERHEAD
+        sizes = _sizes_max(values, keys, headers)
+        largest = max(sizes)
         if largest > self._record_bytes_max:
             raise RecordTooLarge(f"a record of {largest} bytes for {name} is larger than max_request_size allows")
-        ends = list(accumulate(map(BARE_OVERHEAD.__add__, map(len, values))))
+        ends = list(accumulate(sizes))
         self._check_room(ends[-1] + 2 * max(self._options.batch_size, largest))
         topic = self.topics.get(name)
         if topic is None:
-            for value in values:
-                receipts.add_run(self._park(name, None, None, value, None, None, len(value) + BARE_OVERHEAD), 1)
+            rows = zip(keys or repeat(None), values, headers or repeat(None), sizes, strict=False)
+            for key, value, own_headers, size in rows:
+                receipts.add_run(self._park(name, partition, key, value, own_headers, None, size), 1)
             return receipts
         start, taken = 0, 0
         while start < len(values):
-            batch = self._batch_for_values(topic, len(values[start]) + BARE_OVERHEAD)
+            batch = self._batch_for_run(topic, partition, sizes[start])
             stop = _last_that_fits(ends, start, taken + batch.room)
-            batch.values += values[start:stop]
+            run = slice(start, stop)
+            index = batch.extend(values[run], keys and keys[run], headers and headers[run])
+            self._after_append(topic, batch)
             batch.room -= ends[stop - 1] - taken
-            receipts.add_run(Receipt(batch, len(batch.values) - (stop - start)), stop - start)
+            receipts.add_run(Receipt(batch, index), stop - start)
             start, taken = stop, ends[stop - 1]
         return receipts
 
-    def _batch_for_values(self, topic: TopicQueues, size: int) -> Batch:
-        """The open bare batch of the sticky partition with room for one more record of `size`."""
+    def _batch_for_run(self, topic: TopicQueues, partition: int | None, size: int) -> Batch:
+        """The open batch of the partition, or of the sticky one, with room for one more record of `size`."""
         while True:
-            queue = self.queue(topic, topic.sticky)
+            queue = self.queue(topic, self._choose(topic, partition, None))
             batch = queue.open
             if batch is None:
                 return self._open(topic, queue, size)
-            if batch.room >= size and batch.records is None:
+            if batch.room >= size:
                 return batch
             self.close(batch)
 
@@ -328,6 +343,23 @@ class Accumulator:
 def headers_size_max(headers: Headers) -> int:
     """An upper bound of the bytes of a record's headers."""
     return sum(4 * len(name) + 10 + (0 if value is None else len(value)) for name, value in headers)
+
+
+def _sizes_max(
+    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Sequence[Headers | None] | None
+) -> list[int]:
+    """An upper bound of the bytes of each record."""
+    if keys is None and headers is None:
+        try:
+            return list(map(BARE_OVERHEAD.__add__, map(len, values)))  # type: ignore[arg-type]
+        except TypeError:
+            pass  # A value is None.
+    sizes = [RICH_OVERHEAD + len(value or b"") for value in values]
+    if keys is not None:
+        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+    if headers is not None:
+        sizes = [size + headers_size_max(own or ()) for size, own in zip(sizes, headers, strict=True)]
+    return sizes
 
 
 def _last_that_fits(ends: Sequence[int], start: int, limit: int) -> int:

@@ -9,6 +9,7 @@ sequence rewrites the header in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from strandline.client.encoding import encode_records, encode_values, restamp
@@ -106,10 +107,32 @@ class Batch:
             if key is None and value is not None and not headers and timestamp_ms is None:
                 self.values.append(value)
                 return len(self.values) - 1
-            self.records = [(None, v, (), self.timestamp_ms) for v in self.values]
-            self.values = []
+            self._make_rich()
+        assert self.records is not None, "it is rich now"
         self.records.append((key, value, headers or (), self.timestamp_ms if timestamp_ms is None else timestamp_ms))
         return len(self.records) - 1
+
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Add records that are known to fit; returns the index of the first."""
+        first = len(self)
+        if self.records is None:
+            if keys is None and headers is None and None not in values:
+                self.values += values  # type: ignore[arg-type]
+                return first
+            self._make_rich()
+        assert self.records is not None, "it is rich now"
+        own_headers = repeat(()) if headers is None else [own or () for own in headers]
+        self.records += zip(keys or repeat(None), values, own_headers, repeat(self.timestamp_ms, len(values)), strict=False)
+        return first
+
+    def _make_rich(self) -> None:
+        self.records = [(None, v, (), self.timestamp_ms) for v in self.values]
+        self.values = []
 
     def encode(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
         """Make the bytes. The lists are let go: from here on the batch is immutable but for its header."""

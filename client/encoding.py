@@ -22,9 +22,7 @@ def encode_values(values: Sequence[bytes], timestamp_ms: int, producer_id: int, 
 
 def encode_records(records: Sequence[RecordTuple], producer_id: int, producer_epoch: int, sequence: int) -> bytes:
     builder = BatchBuilder(producer_id, producer_epoch, sequence)
-    append = builder.append
-    for key, value, headers, timestamp_ms in records:
-        append(key, value, headers, timestamp_ms)
+    builder.extend_records(records)
     return builder.build()
 
 

@@ -13,24 +13,24 @@ from collections.abc import Sequence
 from functools import lru_cache
 from struct import unpack_from
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
+MURMUR2_SEED = 0x9747B28C
+MURMUR2_M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
     """The 32-bit murmur2 of `data`, as Java's signed int."""
     length = len(data)
-    h = _SEED ^ length
+    h = MURMUR2_SEED ^ length
     words = length >> 2
     for k in unpack_from(f"<{words}I", data):
-        k = (k * _M) & _MASK
-        k = ((k ^ (k >> 24)) * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ k
+        k = (k * MURMUR2_M) & _MASK
+        k = ((k ^ (k >> 24)) * MURMUR2_M) & _MASK
+        h = ((h * MURMUR2_M) & _MASK) ^ k
     tail = data[words << 2 :]
     if tail:
-        h = ((h ^ int.from_bytes(tail, "little")) * _M) & _MASK
-    h = ((h ^ (h >> 13)) * _M) & _MASK
+        h = ((h ^ int.from_bytes(tail, "little")) * MURMUR2_M) & _MASK
+    h = ((h ^ (h >> 13)) * MURMUR2_M) & _MASK
     h ^= h >> 15
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Self, Unpack
 
 from strandline.client.accumulator import Accumulator
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.cluster import Cluster
+from strandline.client.columns import Columns
 from strandline.client.errors import BufferFull, ClientClosed, ProducerFenced, RequestTimeout, UsageError, again
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.partition_queue import PartitionQueue
@@ -42,6 +43,10 @@ log = get_logger(__name__)
 
 BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
 """How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""
+BYTES_PER_PIECE = 1_048_576
+"""So much of `send_columns` waits for room at a time."""
+
+_PLACE_OF_NAMED = "a named producer is told the partition (or the key) of each record: another attempt must choose it"
 
 
 class Producer:
@@ -209,7 +214,7 @@ class Producer:
                 values = [_to_bytes("value", value) for value in values]
                 if None in values:
                     return self._send_each(topic, values, key, partition)
-            receipts = accumulator.append_values(topic, values)
+            receipts = accumulator.append_many(topic, values)
             self._note_parked(topic)
             return receipts
         return self._send_each(topic, values, key, partition)
@@ -219,6 +224,54 @@ class Producer:
         for value in values:
             receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
         return receipts
+
+    async def send_columns(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Receipts:
+        """Hand over many records by column, to one partition or where their keys say, waiting for metadata and for room as
+        `send` does. It costs a third of as many `send`s. Where keys choose, the receipts are in the order of partitions.
+        """
+        accumulator = self._running()
+        if topic not in accumulator.topics:
+            await self.partitions_for(topic)
+        columns = Columns(
+            _serialized("value", values, self._value_serializer),
+            None if keys is None else _serialized("key", keys, self._key_serializer),
+            None if headers is None else list(map(_check_headers, headers)),
+        )
+        receipts = Receipts()
+        for place, rows in self._places(topic, columns, partition):
+            for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
+                await self._append_columns(topic, place, piece, receipts)
+        return receipts
+
+    def _places(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
+        if partition is not None:
+            return [(partition, columns)]
+        if self._is_named and (columns.keys is None or None in columns.keys):
+            raise UsageError(_PLACE_OF_NAMED)
+        return columns.by_key(self._accumulator.topics[topic].partition_count)
+
+    async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
+        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+        while True:
+            accumulator = self._running()
+            try:
+                taken = accumulator.append_many(topic, rows.values, partition, rows.keys, rows.headers)
+                break
+            except BufferFull:
+                await self._wait_for_release(deadline)
+        self._wake_next()
+        receipts.extend(taken)
+        if accumulator.batches_closed >= self._give_way_at:
+            self._give_way_at = accumulator.batches_closed + self._batches_per_turn
+            await asyncio.sleep(0)
 
     async def wait_for_room(self, size: int | None = None, timeout_ms: float | None = None) -> None:
         """Wait until `size` more bytes (by default a whole batch) may be handed over; BufferFull after `timeout_ms`."""
@@ -235,7 +288,7 @@ class Producer:
     ) -> Receipt:
         accumulator = self._running()
         if self._is_named and key is None and partition is None:
-            raise UsageError("a named producer is told the partition (or the key) of each record: another attempt must choose it")
+            raise UsageError(_PLACE_OF_NAMED)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
         if self._key_serializer is not None and key is not None:
@@ -416,6 +469,14 @@ def _to_bytes(what: str, data: Any) -> bytes | None:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")
+
+
+def _serialized(what: str, column: Sequence[Any], serializer: Serializer | None) -> Sequence[bytes | None]:
+    if serializer is not None:
+        column = [None if data is None else serializer(data) for data in column]
+    if set(map(type, column)) <= {bytes, NoneType}:
+        return column
+    return [_to_bytes(what, data) for data in column]
 
 
 def _check_headers(headers: Headers | None) -> Headers | None:

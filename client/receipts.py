@@ -64,7 +64,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 class BatchMetadata(NamedTuple):
-    """A run of records of one `send_many` that went into one batch: offsets `offset` .. `offset + records - 1`."""
+    """A run of records of one call that went into one batch: offsets `offset` .. `offset + records - 1`."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class BatchMetadata(NamedTuple):
 
 
 class Receipts:
-    """The receipts of one `send_many`: a sequence of `Receipt`; await it for the list of `BatchMetadata`."""
+    """The receipts of one `send_many` or `send_columns`: a sequence of `Receipt`; await it for the list of `BatchMetadata`."""
 
     __slots__ = ("_runs", "_size")
 
@@ -86,6 +86,14 @@ class Receipts:
         """`count` records beginning with `first`, all of one batch (or one parked record)."""
         self._runs.append((first, count))
         self._size += count
+
+    def firsts(self) -> list[Receipt]:
+        """One receipt of each batch."""
+        return [first for first, _ in self._runs]
+
+    def extend(self, others: Receipts) -> None:
+        self._runs += others._runs
+        self._size += others._size
 
     @property
     def done(self) -> bool:

@@ -113,6 +113,42 @@ def _encode_run(values: list[bytes], first: int) -> list[bytes]:
     return parts
 
 
+_STARTS = [length + b"\0\0" for length in VARINTS[2:]]
+"""By the size of all that follows them: a record's length, its attributes, and timestamp delta 0."""
+
+
+def _with_lengths(column: Sequence[bytes | None]) -> tuple[list[bytes], list[int], Sequence[bytes]]:
+    """Each field's length as it is written, how many bytes both take, and the bytes."""
+    if None in column:
+        fields = [field or b"" for field in column]
+        lengths = [b"\1" if field is None else encode_varint(len(field)) for field in column]
+        return lengths, list(map(int.__add__, map(len, fields), map(len, lengths))), fields
+    sizes = list(map(len, column))  # type: ignore[arg-type]
+    if sizes.count(sizes[0]) == len(sizes):
+        length = encode_varint(sizes[0])
+        return [length] * len(sizes), [sizes[0] + len(length)] * len(sizes), column  # type: ignore[return-value]
+    lengths = list(map(VARINTS.__getitem__ if max(sizes) < len(VARINTS) else encode_varint, sizes))
+    return lengths, list(map(int.__add__, sizes, map(len, lengths))), column  # type: ignore[return-value]
+
+
+def _encode_columns(keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Sequence[Header]]) -> bytes:
+    """Whole records with the batch's timestamp, whose offset deltas begin at 0."""
+    count = len(values)
+    deltas = VARINTS[:count] if count <= len(VARINTS) else list(map(encode_varint, range(count)))
+    ends = [_encode_headers(own) if own else b"\0" for own in headers] if any(headers) else [b"\0"] * count
+    key_lengths, key_sizes, key_bytes = _with_lengths(keys)
+    value_lengths, value_sizes, value_bytes = _with_lengths(values)
+    sizes = list(map(int.__add__, map(int.__add__, key_sizes, value_sizes), map(int.__add__, map(len, deltas), map(len, ends))))
+    parts = [b""] * (7 * count)
+    if max(sizes) < len(_STARTS):
+        parts[0::7] = map(_STARTS.__getitem__, sizes)
+    else:
+        parts[0::7] = [encode_varint(size + 2) + b"\0\0" for size in sizes]
+    parts[1::7], parts[2::7], parts[3::7] = deltas, key_lengths, key_bytes
+    parts[4::7], parts[5::7], parts[6::7] = value_lengths, value_bytes, ends
+    return b"".join(parts)
+
+
 class BatchBuilder:
     """Collects records and builds one batch. `size` never understates what `build` will return."""
 
@@ -194,6 +230,20 @@ class BatchBuilder:
                 self.max_timestamp = timestamp_ms
         self._append_general(start, delta, key, value, _encode_headers(headers) if headers else b"\0")
         return delta
+
+    def extend_records(self, records: Sequence[RecordTuple]) -> None:
+        """Any records. Those of one timestamp, as most batches have them, go column by column, in half the time."""
+        times = {record[3] for record in records}
+        if len(times) > 1 or self._encoded or self.values:
+            for record in records:
+                self.append(*record)
+            return
+        self.base_timestamp = self.max_timestamp = records[0][3]
+        keys, values, headers, _ = zip(*records, strict=True)
+        encoded = _encode_columns(keys, values, headers)
+        self._parts.append(encoded)
+        self._encoded = len(records)
+        self.size += len(encoded)
 
     def _append_general(self, start: bytes, delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> None:
         """`start`: attributes and timestamp delta."""

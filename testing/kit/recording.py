@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from strandline.client import Consumer, ConsumerRecord, Producer, Receipt, Receipts, TopicPartition
@@ -43,6 +44,21 @@ class RecordingProducer(Producer):
         if self._noted == before:  # They went another way than one by one.
             for value, receipt in zip(values, receipts, strict=True):
                 self._note(topic, value, partition, receipt, at)
+        return receipts
+
+    async def send_columns(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Receipts:
+        """One by one, so that each is written down when it is handed over."""
+        receipts = Receipts()
+        for value, key, own in zip(values, keys or repeat(None), headers or repeat(None), strict=False):
+            receipts.add_run(await self.send(topic, value, key, partition, own), 1)
         return receipts
 
     def _send_any(

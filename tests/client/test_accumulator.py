@@ -148,7 +148,7 @@ def test_whatever_the_way_in_each_partition_keeps_the_order(steps: list[tuple[st
     for what, size, count in steps:
         if what == "many":
             values = [value(size + i) for i in range(count)]
-            receipts = rig.accumulator.append_values("t", values)
+            receipts = rig.accumulator.append_many("t", values)
             pairs = list(zip(receipts, values, strict=True))
         else:
             one = value(size)

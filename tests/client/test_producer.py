@@ -168,6 +168,44 @@ async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> 
     assert sorted(cluster.values("orders")) == values
 
 
+async def test_columns_arrive_where_and_as_each_record_alone_would() -> None:
+    """The first rows come before the topic is known, and all of them are more than there is room for at a time."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("one_by_one", 3)
+        cluster.create("columns", 3)
+        values = [None if i % 97 == 0 else b"%04d" % i for i in range(3000)]
+        keys = [b"k%d" % (i % 5) for i in range(3000)]
+        headers = [[("h", b"%d" % i)] if i % 3 == 0 else None for i in range(3000)]
+        options = {"bootstrap_servers": cluster.bootstrap, "batch_size": 1000, "buffer_memory": 8000}
+        async with Producer(**options) as producer:
+            receipts = await producer.send_columns("columns", values, keys, headers)
+            for value, key, own in zip(values, keys, headers, strict=True):
+                await producer.send("one_by_one", value, key, headers=own)
+            runs = await receipts
+            await producer.flush()
+        assert (len(receipts), sum(run.records for run in runs)) == (3000, 3000)
+        for partition in range(3):
+            by_column, one_by_one = (cluster.partition(name, partition).log for name in ("columns", "one_by_one"))
+            assert by_column.values == one_by_one.values
+
+
+async def test_columns_without_keys_go_to_the_partition_that_is_named_or_spread() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=200) as producer:
+            await (await producer.send_columns("orders", [b"%d" % i for i in range(500)], partition=2))
+            assert cluster.partition("orders", 2).log.values == [b"%d" % i for i in range(500)]
+            assert await (await producer.send_columns("orders", [])) == []
+            spread = await (await producer.send_columns("orders", [b"x"] * 500))
+            assert {run.partition for run in spread} == {0, 1, 2}
+            with pytest.raises(RecordTooLarge):
+                await producer.send_columns("orders", [b"x" * 2_000_000], partition=0)
+            with pytest.raises(UnknownTopic, match="3 partitions"):
+                await producer.send_columns("orders", [b"x"], partition=3)
+            with pytest.raises(UsageError, match="bytes"):
+                await producer.send_columns("orders", ["text"], partition=0)
+
+
 async def test_headers_timestamps_nulls_and_serializers_arrive() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")

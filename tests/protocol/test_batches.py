@@ -98,6 +98,22 @@ def test_the_plain_paths_make_the_same_bytes_as_the_general_one(values):
     assert one_by_one.build() == encode_values(values, TIME) == general.build()
 
 
+@given(batches)
+@settings(deadline=None)
+def test_records_by_column_have_the_bytes_of_records_one_by_one(records):
+    one_by_one, by_column = BatchBuilder(1, 2, 3), BatchBuilder(1, 2, 3)
+    for each in records:
+        one_by_one.append(*each)
+    by_column.extend_records(records)
+    assert by_column.build() == one_by_one.build()
+    assert by_column.size >= len(by_column.build())
+    alike = [(key, value, own, TIME) for key, value, own, _ in records]
+    by_column = BatchBuilder(1, 2, 3)
+    by_column.extend_records(alike)
+    assert by_column.build() == encode_batch(alike, producer_id=1, producer_epoch=2, base_sequence=3)
+    assert by_column.size >= len(by_column.build())
+
+
 @pytest.mark.parametrize("count", [63, 64, 65, 4096, 4097, 8191, 8192, 8193, 9000])
 @pytest.mark.parametrize("size_of", [lambda i: 10, lambda i: i % 70], ids=["one size", "many sizes"])
 def test_long_batches_read_back_across_the_growth_of_the_offset_delta(count, size_of):
