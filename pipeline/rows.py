@@ -1,28 +1,23 @@
-"""Rows of a DataFrame as records: which columns there are, which partition each row goes to. Nothing here waits.
+"""Rows of a DataFrame as records: which columns there are, and how they are handed to the producer. Nothing here waits.
 
     value binary|string | key binary|string | headers array<struct<key: string, value: binary>> | topic string | partition int
 
-as with Spark's Kafka connector: `value` must be there, the others may be. A row without a partition goes where its key says
-(murmur2, as everywhere in Strandline and Kafka). One without a key, too, goes to a block of rows at a time to the next
-partition, by its number in the task alone: another attempt of the task must choose the same.
+as with Spark's Kafka connector: `value` must be there, the others may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from struct import unpack
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
-from strandline.client.partitioner import partition_for_key
+from strandline.client.columns import Columns
 from strandline.pipeline.errors import WrongColumns
-
-if TYPE_CHECKING:
-    import pyarrow
-
-BLOCK_ROWS = 1000
-"""So many rows without a key in a row go to one partition: enough for full batches."""
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _TYPES: dict[str, tuple[tuple[DataType, ...], str]] = {
@@ -32,14 +27,6 @@ _TYPES: dict[str, tuple[tuple[DataType, ...], str]] = {
     "partition": ((IntegerType(),), "int"),
     "headers": ((_HEADERS,), "array<struct<key: string, value: binary>>"),
 }
-
-
-class Row(NamedTuple):
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -61,31 +48,46 @@ def _same(found: DataType, wanted: DataType) -> bool:
     return found.simpleString() == wanted.simpleString()
 
 
-def rows_of(batch: pyarrow.RecordBatch, topic: str | None, include_headers: bool) -> Iterator[Row]:
-    """One Arrow batch, row by row. `topic` goes before the column."""
-    count, names = batch.num_rows, batch.schema.names
+def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Each topic's rows, in their order. `topic` goes before the column."""
+    if topic is not None:
+        yield topic, batch
+        return
+    topics = batch.column("topic")
+    if topics.null_count:
+        raise WrongColumns(f"{topics.null_count} rows have no topic: their column topic is null")
+    for name in topics.unique().to_pylist():
+        yield name, batch.filter(pc.equal(topics, name))
 
-    def column(name: str, default: Any = None) -> Any:
-        return batch.column(name).to_pylist() if name in names else repeat(default, count)
 
-    topics = repeat(topic, count) if topic is not None else column("topic")
-    headers = map(_headers, column("headers")) if include_headers else repeat(None, count)
-    columns = zip(topics, column("partition"), map(_bytes, column("key")), map(_bytes, column("value")), headers, strict=True)
-    return map(Row._make, columns)
+def columns_of(rows: pa.RecordBatch, include_headers: bool) -> Columns:
+    """What the producer takes."""
+    names = rows.schema.names
+    keys = rows.column("key") if "key" in names else None
+    headers = rows.column("headers") if include_headers and "headers" in names else None
+    return Columns(
+        fields_of(rows.column("value")),
+        None if keys is None or keys.null_count == len(keys) else fields_of(keys),
+        None if headers is None or headers.null_count == len(headers) else list(map(_headers, headers.to_pylist())),
+    )
 
 
-def _bytes(data: bytes | str | None) -> bytes | None:
-    return data.encode() if type(data) is str else data  # type: ignore[return-value]
+def fields_of(column: pa.Array) -> list[bytes | None]:
+    """Each field's bytes; a text's are UTF-8. By stride where all are of one size."""
+    if column.null_count:
+        return [field.encode() if type(field) is str else field for field in column.to_pylist()]
+    count = len(column)
+    if not count:
+        return []
+    _, bounds, data = column.buffers()
+    ends = memoryview(bounds).cast("i")[column.offset : column.offset + count + 1].tolist()
+    first, last = ends[0], ends[-1]
+    size = (last - first) // count
+    if size and ends == list(range(first, first + size * count + 1, size)):
+        return list(unpack(f"{size}s" * count, memoryview(data)[first:last]))
+    whole = b"" if data is None else memoryview(data)[first:last].tobytes()
+    return [whole[start - first : stop - first] for start, stop in pairwise(ends)]
 
 
 def _headers(written: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
     return [(header["key"], header["value"]) for header in written] if written else None
-
-
-def place_of(row: Row, number: int, task: int, partitions: int) -> int:
-    """The partition of the row with this number in its task; the same in every attempt, as long as the topic does not grow."""
-    if row.partition is not None:
-        return row.partition
-    if row.key is not None:
-        return partition_for_key(row.key, partitions)
-    return (task + number // BLOCK_ROWS) % partitions

@@ -28,9 +28,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from strandline.client import Producer, Receipt, TopicPartition
-from strandline.pipeline.errors import RowsDiffer, WrongColumns
+from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
-from strandline.pipeline.rows import Row, check_columns, place_of, rows_of
+from strandline.pipeline.placement import by_place, places_of
+from strandline.pipeline.rows import by_topic, check_columns, columns_of
 from strandline.pipeline.session import session
 from strandline.protocol.errors import UsageError
 
@@ -61,6 +62,8 @@ class TaskWriter:
     task: int
     _counts: dict[str, int] = field(default_factory=dict)
     """Partitions of each topic that was met."""
+    _numbers: dict[str, int] = field(default_factory=dict)
+    """Rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
     """Rows that are in the log and come again."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
@@ -69,22 +72,26 @@ class TaskWriter:
     found: int = 0
 
     async def write(self, batch: pyarrow.RecordBatch) -> None:
-        for row in rows_of(batch, self.options.topic, self.options.include_headers):
-            if row.topic is None:
-                raise WrongColumns(f"row {self.rows} of task {self.task} has no topic")
-            if row.topic not in self._counts:
-                await self._meet(row.topic)
-            place = TopicPartition(row.topic, place_of(row, self.rows, self.task, self._counts[row.topic]))
-            self.rows += 1
-            if skip := self._skip.get(place):
-                self._skip[place] = skip - 1
-            else:
-                await self._send(row, place.partition)
+        for topic, rows in by_topic(batch, self.options.topic):
+            if topic not in self._counts:
+                await self._meet(topic)
+            places = places_of(rows, self._numbers.get(topic, 0), self.task, self._counts[topic])
+            self._numbers[topic] = self._numbers.get(topic, 0) + rows.num_rows
+            for partition, run in by_place(rows, places):
+                await self._send(topic, partition, self._not_yet_there(TopicPartition(topic, partition), run))
+        self.rows += batch.num_rows
         self._look_at_receipts()
 
-    async def _send(self, row: Row, partition: int) -> None:
-        receipt = await self.producer.send(row.topic, row.value, row.key, partition, row.headers)
-        self._receipts[receipt.batch] = receipt
+    def _not_yet_there(self, place: TopicPartition, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        there = min(self._skip.get(place, 0), rows.num_rows)
+        if there:
+            self._skip[place] -= there
+        return rows.slice(there)
+
+    async def _send(self, topic: str, partition: int, rows: pyarrow.RecordBatch) -> None:
+        values, keys, headers = columns_of(rows, self.options.include_headers)
+        for receipt in (await self.producer.send_columns(topic, values, keys, headers, partition=partition)).firsts():
+            self._receipts[receipt.batch] = receipt
 
     def _look_at_receipts(self) -> None:
         """Raises what became of the first that failed."""

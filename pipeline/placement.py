@@ -1,0 +1,128 @@
+"""Which partition each row of an Arrow batch goes to, for all of them at once. Nothing here waits, or makes an object per row.
+
+A row goes where its column `partition` says, or else its key: murmur2, as everywhere in Strandline and Kafka, computed a
+word at a time over all keys of one length. A row without either goes to a block of rows at a time to the next partition, by
+its number alone: another attempt of the task must choose the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.client.partitioner import MURMUR2_M, MURMUR2_SEED, positive_hash
+
+BLOCK_ROWS = 10_000
+"""So many rows without a key in a row go to one partition: Spark's Arrow batch, which then need not be taken apart."""
+WORD_BYTES = 4
+LENGTHS_MAX, KEY_BYTES_MAX = 24, 64
+"""With keys of more lengths, or longer ones, the way by column gains nothing."""
+
+_UINT32 = pa.uint32()
+_M = pa.scalar(MURMUR2_M, _UINT32)
+_BITS = {bits: pa.scalar(bits, _UINT32) for bits in (8, 13, 15, 16, 24)}
+
+
+def places_of(rows: pa.RecordBatch, first: int, task: int, partitions: int) -> pa.Array:
+    """int32, no nulls. `first`: the number of the first row in its task; the same as in every attempt, as long as the topic
+    does not grow."""
+    names = rows.schema.names
+    places = rows.column("partition") if "partition" in names else pa.nulls(rows.num_rows, pa.int32())
+    if places.null_count and "key" in names:
+        places = pc.coalesce(places, places_of_keys(rows.column("key"), partitions))
+    return pc.coalesce(places, _blocks(rows.num_rows, first, task, partitions)) if places.null_count else places
+
+
+def _blocks(count: int, first: int, task: int, partitions: int) -> pa.Array:
+    runs, at = [], first
+    while at < first + count:
+        block = at // BLOCK_ROWS
+        stop = min(first + count, (block + 1) * BLOCK_ROWS)
+        runs.append(pa.repeat(pa.scalar((task + block) % partitions, pa.int32()), stop - at))
+        at = stop
+    return pa.concat_arrays(runs) if runs else pa.array([], pa.int32())
+
+
+def by_place(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each partition's rows, in their order."""
+    if not rows.num_rows:
+        return
+    bounds = pc.min_max(places).as_py()
+    if bounds["min"] == bounds["max"]:
+        yield bounds["min"], rows
+        return
+    order = pc.array_sort_indices(places)  # Stable.
+    rows, start = rows.take(order), 0
+    for place, stop in _runs(places.take(order)):
+        yield place, rows.slice(start, stop - start)
+        start = stop
+
+
+def _runs(ordered: pa.Array) -> Iterator[tuple[int, int]]:
+    """Each value and where it ends."""
+    encoded = pc.run_end_encode(ordered)
+    return zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def places_of_keys(keys: pa.Array, partitions: int) -> pa.Array:
+    """int32; null where there is no key."""
+    present = keys.drop_null().cast(pa.binary())
+    if not len(present):
+        return pa.nulls(len(keys), pa.int32())
+    hashes = positive_hashes(present).cast(pa.int32())
+    count = pa.scalar(partitions, pa.int32())
+    places = pc.subtract(hashes, pc.multiply(pc.divide(hashes, count), count))
+    if len(present) == len(keys):
+        return places
+    return pc.replace_with_mask(pa.nulls(len(keys), pa.int32()), keys.is_valid(), places)
+
+
+def positive_hashes(keys: pa.Array) -> pa.Array:
+    """`partitioner.positive_hash` of each key: uint32, or int64 where they go one by one. No key is null."""
+    lengths = pc.binary_length(keys)
+    different = pc.unique(lengths).to_pylist()
+    if len(different) > LENGTHS_MAX or max(different) > KEY_BYTES_MAX:
+        return pa.array(map(positive_hash, keys.to_pylist()), pa.int64())
+    if len(different) == 1:
+        return _hashes_of_one_length(keys, different[0])
+    indexes = [pc.indices_nonzero(pc.equal(lengths, length)) for length in different]
+    hashes = [_hashes_of_one_length(keys.take(at), length) for at, length in zip(indexes, different, strict=True)]
+    return pa.concat_arrays(hashes).take(pc.array_sort_indices(pa.concat_arrays(indexes)))
+
+
+def _hashes_of_one_length(keys: pa.Array, length: int) -> pa.Array:
+    hashes = pa.repeat(pa.scalar(MURMUR2_SEED ^ length, _UINT32), len(keys))
+    tail_at = length - length % WORD_BYTES
+    for at in range(0, tail_at, WORD_BYTES):
+        word = pc.multiply(_numbers(keys, at, _UINT32), _M)
+        word = pc.multiply(_xor_shifted(word, 24), _M)
+        hashes = pc.bit_wise_xor(pc.multiply(hashes, _M), word)
+    if tail_at < length:
+        hashes = pc.multiply(pc.bit_wise_xor(hashes, _tails(keys, tail_at, length)), _M)
+    hashes = _xor_shifted(pc.multiply(_xor_shifted(hashes, 13), _M), 15)
+    return pc.bit_wise_and(hashes, pa.scalar(0x7FFFFFFF, _UINT32))
+
+
+def _xor_shifted(numbers: pa.Array, bits: int) -> pa.Array:
+    return pc.bit_wise_xor(numbers, pc.shift_right(numbers, _BITS[bits]))
+
+
+def _tails(keys: pa.Array, start: int, stop: int) -> pa.Array:
+    """The last one to three bytes, the lowest first."""
+    tails = _numbers(keys, start, pa.uint8()).cast(_UINT32)
+    for nth, at in enumerate(range(start + 1, stop), 1):
+        byte = _numbers(keys, at, pa.uint8()).cast(_UINT32)
+        tails = pc.bit_wise_or(tails, pc.shift_left(byte, _BITS[8 * nth]))
+    return tails
+
+
+def _numbers(keys: pa.Array, at: int, kind: pa.DataType) -> pa.Array:
+    """What stands there in every key, lowest byte first (as this machine has it: Arrow is little-endian)."""
+    cut = pc.binary_slice(keys, at, at + kind.bit_width // 8)
+    assert cut.offset == 0, "a slice of bytes is a new array"
+    return pa.Array.from_buffers(kind, len(cut), [None, cut.buffers()[2]])

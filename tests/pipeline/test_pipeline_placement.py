@@ -1,0 +1,69 @@
+"""Columns of Arrow on their way to the producer: the partition of each row, and its bytes, are those of row-by-row code."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.client.partitioner import partition_for_key
+from strandline.pipeline.placement import BLOCK_ROWS, by_place, places_of, places_of_keys
+from strandline.pipeline.rows import columns_of, fields_of
+
+short = st.lists(st.none() | st.binary(max_size=13), max_size=60)
+long = st.lists(st.none() | st.binary(max_size=90), max_size=60)
+
+
+@given(short | long, st.integers(0, 5), st.integers(1, 50))
+def test_keys_go_where_every_client_sends_them(keys: list[bytes | None], cut: int, partitions: int) -> None:
+    """A key that went elsewhere than its elder records would break the order of its records for good."""
+    column = pa.array(keys, pa.binary()).slice(cut)
+    expected = [None if key is None else partition_for_key(key, partitions) for key in keys[cut:]]
+    assert places_of_keys(column, partitions).to_pylist() == expected
+
+
+def test_a_text_as_key_is_its_utf8() -> None:
+    assert places_of_keys(pa.array(["dragon", "brûlée"]), 7).to_pylist() == [
+        partition_for_key(key.encode(), 7) for key in ("dragon", "brûlée")
+    ]
+
+
+def test_the_column_goes_before_the_key_and_rows_with_neither_go_by_their_number_alone() -> None:
+    rows = pa.record_batch(
+        {
+            "value": [b"a", b"b", b"c", b"d"],
+            "key": pa.array([b"k", b"k", None, None], pa.binary()),
+            "partition": pa.array([4, None, 2, None], pa.int32()),
+        }
+    )
+    assert places_of(rows, 0, 3, 5).to_pylist() == [4, partition_for_key(b"k", 5), 2, 3]
+    whole = places_of(pa.record_batch({"value": [b""] * (2 * BLOCK_ROWS)}), 500, 3, 5)
+    pieces = [places_of(pa.record_batch({"value": [b""] * 500}), first, 3, 5) for first in range(500, 500 + 2 * BLOCK_ROWS, 500)]
+    assert whole.to_pylist() == pa.concat_arrays(pieces).to_pylist()
+    assert set(whole.to_pylist()) == {3, 4, 0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.none() | st.binary(max_size=5)), max_size=80))
+def test_each_partition_keeps_the_order_of_its_rows(rows: list[tuple[int, bytes | None]]) -> None:
+    batch = pa.record_batch({"value": pa.array([value for _, value in rows], pa.binary())})
+    runs = dict(by_place(batch, pa.array([place for place, _ in rows], pa.int32())))
+    found = {place: run.column("value").to_pylist() for place, run in runs.items()}
+    assert found == {place: [value for at, value in rows if at == place] for place in {place for place, _ in rows}}
+
+
+@given(st.lists(st.binary(max_size=9)) | st.lists(st.none() | st.text(max_size=9)) | st.lists(st.binary(min_size=4, max_size=4)))
+def test_fields_are_the_bytes_of_the_column(fields: list[bytes] | list[str | None]) -> None:
+    kind = pa.string() if any(isinstance(field, str) for field in fields) else pa.binary()
+    raw = [field.encode() if isinstance(field, str) else field for field in fields]
+    column = pa.array(fields, kind)
+    assert fields_of(column) == raw
+    assert fields_of(column.slice(1)) == raw[1:]
+
+
+def test_columns_without_anything_in_them_are_none_for_the_producer() -> None:
+    """So that the fast way for values alone is open."""
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.record_batch({"value": [b"v", b"w"], "key": pa.nulls(2, pa.binary()), "headers": pa.nulls(2, header)})
+    assert columns_of(rows, include_headers=True) == ([b"v", b"w"], None, None)
+    named = rows.set_column(2, "headers", pa.array([[("h", b"1")], None], header))
+    assert columns_of(named, include_headers=True).headers == [[("h", b"1")], None]
