@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import pipeline_materialize
+from strandline.cli import pipeline_materialize, pipeline_replay
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, spark_errors
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = new_app("Jobs that carry records out of the cluster.")
 app.command()(pipeline_materialize.materialize)
 app.command()(pipeline_materialize.snapshot)
+app.command()(pipeline_replay.replay)
 
 
 @app.callback()

@@ -1,0 +1,191 @@
+"""What a task of a replay does: one partition of the source after the other, each under its own name.
+
+A partition is read from the beginning of its range in every run. The producer says how many rows each partition of the target
+holds of this name; so many are passed over, and writing goes on behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+from strandline.client import Producer, Receipt, TopicPartition
+from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.jobs.replay_pace import Pace
+from strandline.pipeline.jobs.replay_plan import Plan
+from strandline.pipeline.planning import Range
+from strandline.pipeline.session import Session, session
+from strandline.pipeline.sink import SENDING
+from strandline.pipeline.task_reader import TaskReader
+
+if TYPE_CHECKING:
+    Headers = list[tuple[str, bytes | None]]
+
+RESULT = "partition int, records bigint, found bigint, bytes bigint"
+RESULT_TYPES = pyarrow.schema(
+    [("partition", pyarrow.int32()), *((name, pyarrow.int64()) for name in ("records", "found", "bytes"))]
+)
+COLUMNS = ("key", "value", "timestamp", "headers")
+ROWS = 10_000
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers | None
+
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRange:
+    """Where a range lies in a lake: files in the order of the log."""
+
+    range: Range
+    paths: tuple[str, ...]
+
+    def read(self) -> Iterator[pyarrow.RecordBatch]:
+        for path in self.paths:
+            file = pyarrow.parquet.ParquetFile(path)
+            columns = ["offset", *(name for name in COLUMNS if name in file.schema_arrow.names)]
+            for batch in file.iter_batches(ROWS, columns=columns):
+                yield _clipped(batch, self.range)
+
+
+def _clipped(batch: pyarrow.RecordBatch, wanted: Range) -> pyarrow.RecordBatch:
+    import pyarrow.compute as pc
+
+    offsets = batch.column("offset")
+    return batch.filter(pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end)))
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    range: Range
+    reader: TaskReader
+
+    def read(self) -> Iterator[pyarrow.RecordBatch]:
+        return self.reader.read(self.range)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTask:
+    """Pickled, so plain values."""
+
+    plan: Plan
+    sources: Sequence[LogRange | LakeRange]
+    client: Mapping[str, Any]
+    """Of the producer."""
+    pace: Pace
+    timeout_ms: int
+
+    def run(self) -> Iterator[pyarrow.RecordBatch]:
+        for source in self.sources:
+            done = self._replay(source)
+            rows = {
+                "partition": [source.range.partition],
+                "records": [done.records],
+                "found": [done.found],
+                "bytes": [done.bytes],
+            }
+            yield pyarrow.RecordBatch.from_pydict(rows, schema=RESULT_TYPES)
+
+    def _replay(self, source: LogRange | LakeRange) -> _Writer:
+        here, partition = session(), source.range.partition
+        name = self.plan.producer_name(partition)
+        producer = Producer(**{**SENDING, **self.client, "producer_name": name, "producer_generation": 0})
+        writer = _Writer(self.plan, partition, producer, self.pace, self.timeout_ms)
+        try:
+            here.run(writer.begin())
+            for batch in source.read():
+                writer.write(here, batch)
+            here.run(writer.finish())
+        finally:
+            here.run(producer.stop(timeout_ms=0))
+        return writer
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Of one partition of the source."""
+
+    plan: Plan
+    partition: int
+    producer: Producer
+    pace: Pace
+    timeout_ms: int
+    records: int = 0
+    """That were read; those that a former run or attempt had written included."""
+    found: int = 0
+    bytes: int = 0
+    """Of those that were written now."""
+    _skip: dict[int, int] = field(default_factory=dict)
+    """Rows of each partition of the target that are there and come again."""
+    _receipts: dict[Any, Receipt] = field(default_factory=dict)
+    """One of each batch that is on its way."""
+
+    async def begin(self) -> None:
+        await self.producer.start()
+        places = [self.partition] if self.plan.place == "same" else range(self.plan.count)
+        there = await self.producer.written([TopicPartition(self.plan.to, p) for p in places], timeout_ms=self.timeout_ms)
+        self._skip = {place.partition: count for place, count in there.items() if count}
+        self.found = sum(self._skip.values())
+
+    def write(self, here: Session, batch: pyarrow.RecordBatch) -> None:
+        step = self.pace.step(ROWS)
+        for first in range(0, batch.num_rows, step):
+            here.run(self._write(records_of(batch.slice(first, step)), here))
+
+    async def _write(self, records: Iterator[Record], here: Session) -> None:
+        count = size = 0
+        for record in records:
+            self.records += 1
+            place = self.plan.place_of(self.partition, record.key)
+            if skip := self._skip.get(place):
+                self._skip[place] = skip - 1
+                continue
+            sent = (record.value, record.key, place, record.headers, record.timestamp_ms)
+            receipt = await self.producer.send(self.plan.to, *sent)
+            self._receipts[receipt.batch] = receipt
+            count, size = count + 1, size + record.size
+        self.bytes += size
+        self._look_at_receipts()
+        if count:
+            await self._keep_pace(count, size, here.loop.time())
+
+    async def _keep_pace(self, count: int, size: int, now: float) -> None:
+        import asyncio
+
+        if (wait_s := self.pace.wait_s(count, size, now)) > 0:
+            await asyncio.sleep(wait_s)
+
+    async def finish(self) -> None:
+        await self.producer.flush(self.timeout_ms)
+        self._look_at_receipts()
+        if any(self._skip.values()):
+            text = f"partition {self.partition} has fewer records than a former run has written: the source is not the same"
+            raise RowsDiffer(text, topic=self.plan.to, partition=self.partition)
+
+    def _look_at_receipts(self) -> None:
+        """Raises what became of the first that failed."""
+        for batch, receipt in list(self._receipts.items()):
+            if receipt.done:
+                receipt.result()
+                del self._receipts[batch]
+
+
+def records_of(batch: pyarrow.RecordBatch) -> Iterator[Record]:
+    """Timestamps in milliseconds again, as the log had them."""
+    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    times = [us // 1000 for us in batch.column("timestamp").cast(pyarrow.int64()).to_pylist()]
+    headers: list[Any] = [None] * batch.num_rows
+    if "headers" in batch.schema.names:
+        headers = [each and [(h["key"], h["value"]) for h in each] for each in batch.column("headers").to_pylist()]
+    return map(Record, keys, values, times, headers)

@@ -1,0 +1,135 @@
+"""Replays without Spark: what is settled before the first record, how fast a task may be, and who does what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.client.partitioner import partition_for_key
+from strandline.client.records import TopicPartition
+from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.jobs.replay import ranges_of
+from strandline.pipeline.jobs.replay_pace import Pace, dealt
+from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
+from strandline.pipeline.options import read_options
+from strandline.pipeline.planning import Range
+from strandline.protocol.errors import UsageError
+
+ZERO = TopicPartition("orders", 0)
+PLAN = Plan(
+    name="march",
+    asked={"topic": "orders", "to": "again", "lake": None},
+    place="key",
+    count=3,
+    ranges=(Range("orders", 0, 5, 9, 2), Range("orders", 1, 0, 7)),
+    begun_ms=1,
+)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Or the second run would write other rows than the first."""
+    checkpoint = Checkpoint(tmp_path / "new")
+    assert checkpoint.plan() is None
+    with checkpoint.at_work():
+        checkpoint.write_plan(PLAN)
+    assert checkpoint.plan() == PLAN
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"v": 2}', '{"v": 1, "asked": {"topic": "orders"}, "name": "x"}'])
+def test_a_damaged_plan_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match=r"plan\.json"):
+        Checkpoint(tmp_path).plan()
+
+
+def test_two_runs_of_a_replay_at_a_time_are_one_too_many(tmp_path: Path) -> None:
+    with Checkpoint(tmp_path).at_work(), pytest.raises(UsageError, match="is at work"), Checkpoint(tmp_path).at_work():
+        pass
+
+
+def test_the_partition_stays_where_the_target_has_it_and_else_the_key_chooses() -> None:
+    ranges = [Range("orders", 0, 0, 1), Range("orders", 3, 0, 1)]
+    assert (chosen_place("auto", ranges, 4), chosen_place("auto", ranges, 3), chosen_place("key", ranges, 4)) == (
+        "same",
+        "key",
+        "key",
+    )
+    with pytest.raises(UsageError, match="the target has 3 partitions, and there are records of partition 3"):
+        chosen_place("same", ranges, 3)
+
+
+def test_records_without_a_key_stay_together_where_keys_choose() -> None:
+    assert PLAN.place_of(7, b"alice") == partition_for_key(b"alice", 3)
+    assert PLAN.place_of(7, None) == 1
+    assert replace(PLAN, place="same").place_of(7, b"alice") == 7
+
+
+# -- the pace ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 100_000), st.floats(0, 3)), min_size=1, max_size=50))
+def test_no_piece_of_time_sees_more_than_the_limit_allows(pieces: list[tuple[int, int, float]]) -> None:
+    """Whatever stalls there are between the pieces: they are not made up for."""
+    pace, now, written = Pace(records_per_s=100, bytes_per_s=10_000), 0.0, []
+    for records, size, stall_s in pieces:
+        written.append((now, records, size))
+        now += pace.wait_s(records, size, now) + stall_s
+    for first in range(len(written)):
+        for last in range(first, len(written)):
+            seconds = written[last][0] - written[first][0]
+            assert sum(records for _, records, _ in written[first:last]) <= seconds * 100 + 1e-6
+            assert sum(size for _, _, size in written[first:last]) <= seconds * 10_000 + 1e-3
+
+
+def test_a_slow_replay_goes_in_small_steps_and_one_without_a_limit_never_waits() -> None:
+    assert (Pace(records_per_s=50).step(10_000), Pace(records_per_s=1).step(10_000), Pace().step(10_000)) == (5, 1, 10_000)
+    assert Pace().wait_s(10**6, 10**9, 5.0) == 0.0
+
+
+@given(st.dictionaries(st.integers(0, 50), st.integers(1, 10_000), min_size=1), st.integers(1, 8))
+def test_work_is_dealt_to_as_many_tasks_as_run_at_a_time(sizes: dict[int, int], hands: int) -> None:
+    tasks = dealt(sizes, hands)
+    assert len(tasks) == min(hands, len(sizes))
+    assert sorted(piece for task in tasks for piece in task) == sorted(sizes)
+    loads = [sum(sizes[piece] for piece in task) for task in tasks]
+    assert max(loads) - min(loads) <= max(sizes.values())
+
+
+def test_the_shares_of_all_tasks_are_the_limit() -> None:
+    whole = Pace(records_per_s=90, bytes_per_s=900)
+    shares = [whole.share(part) for part in (1 / 2, 1 / 3, 1 / 6)]
+    assert sum(pace.records_per_s or 0 for pace in shares) == pytest.approx(90)
+    assert sum(pace.bytes_per_s or 0 for pace in shares) == pytest.approx(900)
+
+
+# -- from where to where ----------------------------------------------------------------------------------------------
+
+
+def ranges(options: dict[str, str]) -> list[Range]:
+    written = read_options({"bootstrap.servers": "h:1", "subscribe": "orders", **options}, is_stream=False)
+    return ranges_of(written, lambda times: {ZERO: 12 if times[ZERO] < 1000 else None}, {ZERO: 10}, {ZERO: 20})
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "end"),
+    [
+        ({}, 10, 20),
+        ({"startingOffsets": '{"orders": {"0": 15}}', "endingOffsets": '{"orders": {"0": 17}}'}, 15, 17),
+        ({"startingTimestamp": "500"}, 12, 20),
+        ({"endingTimestamp": "500"}, 10, 12),
+        ({"endingTimestamp": "1000"}, 10, 20),
+        ({"startingOffsets": '{"orders": {"0": 3}}', "failOnDataLoss": "false"}, 10, 20),
+        ({"startingOffsets": '{"orders": {"0": 15}}', "endingTimestamp": "500"}, 15, 15),
+    ],
+)
+def test_a_range_is_what_the_options_say(options: dict[str, str], start: int, end: int) -> None:
+    assert ranges(options) == [Range("orders", 0, start, end)]
+
+
+def test_records_that_were_asked_for_and_are_gone_are_a_loss() -> None:
+    with pytest.raises(DataLoss, match="the start offset 3 of orders-0 was asked for, and there are 10 to 20"):
+        ranges({"startingOffsets": '{"orders": {"0": 3}}'})

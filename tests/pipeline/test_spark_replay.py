@@ -1,0 +1,154 @@
+"""Replays with a real Spark: every record once, as it was, also when the run is killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT
+from pyspark.errors import PySparkException
+
+from strandline.pipeline.jobs import replay as job
+from strandline.pipeline.jobs.offload import offload
+from strandline.pipeline.jobs.replay import Replayed, replay
+from strandline.pipeline.jobs.replay_plan import Checkpoint
+from strandline.protocol.errors import StrandlineError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.client import ConsumerRecord
+    from strandline.testing import ThreadedCluster
+
+HOUR_MS = 3_600_000
+
+
+class Source:
+    """A topic with records of two partitions, of known times, and where they are to go."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
+        self.spark, self.log, self.checkpoint = spark, log, folder / "checkpoint"
+        self.topic = log.create_topic(partitions=2)
+        self.to = log.create_topic(partitions=2)
+
+    def fill(self, count: int, headers: bool = True) -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                for n in range(count):
+                    more = [("n", b"%d" % n), ("empty", None)] if headers and n % 2 else None
+                    key, value = (None if n % 5 == 0 else b"k%d" % (n % 7)), (None if n % 11 == 3 else b"%d" % n)
+                    await producer.send(self.topic, value, key, n % 2, more, n * HOUR_MS)
+
+        self.log.run(send())
+
+    def run(self, **options: Any) -> Replayed:
+        arguments = {"topic": self.topic, "to": self.to, "checkpoint": self.checkpoint, **options}
+        return replay(self.spark, self.log.bootstrap_servers, **arguments)
+
+    def expect_copy(self, since_ms: int = 0) -> None:
+        """All that a record is but its offset, in the same order."""
+        wanted = [r for r in self.log.read_all(self.topic) if r.timestamp_ms >= since_ms]
+        assert by_partition(self.log.read_all(self.to)) == by_partition(wanted)
+
+
+def by_partition(records: list[ConsumerRecord]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {0: [], 1: []}
+    for r in sorted(records, key=lambda r: r.offset):
+        found[r.partition].append((r.key, r.value, r.timestamp_ms, list(r.headers)))
+    return found
+
+
+@pytest.fixture
+def source(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Source:
+    return Source(spark, log, tmp_path)
+
+
+def test_a_replayed_record_is_as_it_was_and_comes_once(source: Source) -> None:
+    source.fill(120)
+    first = source.run(name=f"copy of {source.topic}")
+    assert (first.records, first.found) == (120, 0)
+    source.expect_copy()
+    source.log.send(source.topic, b"later", partition=0)
+    again = source.run()
+    assert (again.name, again.records, again.found) == (first.name, 120, 120), "what came later was not asked for"
+    with pytest.raises(UsageError, match=r"has 120 records of a replay .* and this checkpoint knows nothing of them"):
+        source.run(checkpoint=source.checkpoint.parent / "lost", name=first.name)
+    with pytest.raises(UsageError, match="was begun with place = 'auto', not 'key'"):
+        source.run(place="key")
+
+
+def test_a_run_goes_on_behind_what_the_one_before_has_written(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before wrote a part of each partition, and its plan; more has come into the topic since."""
+    source.fill(100)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("dies here")
+
+    monkeypatch.setattr(job, "_run", die)
+    with pytest.raises(RuntimeError):
+        source.run()
+    monkeypatch.undo()
+    plan = Checkpoint(source.checkpoint).plan()
+    assert plan is not None
+    records = sorted(source.log.read_all(source.topic), key=lambda r: r.offset)
+
+    async def write_some() -> None:
+        for partition, count in ((0, 37), (1, 11)):
+            async with source.log.cluster.producer(producer_name=plan.producer_name(partition)) as producer:
+                for r in [r for r in records if r.partition == partition][:count]:
+                    await producer.send(source.to, r.value, r.key, partition, list(r.headers) or None, r.timestamp_ms)
+
+    source.log.run(write_some())
+    source.log.send(source.topic, b"later", partition=1)
+    done = source.run()
+    assert (done.records, done.found) == (100, 48)
+    assert len(source.log.read_all(source.to)) == 100
+
+
+def test_a_replay_that_is_killed_is_gone_on_with(source: Source) -> None:
+    """The command, slow enough to be caught in the middle; with all its processes."""
+    source.fill(400)
+    words = ["pipeline", "replay", "--topic", source.topic, "--to", source.to, "--checkpoint", str(source.checkpoint)]
+    words += ["--bootstrap-servers", source.log.bootstrap_servers, "--master", "local[2]", "--records-per-s", "40"]
+    run = subprocess.Popen([*COMMAND, *words], env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 240
+        while not (there := len(source.log.read_all(source.to))) and run.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        _, told = run.communicate()
+    assert 0 < there < 400, told
+    done = source.run()
+    assert (done.records, 0 < done.found < 400) == (400, True)
+    source.expect_copy()
+
+
+def test_a_lake_is_replayed_from_a_time_on_and_into_fewer_partitions(source: Source, tmp_path: Path) -> None:
+    source.fill(60)
+    servers, lake = source.log.bootstrap_servers, tmp_path / "lake"
+    assert offload(source.spark, servers, source.topic, lake, include_headers=True).awaitTermination(120)
+    since = {"startingTimestamp": str(20 * HOUR_MS)}
+    assert source.run(lake=lake, options=since, records_per_s=1_000_000).records == 40
+    source.expect_copy(20 * HOUR_MS)
+    small = source.log.create_topic(partitions=1)
+    assert source.run(lake=lake, to=small, checkpoint=tmp_path / "small").records == 60
+    assert sorted(r.timestamp_ms for r in source.log.read_all(small)) == [n * HOUR_MS for n in range(60)]
+
+
+def test_what_cannot_be_replayed_is_told_in_a_sentence(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="into itself would double what is there"):
+        source.run(to=source.topic)
+    with pytest.raises(UsageError, match="a limit is a number above 0"):
+        source.run(bytes_per_s=0)
+    with pytest.raises(UsageError, match="has nothing of topic"):
+        source.run(lake=tmp_path / "nothing")
+    with pytest.raises((StrandlineError, PySparkException), match="nowhere"):
+        source.run(to="nowhere", options={"strandline.max_block_ms": "2000"})
+    assert Checkpoint(source.checkpoint).plan() is None, "nothing is settled by a replay that did not begin"
