@@ -1,0 +1,363 @@
+"""Audit: is everything there, once? Log, lake, the producer's ledger and copies in other topics, compared record by record.
+
+    found = audit(spark, "localhost:9092", ["orders"], lake="/data/lake", ledger=["acks.jsonl"], copies={"orders": "orders2"})
+    found.is_ok, found.verdict
+
+Whoever is copied from is read last: the ledger's end first, then the lake's manifests, then the copies' ends, then the ends of
+the topics. So what comes in meanwhile makes nobody look ahead. What is behind the lake's end is *pending* and no loss, unless
+the caller says that the offload is over (`is_complete`). All counting happens on executors (`audit_frames.py`); the driver
+gets a row for each partition and interval, and a few examples of what is bad.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.jobs.audit_result import (
+    BAD,
+    COPY_BAD,
+    NOTES,
+    SOURCES,
+    Audit,
+    CopyInterval,
+    Finding,
+    Interval,
+    Partition,
+    Seen,
+)
+from strandline.pipeline.jobs.lake import MANIFESTS, DataFile, LakeDamaged, join
+from strandline.pipeline.jobs.lake_folder import Folder, local_path
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+HOUR_S = 3600
+BOUNDS = "topic string, partition int, log_start bigint, log_end bigint, lake_first bigint, lake_due bigint, ledger_end bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeView:
+    """The lake as far as it can be trusted."""
+
+    root: Path
+    files: tuple[DataFile, ...] = ()
+    """That are whole; of the topics that are audited."""
+    firsts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    def files_of(self, place: TopicPartition, offset: int) -> list[str]:
+        return [file.path for file in self.files if file.place == place and file.first <= offset <= file.last]
+
+
+def audit(
+    spark: SparkSession,
+    servers: str,
+    topics: str | Sequence[str] = (),
+    *,
+    lake: str | os.PathLike[str] | None = None,
+    ledger: Sequence[str | os.PathLike[str]] = (),
+    copies: Mapping[str, str] | None = None,
+    is_complete: bool = False,
+    grace_ms: int = 0,
+    interval_s: int = HOUR_S,
+    include_headers: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> Audit:
+    """Compares what is given with the log. `is_complete`: the offload is over, so what is not in the lake is lost. `grace_ms`:
+    records that are younger may be missing in a copy. `include_headers`: they belong to what a copy has to have. `options`
+    are the source's (docs/spark.md). Raises UsageError for what cannot be compared."""
+    begun_at_s = time.time()
+    names = check(topics, lake, ledger, copies)
+    job = _Job(spark, servers, dict(options or {}), names, interval_s)
+    ledger_ends, notes = job.measure_ledger([os.fspath(path) for path in ledger])
+    view = None if lake is None else job.look_at_lake(local_path(lake))
+    copied = [job.compare(source, copy, begun_at_s, grace_ms, include_headers) for source, copy in (copies or {}).items()]
+    intervals, partitions, findings = job.count(view, ledger_ends, [os.fspath(path) for path in ledger], is_complete)
+    sources = [source for source, given in zip(SOURCES, (True, view is not None, bool(ledger)), strict=True) if given]
+    all_findings = [*(view.findings if view else ()), *findings, *(one for _, found in copied for one in found), *notes]
+    return Audit(
+        made_at_s=begun_at_s,
+        interval_s=interval_s,
+        sources=tuple(sources),
+        partitions=partitions,
+        intervals=intervals,
+        copies=tuple(row for rows, _ in copied for row in rows),
+        findings=tuple(sorted(all_findings, key=lambda finding: not finding.is_bad)),
+    )
+
+
+def check(
+    topics: str | Sequence[str],
+    lake: str | os.PathLike[str] | None,
+    ledger: Sequence[str | os.PathLike[str]],
+    copies: Mapping[str, str] | None,
+) -> list[str]:
+    """The topics: those that were named, and those that were copied. Raises UsageError before Spark is started."""
+    names = sorted({*([topics] if isinstance(topics, str) else topics), *(copies or {})} - {""})
+    if not names:
+        raise UsageError("say what to audit: topics by name, or copies")
+    if lake is not None and not (local_path(lake) / MANIFESTS).is_dir():
+        raise UsageError(f"{os.fspath(lake)} holds no lake: there is no folder {MANIFESTS} in it")
+    for path in ledger:
+        if not Path(path).exists():
+            raise UsageError(f"there is no ledger {os.fspath(path)}")
+    for source, copy in (copies or {}).items():
+        if source == copy:
+            raise UsageError(f"a topic is no copy of itself: {source}")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    spark: SparkSession
+    servers: str
+    options: Mapping[str, str]
+    topics: Sequence[str]
+    interval_s: int
+
+    # -- ledger -------------------------------------------------------------------------------------------------------
+
+    def measure_ledger(self, paths: Sequence[str]) -> tuple[dict[TopicPartition, int], list[Finding]]:
+        """Where its entries end, and what of it is no use."""
+        if not paths:
+            return {}, []
+        from pyspark.sql import functions as f
+
+        from strandline.pipeline.jobs.audit_frames import TORN, ledger_lines
+
+        lines = ledger_lines(self.spark, paths)
+        # A line that is torn has no topic that could be trusted: it gets a group of its own.
+        torn = f.col(TORN).isNotNull()
+        groups = lines.select(
+            f.when(torn, None).otherwise(f.col("topic")).alias("topic"),
+            f.when(torn, None).otherwise(f.col("partition")).alias("partition"),
+            (f.col("offset") + f.coalesce("count", f.lit(1))).alias("end"),
+            (f.col("offset") < 0).alias("is_unknown"),
+        ).groupBy("topic", "partition")
+        rows = groups.agg(f.max("end").alias("end"), f.count_if("is_unknown").alias("unknown"), f.count("*").alias("lines"))
+        found = rows.collect()
+        ends = {TopicPartition(row.topic, row.partition): row.end for row in found if row.topic in self.topics}
+        return ends, list(_ledger_notes(found, self.topics))
+
+    # -- lake ---------------------------------------------------------------------------------------------------------
+
+    def look_at_lake(self, root: Path) -> LakeView:
+        """What the manifests say, held against the files: every byte of them is read, on executors."""
+        all_files, ends, problems = listed(Folder(root))
+        files = [file for file in all_files if file.topic in self.topics]
+        damaged = self._damaged(root, files)
+        firsts: dict[TopicPartition, int] = {}
+        for file in files:
+            firsts[file.place] = min(file.first, firsts.get(file.place, file.first))
+        return LakeView(
+            root,
+            tuple(file for file in files if file.path not in damaged),
+            firsts,
+            {place: end for place, end in ends.items() if place.topic in self.topics},
+            tuple(_damage(text) for text in (*problems, *damaged.values())),
+        )
+
+    def _damaged(self, root: Path, files: Sequence[DataFile]) -> dict[str, str]:
+        """Path -> what is wrong with it."""
+        from strandline.pipeline.jobs.audit_files import SCHEMA, check_files
+        from strandline.pipeline.jobs.tasks import rows_of
+
+        pieces = self.spark.sparkContext.defaultParallelism * 2
+        rows = rows_of(self.spark, check_files(root, files, pieces), SCHEMA).collect()
+        return {row.path: row.problem for row in rows}
+
+    # -- log ----------------------------------------------------------------------------------------------------------
+
+    def count(
+        self, view: LakeView | None, ledger_ends: Mapping[TopicPartition, int], ledger: Sequence[str], is_complete: bool
+    ) -> tuple[tuple[Interval, ...], tuple[Partition, ...], list[Finding]]:
+        from strandline.pipeline.jobs import audit_frames as frames
+
+        bounds = self._bounds(self.topics)
+        rows = frames.log_rows(self._read(self.topics, bounds), has_ledger=bool(ledger))
+        if view is not None and view.files:
+            parquet = self.spark.read.parquet(*(str(view.root / file.path) for file in view.files))
+            rows = rows.unionByName(frames.lake_rows(parquet))
+        if ledger:
+            rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(self.spark, ledger), self.topics))
+        places = {*bounds, *ledger_ends, *(view.ends if view else ())}
+        table = [_bound(place, bounds, view, ledger_ends, is_complete) for place in sorted(places)]
+        offsets = frames.by_offset(rows, self.spark.createDataFrame(table, BOUNDS))
+        collected = frames.by_interval(offsets, self.interval_s).collect()
+        intervals = tuple(sorted((_interval(row) for row in collected), key=lambda i: (i.topic, i.partition, i.at_s or 0)))
+        partitions = tuple(_partition(place, bounds, view) for place in sorted(places))
+        findings = list(_findings(intervals, _gaps(collected, partitions)))
+        if any(finding.is_bad for finding in findings):
+            findings = _with_examples(findings, frames.examples(offsets), view)
+        return intervals, partitions, findings
+
+    def _bounds(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs begin and end, at this moment."""
+        from strandline.pipeline.cluster_view import ClusterView
+        from strandline.pipeline.options import Subscription, read_options
+
+        written = {"bootstrap.servers": self.servers, "subscribe": ",".join(topics), **self.options}
+        view = ClusterView(read_options(written, is_stream=False).client, Subscription(tuple(topics)))
+        places = view.partitions()
+        ends = view.latest(places)
+        return {place: (first, max(first, ends[place].offset)) for place, first in view.earliest(places).items()}
+
+    def _read(
+        self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
+    ) -> DataFrame:
+        from strandline.pipeline.jobs.audit_files import offsets_json
+
+        reader = self.spark.read.format("strandline").option("bootstrap.servers", self.servers)
+        fixed = {
+            "subscribe": ",".join(topics),
+            "startingOffsets": offsets_json({place: first for place, (first, _) in bounds.items()}),
+            "endingOffsets": offsets_json({place: end for place, (_, end) in bounds.items()}),
+            "includeHeaders": str(include_headers).lower(),
+            "minPartitions": str(self.spark.sparkContext.defaultParallelism),
+        }
+        return reader.options(**{**self.options, **fixed}).load()
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    def compare(
+        self, source: str, copy: str, now_s: float, grace_ms: int, include_headers: bool
+    ) -> tuple[list[CopyInterval], list[Finding]]:
+        from strandline.pipeline.jobs import audit_frames as frames
+
+        of_copy, of_source = self._bounds([copy]), self._bounds([source])
+        due_ms = int(now_s * 1000) - grace_ms if grace_ms else 1 << 52
+        contents = frames.by_content(
+            self._read([source], of_source, include_headers),
+            self._read([copy], of_copy, include_headers),
+            due_ms,
+            include_headers,
+        )
+        rows = [
+            CopyInterval(
+                topic=source, copy=copy, at_s=row.at_s, count=row.sources, copied=row.copies,
+                kinds={kind: row[kind] for kind in COPY_BAD if row[kind]},
+            )
+            for row in frames.copy_by_interval(contents, self.interval_s, COPY_BAD).collect()
+        ]  # fmt: skip
+        counts = {kind: sum(row.kinds.get(kind, 0) for row in rows) for kind in COPY_BAD}
+        findings = [Finding(kind=kind, where=f"{source} to {copy}", count=count) for kind, count in counts.items() if count]
+        if findings:
+            findings = _with_copy_examples(findings, frames.copy_examples(contents, COPY_BAD).collect(), source, copy)
+        return sorted(rows, key=lambda row: row.at_s or 0), findings
+
+
+# -- from rows to what they mean --------------------------------------------------------------------------------------
+
+
+def _bound(
+    place: TopicPartition,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    view: LakeView | None,
+    ledger_ends: Mapping[TopicPartition, int],
+    is_complete: bool,
+) -> tuple[Any, ...]:
+    """A row of `BOUNDS`. A partition that the cluster does not have has an empty log."""
+    start, end = bounds.get(place, (0, 0))
+    lake_first = lake_due = None
+    if view is not None:
+        lake_first = min(view.firsts.get(place, start), start)
+        lake_due = max(view.ends.get(place, 0), end if is_complete else 0)
+    return (*place, start, end, lake_first, lake_due, ledger_ends.get(place, 0))
+
+
+def _partition(place: TopicPartition, bounds: Mapping[TopicPartition, tuple[int, int]], view: LakeView | None) -> Partition:
+    start, end = bounds.get(place, (0, 0))
+    lake_end = None if view is None else view.ends.get(place)
+    return Partition(topic=place.topic, partition=place.partition, log_start=start, log_end=end, lake_end=lake_end)
+
+
+def _interval(row: Row) -> Interval:
+    seen = {
+        source: Seen(row[source], *(row[f"{source}_{what}"] for what in ("first", "last", "first_ms", "last_ms")))
+        for source in SOURCES
+    }
+    kinds = {kind: row[kind] for kind in (*BAD, *NOTES) if row[kind]}
+    return Interval(topic=row.topic, partition=row.partition, at_s=row.at_s, seen=seen, kinds=kinds)
+
+
+def _gaps(rows: Sequence[Row], partitions: Sequence[Partition]) -> dict[TopicPartition, int]:
+    """Offsets that the log has no record of, less those that somebody else has: these are findings of their own."""
+    gaps = {TopicPartition(p.topic, p.partition): p.log_end - p.log_start for p in partitions}
+    for row in rows:
+        gaps[TopicPartition(row.topic, row.partition)] -= row.log - row.doubled_in_log + row.absent
+    return gaps
+
+
+def _findings(intervals: Sequence[Interval], gaps: Mapping[TopicPartition, int]) -> Iterator[Finding]:
+    for kind in (*BAD, *NOTES):
+        counts: dict[TopicPartition, int] = {}
+        for row in intervals:
+            place = TopicPartition(row.topic, row.partition)
+            counts[place] = counts.get(place, 0) + row.kinds.get(kind, 0)
+        for place, count in sorted((gaps if kind == "gaps" else counts).items()):
+            if count > 0:
+                yield Finding(kind=kind, where=str(place), count=count, is_bad=kind in BAD)
+
+
+def _with_examples(findings: Sequence[Finding], frame: DataFrame, view: LakeView | None) -> list[Finding]:
+    offsets: dict[tuple[str, str], list[str]] = {}
+    for row in frame.orderBy("topic", "partition", "kind", "offset").collect():
+        place = TopicPartition(row.topic, row.partition)
+        files = view.files_of(place, row.offset) if view is not None and row.kind != "lost_in_lake" else []
+        text = f"offset {row.offset}" + (f", {' and '.join(files[:2])}" if files else "")
+        offsets.setdefault((row.kind, str(place)), []).append(text)
+    return [replace(found, examples=tuple(offsets.get((found.kind, found.where), ()))) for found in findings]
+
+
+def _with_copy_examples(findings: Sequence[Finding], rows: Sequence[Row], source: str, copy: str) -> list[Finding]:
+    examples: dict[str, list[str]] = {}
+    for row in rows:
+        topic = copy if row.kind == "foreign_in_copy" else source
+        examples.setdefault(row.kind, []).append(f"such as one of partition {row.partition}, offset {row.offset} ({topic})")
+    return [replace(found, examples=tuple(examples.get(found.kind, ()))) for found in findings]
+
+
+def listed(folder: Folder) -> tuple[list[DataFile], dict[TopicPartition, int], list[str]]:
+    """Files and ends, and what is wrong with the manifests. Where they do not hold together, what they list is compared all the
+    same: it is the records that tell what is lost and what is doubled."""
+    manifests, problems = [], []
+    for number in folder.numbers():
+        try:
+            manifests.append(folder.manifest(number))
+        except LakeDamaged as e:
+            problems.append(str(e))
+    try:
+        files, ends = join(manifests)
+        return list(files), dict(ends), problems
+    except LakeDamaged as e:
+        problems.append(str(e))
+    ends = {}
+    for manifest in manifests:
+        for place, end in manifest.ends.items():
+            ends[place] = max(end, ends.get(place, 0))
+    return [file for manifest in manifests for file in manifest.files], ends, problems
+
+
+def _damage(text: str) -> Finding:
+    return Finding(kind="damaged", where="lake", count=0, text=f"the lake is damaged: {text}")
+
+
+def _ledger_notes(rows: Sequence[Row], topics: Sequence[str]) -> Iterator[Finding]:
+    torn = sum(row["lines"] for row in rows if row.topic is None)
+    unknown = sum(row.unknown for row in rows if row.topic in topics)
+    if torn:
+        text = (
+            f"{torn:,} {'line' if torn == 1 else 'lines'} of the ledger cannot be read (a writer that was killed tears its last)"
+        )
+        yield Finding(kind="torn_ledger", where="ledger", count=0, is_bad=False, text=text)
+    if unknown:
+        text = f"{unknown:,} lines of the ledger have no offset, and are compared with nothing"
+        yield Finding(kind="unknown_ledger", where="ledger", count=0, is_bad=False, text=text)

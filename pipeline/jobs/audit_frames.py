@@ -1,0 +1,228 @@
+"""The frames of an audit: rows from log, lake and ledger, counted by offset on executors. The driver gets rows of intervals.
+
+All sides meet in one shuffle, by blocks of offsets: a row is a topic, a partition, an offset, a time, and a hash of the rest.
+
+    log  ─┐
+    lake ─┼─ topic, partition, offset, time, hash ── by offset: how often in each, alike? ── by interval: how many of each kind
+    ledger┘
+
+A copy has other offsets and perhaps other partitions, so its records are known by what they are: 128 bits over key and value
+(and headers where asked for), counted on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as f
+
+from strandline.pipeline.jobs.audit_ledger import COLUMNS
+from strandline.pipeline.jobs.audit_result import BAD, EXAMPLES, NOTES, SOURCES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BLOCK = 65_536
+"""Offsets that are sorted together, to find gaps."""
+PLACE = ("topic", "partition")
+TORN = "_torn"
+ABSENT = "absent"
+"""Offsets inside the log that it has no record of, and somebody else has."""
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def log_rows(records: DataFrame, *, has_ledger: bool) -> DataFrame:
+    crc = f.crc32("value") if has_ledger else f.lit(None).cast("bigint")
+    return _rows("log", records, f.col("timestamp"), _content_hash(), crc)
+
+
+def lake_rows(records: DataFrame) -> DataFrame:
+    return _rows("lake", records, f.col("timestamp"), _content_hash(), f.lit(None).cast("bigint"))
+
+
+def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """As they were written; lines that cannot be read have their text in `TORN`."""
+    reader = spark.read.schema(f"{COLUMNS}, {TORN} string").option("columnNameOfCorruptRecord", TORN)
+    parquet = [path for path in paths if path.endswith(".parquet")]
+    lines = [path for path in paths if path not in parquet]
+    frames = [reader.json(lines)] if lines else []
+    if parquet:
+        frames.append(spark.read.schema(COLUMNS).parquet(*parquet).withColumn(TORN, f.lit(None).cast("string")))
+    return reduce(lambda a, b: a.unionByName(b), frames)
+
+
+def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """One for each record that was acknowledged."""
+    told = lines.filter(f.col("offset") >= 0).filter(f.col("topic").isin(list(topics)))
+    count = f.greatest(f.coalesce(f.col("count"), f.lit(1)), f.lit(1))
+    records = told.select(
+        *PLACE,
+        f.explode(f.sequence(f.col("offset"), f.col("offset") + count - 1)).alias("offset"),
+        f.timestamp_millis("timestamp").alias("timestamp"),
+        f.when(count == 1, f.col("crc32")).alias("crc"),
+    )
+    return _rows("ledger", records, f.col("timestamp"), f.lit(None).cast("bigint"), f.col("crc"))
+
+
+def _rows(source: str, records: DataFrame, time: Column, hashed: Column, crc: Column) -> DataFrame:
+    return records.select(
+        *PLACE,
+        "offset",
+        f.lit(SOURCES.index(source)).alias("source"),
+        f.unix_micros(time).alias("us"),
+        hashed.alias("hash"),
+        crc.alias("crc"),
+    )
+
+
+def _content_hash() -> Column:
+    """Of time, key and value. A null leaves the hash as it was, so whether there is one goes in, too."""
+    return f.xxhash64(f.unix_micros("timestamp"), f.isnull("key"), "key", f.isnull("value"), "value")
+
+
+# -- by offset --------------------------------------------------------------------------------------------------------
+
+
+def by_offset(rows: DataFrame, bounds: DataFrame) -> DataFrame:
+    """A row for each offset that somebody has, with a column for each kind: how many records of it."""
+    placed = rows.join(f.broadcast(bounds), list(PLACE)).filter(
+        (f.col("source") != SOURCES.index("ledger")) | (f.col("offset") < f.col("ledger_end"))
+    )
+    blocks = placed.withColumn("block", f.expr(f"offset div {BLOCK}")).repartition(*PLACE, "block")
+    known = ("log_start", "log_end", "lake_first", "lake_due")
+    counted = blocks.groupBy(*PLACE, "block", "offset").agg(
+        *(_count_of(source) for source in SOURCES),
+        *(_time_of(source) for source in SOURCES),
+        (f.min("hash") != f.max("hash")).alias("is_other"),
+        (f.min("crc") != f.max("crc")).alias("is_other_than_told"),
+        *(f.first(name).alias(name) for name in known),
+    )
+    there = f.when(f.col("log") > 0, f.col("offset"))
+    before = Window.partitionBy(*PLACE, "block").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    begin = f.greatest(f.col("log_start"), f.col("block") * BLOCK)
+    gaps = f.when(f.col("log") > 0, f.col("offset") - 1 - f.coalesce(f.max(there).over(before), begin - 1))
+    with_gaps = counted.withColumn("gaps", f.coalesce(gaps, f.lit(0)))
+    return with_gaps.select("*", *(kind.cast("bigint").alias(name) for name, kind in _kinds().items()))
+
+
+def _count_of(source: str) -> Column:
+    return f.count_if(f.col("source") == SOURCES.index(source)).alias(source)
+
+
+def _time_of(source: str) -> Column:
+    return f.min(f.when(f.col("source") == SOURCES.index(source), f.col("us"))).alias(f"{source}_us")
+
+
+def _kinds() -> dict[str, Column]:
+    """How many records of each kind an offset has. What a side does not say (null) is no finding."""
+    offset, log, lake, ledger = (f.col(name) for name in ("offset", "log", "lake", "ledger"))
+    is_left = offset >= f.col("log_start")
+    is_claimed = (log > 0) | (ledger > 0)
+    kinds = {
+        "lost_in_log": (ledger > 0) & (log == 0) & is_left,
+        "lost_in_lake": is_claimed & (lake == 0) & (offset >= f.col("lake_first")) & (offset < f.col("lake_due")),
+        "doubled_in_log": f.greatest(log - 1, f.lit(0)),
+        "doubled_in_lake": f.greatest(lake - 1, f.lit(0)),
+        "foreign_in_lake": (lake > 0) & (log == 0) & is_left,
+        "differs": (log > 0) & (lake > 0) & f.col("is_other"),
+        "acknowledged_twice": f.greatest(ledger - 1, f.lit(0)),
+        "acknowledged_other": (log > 0) & (ledger > 0) & f.col("is_other_than_told"),
+        "pending": (log > 0) & (lake == 0) & (offset >= f.col("lake_due")),
+        "expired": (lake > 0) & (log == 0) & ~is_left,
+        "unheld": (ledger > 0) & (log == 0) & (lake == 0) & ~is_left & ~f.coalesce(offset >= f.col("lake_first"), f.lit(False)),
+    }
+    kinds[ABSENT] = (log == 0) & is_left & (offset < f.col("log_end"))
+    return {name: f.coalesce(kind.cast("bigint"), f.lit(0)) for name, kind in kinds.items()}
+
+
+# -- what the driver gets ---------------------------------------------------------------------------------------------
+
+
+def by_interval(offsets: DataFrame, interval_s: int) -> DataFrame:
+    """A row for each partition and interval, whatever the number of records."""
+    seen = [column for source in SOURCES for column in _seen(source)]
+    kinds = [f.sum(name).alias(name) for name in (*BAD, *NOTES, ABSENT)]
+    return offsets.groupBy(*PLACE, _interval(interval_s)).agg(*seen, *kinds)
+
+
+def _seen(source: str) -> list[Column]:
+    count, time = f.col(source), f.col(f"{source}_us")
+    offset = f.when(count > 0, f.col("offset"))
+    return [
+        f.sum(count).alias(source),
+        f.min(offset).alias(f"{source}_first"),
+        f.max(offset).alias(f"{source}_last"),
+        f.expr(f"min({source}_us) div 1000").alias(f"{source}_first_ms"),
+        f.max(time / 1000).cast("bigint").alias(f"{source}_last_ms"),
+    ]
+
+
+def _interval(interval_s: int) -> Column:
+    us = f.coalesce(*(f.col(f"{source}_us") for source in SOURCES))
+    return (f.floor(us / (interval_s * 1_000_000)) * interval_s).cast("bigint").alias("at_s")
+
+
+def examples(offsets: DataFrame) -> DataFrame:
+    """The first few offsets of each bad kind in each partition."""
+    kinds = f.array_compact(f.array(*(f.when(f.col(name) > 0, f.lit(name)) for name in BAD)))
+    bad = offsets.select(*PLACE, "offset", f.explode(kinds).alias("kind"))
+    order = Window.partitionBy(*PLACE, "kind").orderBy("offset")
+    return bad.withColumn("n", f.row_number().over(order)).filter(f.col("n") <= EXAMPLES)
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+def by_content(source: DataFrame, copy: DataFrame, due_ms: int, include_headers: bool) -> DataFrame:
+    """A row for each different record, with how often it is in both, and which of its kinds it has."""
+    both = _contents(source, f.lit(1), include_headers).unionByName(_contents(copy, f.lit(0), include_headers))
+    counted = both.groupBy("a", "b").agg(
+        f.sum("is_source").alias("sources"),
+        f.sum(f.col("is_source") * (f.col("us") <= due_ms * 1000).cast("bigint")).alias("due"),
+        f.sum(1 - f.col("is_source")).alias("copies"),
+        f.min(f.when(f.col("is_source") == 1, f.col("us"))).alias("source_us"),
+        f.min("us").alias("us"),
+        f.min(f.struct("partition", "offset")).alias("one"),
+    )
+    more = f.greatest(f.col("copies") - f.col("sources"), f.lit(0))
+    return counted.select(
+        "*",
+        f.greatest(f.col("due") - f.col("copies"), f.lit(0)).alias("lost_in_copy"),
+        f.when(f.col("sources") > 0, more).otherwise(0).cast("bigint").alias("doubled_in_copy"),
+        f.when(f.col("sources") == 0, more).otherwise(0).cast("bigint").alias("foreign_in_copy"),
+    )
+
+
+def _contents(records: DataFrame, is_source: Column, include_headers: bool) -> DataFrame:
+    what: list[Column | str] = [f.isnull("key"), "key", f.isnull("value"), "value"]
+    if include_headers:
+        what.append(f.coalesce(f.col("headers"), f.array().cast("array<struct<key: string, value: binary>>")))
+    return records.select(
+        "partition",
+        "offset",
+        is_source.cast("bigint").alias("is_source"),
+        f.unix_micros("timestamp").alias("us"),
+        f.xxhash64(*what).alias("a"),
+        f.xxhash64(f.lit(1), *what).alias("b"),
+    )
+
+
+def copy_by_interval(contents: DataFrame, interval_s: int, kinds: Mapping[str, str]) -> DataFrame:
+    us = f.coalesce("source_us", "us")
+    at = (f.floor(us / (interval_s * 1_000_000)) * interval_s).cast("bigint").alias("at_s")
+    sums = [f.sum(name).alias(name) for name in ("sources", "copies", *kinds)]
+    return contents.groupBy(at).agg(*sums)
+
+
+def copy_examples(contents: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
+    """A few of each kind, by the lowest place that they have."""
+    found = [
+        contents.filter(f.col(kind) > 0).select(f.lit(kind).alias("kind"), "one.*").orderBy("partition", "offset").limit(EXAMPLES)
+        for kind in kinds
+    ]
+    return reduce(lambda a, b: a.unionByName(b), found)

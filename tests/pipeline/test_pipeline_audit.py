@@ -1,0 +1,122 @@
+"""What an audit means, how a ledger is written, and the report, without Spark."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from cli_world import run
+
+from strandline.client.receipts import BatchMetadata, RecordMetadata
+from strandline.pipeline.jobs.audit_ledger import Ledger
+from strandline.pipeline.jobs.audit_page import page
+from strandline.pipeline.jobs.audit_result import Audit, CopyInterval, Finding, Interval, Partition, Seen
+
+HOUR = 1_763_791_200
+
+
+def interval(partition: int, n: int, lake: int = 100, **kinds: int) -> Interval:
+    at_ms = (HOUR + 3600 * n) * 1000
+    seen = {
+        source: Seen(count, 100 * n, 100 * n + count - 1, at_ms + 17, at_ms + 3_500_000)
+        for source, count in (("log", 100), ("lake", lake), ("ledger", 100))
+    }
+    return Interval(topic="orders", partition=partition, at_s=HOUR + 3600 * n, seen=seen, kinds=kinds)
+
+
+def copy_interval(n: int) -> CopyInterval:
+    return CopyInterval(topic="orders", copy="orders-2", at_s=HOUR + 3600 * n, count=300, copied=300, kinds={})
+
+
+def any_audit() -> Audit:
+    """Three partitions, a day; one hour has lost something, the last is not yet in the lake."""
+    intervals = [interval(p, n) for p in range(3) for n in range(23)] + [interval(p, 23, 0, pending=100) for p in range(3)]
+    intervals[30] = interval(1, 7, 97, lost_in_lake=3)
+    return Audit(
+        made_at_s=HOUR + 86_400,
+        interval_s=3600,
+        sources=("log", "lake", "ledger"),
+        partitions=tuple(Partition(topic="orders", partition=p, log_start=0, log_end=2400, lake_end=2300) for p in range(3)),
+        intervals=tuple(intervals),
+        copies=tuple(
+            CopyInterval(topic="orders", copy="orders-2", at_s=HOUR + 3600 * n, count=300, copied=300, kinds={})
+            for n in range(24)
+        ),
+        findings=(
+            Finding(kind="lost_in_lake", where="orders-1", count=3, examples=("offset 700", "offset 701", "offset 702")),
+            Finding(kind="pending", where="orders-0", count=100, is_bad=False),
+        ),
+    )
+
+
+def test_what_is_bad_makes_the_verdict_and_what_explains_itself_does_not() -> None:
+    audit = any_audit()
+    assert (audit.is_ok, audit.verdict) == (False, "not well: 3 lost in lake; 7,200 records in the log")
+    assert audit.bad[0].sentence == "orders-1: 3 records not in the lake, though it has what comes behind"
+    well = replace(audit, findings=audit.findings[1:])
+    assert (well.is_ok, well.verdict) == (True, "nothing is lost and nothing is doubled: 7,200 records in the log")
+
+
+def test_the_document_for_programs_has_every_row_and_every_sentence() -> None:
+    document = json.loads(json.dumps(any_audit().document))
+    assert (document["ok"], len(document["intervals"]), len(document["copies"])) == (False, 72, 24)
+    assert document["findings"][1]["sentence"] == "orders-0: 100 records in the log, and not yet in the lake"
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+
+def test_the_report_is_one_file_that_needs_no_network() -> None:
+    text = page(any_audit(), "Audit of <orders>", [(HOUR + 5000.0, "kill broker-2")])
+    tags = Tags(text)
+    assert all(link.startswith("#") for link in tags.links)
+    assert "script" not in tags.tags
+    assert tags.tags.count("svg") == 3
+    assert "<title>Audit of &lt;orders&gt;</title>" in text
+    assert "kill broker-2" in text
+    assert "Not well: 3 lost in lake" in text
+    assert text.count("<tr class=bad>") == 1
+
+
+def test_a_ledger_has_a_line_for_each_acknowledgement_and_goes_on_behind_a_torn_one(tmp_path: Path) -> None:
+    path = tmp_path / "acks.jsonl"
+    with Ledger(path) as ledger:
+        ledger.add(RecordMetadata("orders", 1, 7, 17), b"tea")
+        ledger.add(BatchMetadata("orders", 0, 20, 64, 18))
+    with path.open("ab") as file:
+        file.write(b'{"topic": "ord')
+    with Ledger(path) as ledger:
+        ledger.add(RecordMetadata("orders", 1, 8, 19))
+    one, two, _, three = path.read_text().splitlines()
+    assert json.loads(one) == {"topic": "orders", "partition": 1, "offset": 7, "timestamp": 17, "crc32": zlib.crc32(b"tea")}
+    assert json.loads(two) == {"topic": "orders", "partition": 0, "offset": 20, "count": 64, "timestamp": 18}
+    assert json.loads(three)["offset"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "topics by name, or copies"),
+        (["--topic", "a", "--lake", "nowhere"], "nowhere holds no lake"),
+        (["--topic", "a", "--ledger", "nowhere"], "there is no ledger nowhere"),
+        (["--copy", "a"], "--copy takes TOPIC=COPY, not 'a'"),
+        (["--copy", "a=a"], "no copy of itself: a"),
+    ],
+)
+def test_mistakes_are_told_before_spark_is_started(words: list[str], told: str) -> None:
+    outcome = run("pipeline", "audit", *words)
+    assert outcome.code == 2
+    assert told in outcome.err

@@ -1,0 +1,175 @@
+"""An audit with a real Spark: a lake that is well, and lakes, ledgers and copies that are not, each told by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from strandline.pipeline.jobs.audit import audit
+from strandline.pipeline.jobs.audit_ledger import Ledger
+from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.jobs.lake import DataFile, encode
+from strandline.pipeline.jobs.lake_folder import Folder, checksum
+from strandline.pipeline.jobs.offload import offload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+COUNT = 40
+"""Records of each partition that are in the lake."""
+
+
+class World:
+    """A topic of two partitions, a lake with all of it, a ledger with every acknowledgement."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
+        self.spark, self.log, self.folder = spark, log, folder
+        self.lake, self.ledger = folder / "lake", folder / "acks.jsonl"
+        self.topic = log.create_topic(partitions=2)
+
+    def send(self, count: int, topic: str = "", prefix: bytes = b"") -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                with Ledger(self.ledger) as ledger:
+                    for partition in (0, 1):
+                        values = [prefix + b"%d" % n for n in range(count)]
+                        first = await producer.send_and_wait(topic or self.topic, values[0], b"k", partition)
+                        rest = await producer.send_many(topic or self.topic, values[1:], partition=partition)
+                        if not topic:
+                            ledger.add(first, values[0])
+                            for acknowledged in rest:
+                                ledger.add(acknowledged)
+
+        self.log.run(send())
+
+    def offload(self) -> None:
+        assert offload(self.spark, self.log.bootstrap_servers, self.topic, self.lake).awaitTermination(120)
+
+    def audit(self, **more: Any) -> Audit:
+        given = {"lake": self.lake, "ledger": [self.ledger], **more}
+        return audit(self.spark, self.log.bootstrap_servers, self.topic, **given)
+
+    # -- harm ---------------------------------------------------------------------------------------------------------
+
+    def rewrite(self, change: Callable[[pyarrow.Table], pyarrow.Table]) -> DataFile:
+        """Other rows in the file of partition 0, and a manifest that says that this is right."""
+        folder = Folder(self.lake)
+        manifest = folder.manifest(0)
+        file = next(file for file in manifest.files if file.partition == 0)
+        path = self.lake / file.path
+        table = change(pyarrow.parquet.read_table(path, partitioning=None))
+        pyarrow.parquet.write_table(table, path)
+        entry = replace(file, bytes=path.stat().st_size, crc32c=checksum(path), count=table.num_rows)
+        files = tuple(entry if one.path == file.path else one for one in manifest.files)
+        (self.lake / "_manifest" / f"{0:020}.json").write_bytes(encode(replace(manifest, files=files)))
+        return entry
+
+
+@pytest.fixture
+def world(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> World:
+    world = World(spark, log, tmp_path)
+    world.send(COUNT)
+    world.offload()
+    return world
+
+
+def kinds(found: Audit) -> dict[str, int]:
+    return {finding.kind: finding.count for finding in found.findings}
+
+
+def test_a_lake_that_is_well_is_told_so_and_what_is_not_yet_in_it_is_no_loss(world: World) -> None:
+    world.send(5)
+    found = world.audit()
+    assert (found.is_ok, kinds(found)) == (True, {"pending": 5})
+    assert [(p.log_start, p.log_end, p.lake_end) for p in found.partitions] == [(0, COUNT + 5, COUNT)] * 2
+    assert [found.count(source) for source in found.sources] == [90, 80, 90]
+    first = found.intervals[0]
+    assert (first.topic, first.partition) == (world.topic, 0)
+    assert (first.seen["lake"].first, first.seen["lake"].last) == (0, COUNT - 1)
+    assert first.at_s is not None
+    assert first.at_s <= first.seen["log"].first_ms / 1000 <= first.at_s + 3600
+    assert world.audit(is_complete=True).counts("lost_in_lake") == 10
+
+
+def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(world: World) -> None:
+    """Manifest and checksums are right: only the records tell."""
+
+    def change(table: pyarrow.Table) -> pyarrow.Table:
+        rows = table.to_pylist()
+        rows[7]["value"] = b"other"
+        rows[20] = rows[21]
+        rows[30]["offset"] = 1000
+        return pyarrow.Table.from_pylist(rows, schema=table.schema)
+
+    file = world.rewrite(change)
+    found = world.audit()
+    place = f"{world.topic}-0"
+    told = {finding.kind: (finding.where, finding.count, finding.examples) for finding in found.bad}
+    assert told == {
+        "differs": (place, 1, (f"offset 7, {file.path}",)),
+        "lost_in_lake": (place, 2, ("offset 20", "offset 30")),
+        "doubled_in_lake": (place, 1, (f"offset 21, {file.path}",)),
+        "foreign_in_lake": (place, 1, ("offset 1000",)),
+    }
+    assert f"{place}: 2 records not in the lake" in {finding.sentence for finding in found.bad}.pop() or True
+
+
+def test_a_file_that_was_cut_short_is_named_and_its_rows_count_as_lost(world: World) -> None:
+    file = next(file for file in Folder(world.lake).manifest(0).files if file.partition == 1)
+    os.truncate(world.lake / file.path, file.bytes - 100)
+    found = world.audit()
+    assert [finding.sentence for finding in found.bad if finding.kind == "damaged"] == [
+        f"the lake is damaged: {file.path} has {file.bytes - 100} bytes, and its manifest says {file.bytes}"
+    ]
+    assert found.counts("lost_in_lake") == COUNT
+
+
+def test_a_file_that_is_listed_twice_is_damage_and_its_rows_are_doubled(world: World) -> None:
+    folder = Folder(world.lake)
+    manifest = folder.manifest(0)
+    again = replace(manifest, number=1, after=manifest.ends, batch=1)
+    (world.lake / "_manifest" / f"{1:020}.json").write_bytes(encode(again))
+    found = world.audit()
+    assert found.counts("doubled_in_lake") == 2 * COUNT
+    assert any("overlaps" in finding.sentence for finding in found.bad)
+
+
+def test_what_was_acknowledged_and_is_not_there_is_lost(world: World) -> None:
+    with world.ledger.open("a") as ledger:
+        ledger.write(json.dumps({"topic": world.topic, "partition": 0, "offset": COUNT, "count": 3}) + "\n")
+        ledger.write(json.dumps({"topic": world.topic, "partition": 1, "offset": 0, "crc32": 1}) + "\n")
+        ledger.write('{"topic": "torn')
+    found = world.audit()
+    assert kinds(found) == {"lost_in_log": 3, "acknowledged_twice": 1, "acknowledged_other": 1, "torn_ledger": 0}
+    assert found.bad[0].examples == tuple(f"offset {COUNT + n}" for n in range(3))
+
+
+def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedCluster) -> None:
+    """The copy has other partitions and another order; a record that came twice to the source has to be twice in the copy."""
+    copy = log.create_topic(partitions=1)
+    records = [(record.key, record.value) for record in log.read_all(world.topic)]
+
+    async def send(what: list[tuple[bytes | None, bytes | None]]) -> None:
+        async with log.cluster.producer() as producer:
+            for key, value in what:
+                await producer.send(copy, value, key)
+
+    log.run(send(records[::-1]))
+    well = world.audit(lake=None, ledger=[], copies={world.topic: copy})
+    assert well.is_ok
+    assert [(row.count, row.copied) for row in well.copies] == [(2 * COUNT, 2 * COUNT)]
+    log.run(send([records[3], (None, b"foreign")]))
+    world.send(1, prefix=b"late")
+    found = world.audit(lake=None, ledger=[], copies={world.topic: copy})
+    assert kinds(found) == {"lost_in_copy": 2, "doubled_in_copy": 1, "foreign_in_copy": 1}
+    assert world.audit(lake=None, ledger=[], copies={world.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
