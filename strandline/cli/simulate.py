@@ -66,9 +66,9 @@ def simulate(
     if timeline is not None and not timeline.parent.is_dir():
         raise UsageError(f"--timeline: there is no folder {timeline.parent}")
     more: dict[str, Any] = {
-        "scenario": _scenario(scenario),
+        "scenario": scenario_named(scenario),
         "until_s": until,
-        "mutation": _mutation(mutation),
+        "mutation": mutation_named(mutation),
         "changes": _changes(options),
     }
     warnings.simplefilter("ignore", RuntimeWarning)  # processes that are killed leave coroutines that nobody awaits
@@ -101,7 +101,7 @@ def _any_seed() -> int:
     return secrets.randbelow(SEEDS_DRAWN)
 
 
-def _scenario(word: str | None) -> str | None:
+def scenario_named(word: str | None) -> str | None:
     if word is None:
         return None
     from strandline.testing.simulation.replay import numbered
@@ -110,7 +110,7 @@ def _scenario(word: str | None) -> str | None:
     return numbered("scenario", word, SCENARIOS, WAITING)
 
 
-def _mutation(word: str | None) -> str | None:
+def mutation_named(word: str | None) -> str | None:
     if word is None:
         return None
     from strandline.testing.simulation.mutations import MUTATIONS, WAITING

@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Self
 
@@ -59,6 +59,8 @@ class Done:
     """The process's number; one that was replaced has a new one."""
     cpu_s: float = 0.0
     rss_bytes: int = 0
+    died: bool = False
+    """The process did: the report is not the run's own."""
 
     @property
     def violation(self) -> dict[str, Any] | None:
@@ -88,7 +90,16 @@ class _Worker:
 
 
 class Workers:
-    def __init__(self, count: int, *, timeout_s: float = TIMEOUT_S, rss_bytes_max: int = RSS_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        rss_bytes_max: int = RSS_BYTES_MAX,
+        first: int = 1,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`first` is the number of the first process, and its hash seed; `env` is laid over this process's environment."""
         self.count = count
         self.timeout_s = timeout_s
         self.rss_bytes_max = rss_bytes_max
@@ -96,7 +107,8 @@ class Workers:
         """How many processes were ended before their time."""
         self._first: deque[Job] = deque()
         self._workers: dict[int, _Worker] = {}
-        self._started = 0
+        self._started = first - 1
+        self._env = dict(env or {})
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Self:
@@ -143,7 +155,7 @@ class Workers:
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONHASHSEED": str(self._started)},
+            env={**os.environ, **self._env, "PYTHONHASHSEED": str(self._started)},
             start_new_session=True,  # Ctrl-C is for us alone
         )
         worker = self._workers[self._started] = _Worker(self._started, process)
@@ -203,7 +215,7 @@ class Workers:
         job = worker.job
         assert job is not None
         self._replace(worker)
-        return Done(job, failure(job.replay, text), worker.number)
+        return Done(job, failure(job.replay, text), worker.number, died=True)
 
 
 def failure(replay: Replay, text: str) -> dict[str, Any]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
+
+from strandline.cli import pipeline, pipeline_materialize, pipeline_replay, pipeline_simulate
 
 if TYPE_CHECKING:
+    from click.testing import Result
     from pyspark.sql import SparkSession
 
     from strandline.testing import ThreadedCluster
@@ -42,3 +47,16 @@ def log() -> Iterator[ThreadedCluster]:
 
     with Cluster.running_in_thread(brokers=3, controllers=1) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`strandline pipeline ...` in this process, on this Spark: a JVM for each call would take longer than all the rest."""
+
+    @contextmanager
+    def this_one(job: str, master: str) -> Iterator[SparkSession]:
+        yield spark
+
+    for module in (pipeline_materialize, pipeline_replay, pipeline_simulate):
+        monkeypatch.setattr(module, "spark_for", this_one)
+    return lambda *words: CliRunner().invoke(pipeline.app, list(words))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from strandline.pipeline.jobs.offload import offload
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from click.testing import Result
     from pyspark.sql import SparkSession
 
     from strandline.testing import ThreadedCluster
@@ -159,13 +162,19 @@ def test_another_topic_does_not_get_into_a_snapshot(table: Table, spark: SparkSe
         other.run()
 
 
-@pytest.mark.spark
-def test_the_command_tells_what_it_did_and_what_is_wrong_in_a_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
+def test_the_command_tells_what_it_did_and_what_is_wrong_in_a_sentence(
+    command: Callable[..., Result], log: ThreadedCluster, tmp_path: Path
+) -> None:
     topic = log.create_topic(partitions=1)
     log.send(topic, b"1", b"2", key=b"alice")
-    words = ["pipeline", "materialize", "--topic", topic, "--to", str(tmp_path), "--master", "local[1]"]
-    made = run(*words, "--bootstrap-servers", log.bootstrap_servers, timeout_s=120)
-    assert (made.code, made.out) == (0, f"{tmp_path} is at version 1, with 1 key: 2 records read, 0 tombstones among them\n")
-    wrong = run(*words, "--across", "guess")
+    words = ["materialize", "--topic", topic, "--to", str(tmp_path), "--bootstrap-servers", log.bootstrap_servers]
+    made = command(*words)
+    assert (made.exit_code, made.stdout) == (
+        0,
+        f"{tmp_path} is at version 1, with 1 key: 2 records read, 0 tombstones among them\n",
+    )
+    assert f"{topic} has nothing new; {tmp_path} stays at version 1, with 1 key" in command(*words).stdout
+    assert json.loads(command(*words, "--json").stdout)["is_new"] is False
+    wrong = run("pipeline", *words, "--across", "guess")
     assert (wrong.code, wrong.out) == (2, "")
     assert "--across must be refuse or timestamp, not 'guess'" in wrong.err

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from strandline.pipeline.jobs.replay_plan import Checkpoint
 from strandline.protocol.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
+    from click.testing import Result
     from pyspark.sql import SparkSession
 
     from strandline.client import ConsumerRecord
@@ -68,12 +70,17 @@ def source(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Source:
     return Source(spark, log, tmp_path)
 
 
-def test_a_replayed_record_is_as_it_was_and_comes_once(source: Source) -> None:
+def test_a_replayed_record_is_as_it_was_and_comes_once(source: Source, command: Callable[..., Result]) -> None:
     source.fill(120)
     first = source.run(name=f"copy of {source.topic}")
     assert (first.records, first.found) == (120, 0)
     source.expect_copy()
     source.log.send(source.topic, b"later", partition=0)
+    words = ["--topic", source.topic, "--to", source.to, "--checkpoint", str(source.checkpoint)]
+    told = command("replay", *words, "--bootstrap-servers", source.log.bootstrap_servers).stdout
+    assert (
+        told == f"{source.to} has the 120 records of replay {first.name}, 120 of them by a former run: nothing was left to do\n"
+    )
     again = source.run()
     assert (again.name, again.records, again.found) == (first.name, 120, 120), "what came later was not asked for"
     with pytest.raises(UsageError, match=r"has 120 records of a replay .* and this checkpoint knows nothing of them"):

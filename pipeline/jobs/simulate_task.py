@@ -1,0 +1,125 @@
+"""What a task of a farm of simulations does: some seeds, one after the other, a row for each.
+
+Each task has a process of its own for the runs (`testing/simulation/workers.py`): a seed that kills it, fills the memory or does
+not end takes nobody else's result along. It is tried once more in a fresh process; one that does it twice is a finding. Every
+fiftieth run is done again in another process with another hash seed, and must have the same trace to the last event.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+
+from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.scenarios import SCENARIOS
+from strandline.testing.simulation.scenarios.play import AS_WRITTEN
+from strandline.testing.simulation.sweep import CANARY_EVERY, SEEDS
+from strandline.testing.simulation.workers import TIMEOUT_S, Done, Job, Workers
+
+SCHEMA = (
+    "seed bigint, scenario string, verdict string, invariant string, text string, story string, command string, "
+    "events bigint, messages bigint, sent bigint, acked bigint, virtual_s double, wall_s double, cpu_s double, rss_bytes bigint, "
+    "faults map<string, bigint>, skipped map<string, bigint>, marks map<string, bigint>, "
+    "trace_sha256 string, again string, tries int"
+)
+"""`again`: "same" or "differs" where the run was done twice. `tries`: processes that it took; 2 where one died."""
+_COUNTS = pyarrow.map_(pyarrow.string(), pyarrow.int64())
+_TYPES = pyarrow.schema(
+    [
+        ("seed", pyarrow.int64()),
+        *((name, pyarrow.string()) for name in ("scenario", "verdict", "invariant", "text", "story", "command")),
+        *((name, pyarrow.int64()) for name in ("events", "messages", "sent", "acked")),
+        *((name, pyarrow.float64()) for name in ("virtual_s", "wall_s", "cpu_s")),
+        ("rss_bytes", pyarrow.int64()),
+        *((name, _COUNTS) for name in ("faults", "skipped", "marks")),
+        ("trace_sha256", pyarrow.string()),
+        ("again", pyarrow.string()),
+        ("tries", pyarrow.int32()),
+    ]
+)
+FROM_REPORT = ("verdict", "events", "messages", "sent", "acked", "virtual_s", "wall_s", "trace_sha256")
+HASH_SEEDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """All runs of a sweep, by number: what the run with a number is depends on nothing else."""
+
+    count: int
+    draw: int | None = None
+    """What they are drawn from; None: they are `first` and those behind it."""
+    first: int = 0
+    share: float = 0.0
+    """Of those that are drawn: perturbed scenarios; the others are random seeds."""
+    scenario: str | None = None
+    mutation: str | None = None
+
+    def replay(self, number: int) -> Replay:
+        if self.draw is None:
+            return Replay(self.first + number, self.scenario, mutation=self.mutation)
+        draw = random.Random(f"{self.draw}/{number}")
+        seed, is_scenario = draw.randrange(SEEDS), draw.random() < self.share
+        if is_scenario and self.scenario is None:
+            return Replay(AS_WRITTEN + seed, draw.choice(sorted(SCENARIOS)), mutation=self.mutation)
+        return Replay(seed, self.scenario, mutation=self.mutation)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateTask:
+    """Pickled: plain values."""
+
+    seeds: Seeds
+    first: int
+    stop: int
+    canary_every: int = CANARY_EVERY
+    timeout_s: float = TIMEOUT_S
+
+    def run(self) -> Iterator[pyarrow.RecordBatch]:
+        numbers = range(self.first, self.stop)
+        rows = dict(self._all({number: self.seeds.replay(number) for number in numbers}))
+        again = {number: self.seeds.replay(number) for number in numbers if number % self.canary_every == 0}
+        for number, done in self._run({n: r for n, r in again.items() if rows[n]["trace_sha256"]}, HASH_SEEDS):
+            same = done.report["trace_sha256"] == rows[number]["trace_sha256"]
+            rows[number]["again"] = "same" if same else "differs"
+        yield pyarrow.RecordBatch.from_pylist([rows[number] for number in numbers], schema=_TYPES)
+
+    def _all(self, replays: dict[int, Replay]) -> Iterator[tuple[int, dict[str, Any]]]:
+        died = {}
+        for number, done in self._run(replays, 0):
+            if done.died:
+                died[number] = replays[number]
+            else:
+                yield number, row_of(done, 1)
+        for number, done in self._run(died, 2 * HASH_SEEDS):
+            yield number, row_of(done, 2)
+
+    def _run(self, replays: dict[int, Replay], hash_seed: int) -> Iterator[tuple[int, Done]]:
+        if not replays:
+            return
+        # A package that was shipped with the job is on this process's path alone.
+        env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with Workers(1, timeout_s=self.timeout_s, first=hash_seed + 1 + self.first % HASH_SEEDS, env=env) as workers:
+            for done in workers.run(Job(replay, number) for number, replay in replays.items()):
+                yield done.job.tag, done
+
+
+def row_of(done: Done, tries: int) -> dict[str, Any]:
+    report, replay, violation = done.report, done.job.replay, done.violation or {}
+    return {
+        "seed": replay.seed,
+        "scenario": replay.scenario,
+        "command": replay.command,
+        **{name: violation.get(name) for name in ("invariant", "text", "story")},
+        **{name: report[name] for name in FROM_REPORT},
+        **{name: list(report[name].items()) for name in ("faults", "skipped", "marks")},
+        "cpu_s": done.cpu_s,
+        "rss_bytes": done.rss_bytes,
+        "again": None,
+        "tries": tries,
+    }

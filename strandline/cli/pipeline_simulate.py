@@ -1,0 +1,66 @@
+"""`strandline pipeline simulate`: the simulator's seeds on a Spark cluster."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import UNHEALTHY, Json, note, print_json
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, spark_for
+from strandline.cli.simulate import SEEDS_DRAWN, mutation_named, scenario_named
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.pipeline.jobs.simulate_task import Seeds
+
+
+def simulate(
+    seeds: Annotated[str, typer.Option("--seeds", metavar="N|A..B", help="So many, drawn from --draw; or all of these.")],
+    draw: Annotated[int | None, typer.Option(metavar="D", help="What seeds are drawn from; if not given, any.", min=0)] = None,
+    share: Annotated[
+        float, typer.Option(metavar="PART", help="Of those that are drawn, so many are scenarios, perturbed.", min=0.0, max=1.0)
+    ] = 0.3,
+    scenario: Annotated[str | None, typer.Option(metavar="S03", help="This scenario with all seeds.")] = None,
+    mutation: Annotated[str | None, typer.Option(metavar="M01", help="Take this guard out of the code meanwhile.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="DIR", help="Append a row for each run to this Parquet table.")
+    ] = None,
+    json: Json = False,
+    master: Master = DEFAULT_MASTER,
+) -> None:
+    """Sweep the simulator's seeds over the executors of a Spark cluster. Exit code 3 when a promise was broken, or a coverage
+    mark stayed at zero."""
+    wanted = _seeds(seeds, draw, share, scenario, mutation)
+    if wanted.draw is not None:
+        note(f"seeds are drawn from {wanted.draw}")
+    with spark_for("simulate", master) as spark:
+        from strandline.pipeline.jobs import simulate as job
+
+        summary = job.summary(spark, wanted, to, tell=note)
+    if json:
+        print_json(summary.as_dict())
+    else:
+        print(job.page(summary))
+    if not summary.good:
+        raise typer.Exit(UNHEALTHY)
+
+
+def _seeds(text: str, draw: int | None, share: float, scenario: str | None, mutation: str | None) -> Seeds:
+    try:
+        from strandline.pipeline.jobs.simulate_task import Seeds
+    except ImportError:
+        raise UsageError("Spark is not installed: pip install 'strandline[spark]'") from None
+    from strandline.testing.simulation.replay import parse_seeds
+
+    scenario, mutation = scenario_named(scenario), mutation_named(mutation)
+    if text.isdecimal() and int(text):
+        number = secrets.randbelow(SEEDS_DRAWN) if draw is None else draw
+        return Seeds(int(text), number, share=share, scenario=scenario, mutation=mutation)
+    if draw is not None:
+        raise UsageError(f"--draw is for a number of seeds, and --seeds {text} names them")
+    if ".." not in text:
+        raise UsageError(f"--seeds takes a number, or a range such as 0..99; not {text!r}")
+    numbers = parse_seeds(text)
+    return Seeds(len(numbers), first=numbers.start, scenario=scenario, mutation=mutation)
