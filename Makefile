@@ -3,6 +3,7 @@
 #   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
 #   make test            lint, types, layering, and every test that needs no Docker engine
 #   make test-spark      the data pipeline alone, with a real Spark (Java from PyPI where the machine has none)
+#   make drill           three minutes of SIGKILL to brokers, Spark's driver and executors, and an audit (docs/spark.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
@@ -18,7 +19,7 @@ FOLDERS := benchmarks broker client controller pipeline protocol storage strandl
 PYTEST_ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test lint types layering pytest test-spark test-docker test-pythons soak mutate bench clean
+.PHONY: demo test lint types layering pytest test-spark drill test-docker test-pythons soak mutate bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -69,6 +70,9 @@ pytest: $(VENV)/.installed-dev
 # In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
 test-spark: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m spark tests/pipeline $(PYTEST_ARGS)
+
+drill: $(VENV)/.installed-dev
+	$(BIN)/python examples/pipeline/drill.py $(DRILL_ARGS)
 
 # The image is built, brought up and removed by the tests themselves, under names and on ports of their own.
 test-docker: $(VENV)/.installed-dev

@@ -1,0 +1,296 @@
+"""The drill: nothing is lost and nothing is doubled while everything that can be killed is killed.
+
+    python examples/pipeline/drill.py --minutes 3
+
+A producer writes to a cluster of three brokers and keeps a ledger of what was acknowledged. A Spark driver offloads the topic
+into a lake and copies it into another topic. Meanwhile brokers, the driver, its executors and their Python processes are killed
+with SIGKILL, as a seed says; brokers and driver are started again, by nobody who knows what they were doing. At last what is
+left is brought over, and an audit compares ledger, log, lake and copy, record by record, and writes `report.html`.
+
+Needs Linux and `pip install 'strandline[spark]'`. Exit code 3 when a record is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drill_processes import by_role, end_sessions, kill
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.client.receipts import Receipt
+from strandline.local_cluster import LocalCluster
+from strandline.pipeline.jobs.audit import audit
+from strandline.pipeline.jobs.audit_ledger import Ledger
+from strandline.pipeline.jobs.audit_page import page
+from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.spark import spark_session
+from strandline.protocol.errors import StrandlineError
+
+TOPIC, COPY = "orders", "orders-copy"
+PARTITIONS = 4
+BURST, BURST_MS = 20, 20
+"""So many records every so many milliseconds, as fast as they are taken."""
+KILL_EVERY_S = (2.0, 6.0)
+VICTIMS = {"broker": 3, "driver": 2, "executor": 3, "worker": 3, "daemon": 1, "planner": 1}
+"""How often each is chosen, in proportion."""
+ENDS_THE_DRIVER = ("driver", "planner")
+BROKER_AWAY_S = (0.5, 4.0)
+DRAIN_ATTEMPTS = 5
+HEAL_TIMEOUT_S = 180
+INTERVAL_S = 5
+"""Of the report: its rows are no hours."""
+
+
+@dataclass(slots=True)
+class Drill:
+    folder: Path
+    cluster: LocalCluster
+    rng: random.Random
+    master: str
+    say: Callable[[str], None]
+    sent: int = 0
+    acknowledged: int = 0
+    unknown: int = 0
+    """Sent, and nobody knows whether they are there: no acknowledgement came in time."""
+    starts: int = 0
+    """Of drivers."""
+    marks: list[tuple[float, str]] = field(default_factory=list)
+    """What was killed when."""
+    kills: Counter[str] = field(default_factory=Counter)
+    sessions: set[int] = field(default_factory=set)
+    """Of all drivers: whatever they leave behind is found by it."""
+    driver: asyncio.subprocess.Process | None = None
+    progress_at_start: int = 0
+    """Batches that were done when it was started."""
+    coming_back: asyncio.Task[None] | None = None
+    """The broker that was killed last is back, and in the picture of all, when this is done."""
+    is_over: bool = False
+
+    # -- the producer -------------------------------------------------------------------------------------------------
+
+    async def produce(self) -> None:
+        """Until it is over. Every acknowledgement goes into the ledger, in the order of the sends."""
+        waiting: deque[tuple[Receipt, bytes]] = deque()
+        with Ledger(self.folder / "ledger.jsonl") as ledger:
+            async with Producer(bootstrap_servers=self.cluster.bootstrap, linger_ms=5) as producer:
+                noting = asyncio.create_task(self._note(waiting, ledger))
+                while not self.is_over:
+                    for _ in range(BURST):
+                        value = b"%010d %s" % (self.sent, b"." * 90)
+                        waiting.append((await producer.send(TOPIC, value, key=b"customer-%d" % (self.sent % 997)), value))
+                        self.sent += 1
+                    await asyncio.sleep(BURST_MS / 1000)
+                await noting
+
+    async def _note(self, waiting: deque[tuple[Receipt, bytes]], ledger: Ledger) -> None:
+        while waiting or not self.is_over:
+            if not waiting:
+                await asyncio.sleep(BURST_MS / 1000)
+                continue
+            receipt, value = waiting.popleft()
+            try:
+                ledger.add(await receipt, value)
+                self.acknowledged += 1
+            except StrandlineError:
+                self.unknown += 1
+
+    # -- the driver ---------------------------------------------------------------------------------------------------
+
+    async def supervise(self) -> None:
+        """A driver that ends is started again, until it is over."""
+        while not self.is_over:
+            await self.start_driver(self.master)
+            assert self.driver is not None
+            await self.driver.wait()
+            if not self.is_over:
+                self.say(f"the driver ended ({self.driver.returncode}) and is started again")
+
+    async def start_driver(self, master: str, *more: str) -> None:
+        self.starts += 1
+        self.progress_at_start = self.progress
+        command = [sys.executable, str(Path(__file__).with_name("drill_driver.py")), "--servers", self.cluster.bootstrap]
+        command += ["--topic", TOPIC, "--copy", COPY, "--folder", str(self.folder), "--master", master, *more]
+        with open(self.folder / "driver.log", "ab") as log:  # noqa: ASYNC230
+            self.driver = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, start_new_session=True)
+        self.sessions.add(self.driver.pid)
+
+    @property
+    def progress(self) -> int:
+        """Batches that are done, of both streams."""
+        return sum(1 for _ in self.folder.glob("lake/_manifest/*.json")) + sum(
+            1 for _ in self.folder.glob("copy-checkpoint/commits/[0-9]*")
+        )
+
+    async def drain(self) -> None:
+        """What is left, with nobody disturbing. Under another master: the checkpoints do not care."""
+        for attempt in range(DRAIN_ATTEMPTS):
+            await self.start_driver("local[2]", "--drain")
+            assert self.driver is not None
+            if (code := await asyncio.wait_for(self.driver.wait(), HEAL_TIMEOUT_S)) == 0:
+                return
+            self.say(f"attempt {attempt + 1} to bring what is left ended with {code}")
+        raise RuntimeError(f"what is left was not brought over in {DRAIN_ATTEMPTS} attempts; see {self.folder / 'driver.log'}")
+
+    # -- chaos --------------------------------------------------------------------------------------------------------
+
+    async def harass(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            await asyncio.sleep(self.rng.uniform(*KILL_EVERY_S))
+            victim = self.rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+            if victim != "broker":
+                self._kill_spark(victim)
+            elif self.coming_back is None or self.coming_back.done():
+                self.coming_back = asyncio.create_task(self._kill_broker())
+        if self.coming_back is not None:
+            await self.coming_back
+
+    async def _kill_broker(self) -> None:
+        """One at a time: two of three replicas stay, so the cluster goes on. The others are killed meanwhile, too."""
+        node = self.rng.choice(self.cluster.brokers)
+        away_s = self.rng.uniform(*BROKER_AWAY_S)
+        self._mark("broker", node.name)
+        self.cluster.kill(node.name)
+        await self.cluster.wait_ended(node.name)
+        await asyncio.sleep(away_s)
+        await self.cluster.start_node(node.name)
+        await self.cluster.wait_ready(timeout_ms=HEAL_TIMEOUT_S * 1000)
+
+    def _kill_spark(self, role: str) -> None:
+        if self.driver is None or self.driver.returncode is not None:
+            return
+        if role in ENDS_THE_DRIVER and self.progress == self.progress_at_start:
+            return  # A driver that never gets anywhere would prove nothing.
+        pids = by_role({self.driver.pid})
+        if role == "driver":
+            self._mark(role, f"driver {self.driver.pid}")
+            kill(self.driver.pid)
+            for pid in pids.get("jvm", ()):
+                kill(pid)
+        elif victims := pids.get(role):
+            pid = self.rng.choice(victims)
+            self._mark(role, f"{role} {pid}")
+            kill(pid)
+
+    def _mark(self, role: str, name: str) -> None:
+        self.kills[role] += 1
+        self.marks.append((time.time(), name))
+        self.say(f"SIGKILL to {name} ({self.acknowledged:,} acknowledged, {self.progress} batches done)")
+
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    async def run(self, seconds: float) -> Audit:
+        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            settings = {"min.insync.replicas": "2"}
+            await admin.create_topics([NewTopic(name, PARTITIONS, 3, settings) for name in (TOPIC, COPY)])
+        producing, supervising = asyncio.create_task(self.produce()), asyncio.create_task(self.supervise())
+        try:
+            await self._first_progress(producing, supervising)
+            await self.harass(seconds)
+            self.is_over = True
+            self.say("no more kills; what is on its way arrives")
+            await producing
+            assert self.driver is not None
+            if self.driver.returncode is None:
+                self.driver.terminate()
+            await supervising
+            end_sessions(self.sessions)
+            await self.drain()
+        finally:
+            for task in (producing, supervising):
+                task.cancel()
+            end_sessions(self.sessions)
+        self.say("the audit begins")
+        return await asyncio.to_thread(self._audit)
+
+    async def _first_progress(self, *tasks: asyncio.Task[None]) -> None:
+        deadline = time.monotonic() + HEAL_TIMEOUT_S
+        while self.progress < 2:
+            for task in tasks:
+                if task.done():
+                    await task
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the driver has done nothing within {HEAL_TIMEOUT_S} s; see {self.folder / 'driver.log'}")
+            await asyncio.sleep(0.2)
+
+    def _audit(self) -> Audit:
+        conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+        spark = spark_session("drill audit", "local[2]", conf)
+        try:
+            return audit(
+                spark,
+                self.cluster.bootstrap,
+                TOPIC,
+                lake=self.folder / "lake",
+                ledger=[self.folder / "ledger.jsonl"],
+                copies={TOPIC: COPY},
+                is_complete=True,
+                interval_s=INTERVAL_S,
+            )
+        finally:
+            spark.stop()
+
+
+async def drill(folder: Path, seed: int, seconds: float, master: str, say: Callable[[str], None]) -> dict[str, object]:
+    """The figures; `ok` is the verdict."""
+    async with LocalCluster(folder / "cluster") as cluster:
+        say(f"seed {seed}: {len(cluster.brokers)} brokers at {cluster.bootstrap}; everything is in {folder}")
+        run = Drill(folder, cluster, random.Random(seed), master, say)
+        found = await run.run(seconds)
+    report = folder / "report.html"
+    report.write_text(page(found, f"Drill, seed {seed}", run.marks))
+    for finding in found.findings:
+        say(finding.sentence + "".join(f"\n    {example}" for example in finding.examples))
+    say(f"{found.verdict}; report in {report}")
+    counts = {source: found.count(source) for source in found.sources}
+    counts["copy"] = sum(row.copied for row in found.copies)
+    lost = sum(finding.count for finding in found.bad if finding.kind.startswith("lost"))
+    doubled = sum(finding.count for finding in found.bad if finding.kind.startswith(("doubled", "acknowledged_twice")))
+    return {
+        "ok": found.is_ok,
+        "seed": seed,
+        "kills": dict(run.kills),
+        "driver_starts": run.starts,
+        "sent": run.sent,
+        "acknowledged": run.acknowledged,
+        "unknown": run.unknown,
+        "counts": counts,
+        "lost": lost,
+        "doubled": doubled,
+        "bad": {finding.kind: finding.count for finding in found.bad},
+        "report": str(report),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--minutes", type=float, default=3.0, help="of kills")
+    parser.add_argument("--seed", type=int, default=None, help="who is killed when; chosen and printed where nothing is said")
+    parser.add_argument("--folder", type=Path, default=None, help="a new one where nothing is said")
+    parser.add_argument("--master", default="local-cluster[2,1,1024]", help="Spark's: one that has executors of its own")
+    given = parser.parse_args()
+    seed = random.randrange(1 << 32) if given.seed is None else given.seed
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="strandline-drill-"))
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begun:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    result = asyncio.run(drill(folder.absolute(), seed, given.minutes * 60, given.master, say))
+    print(json.dumps(result))
+    sys.exit(0 if result["ok"] else 3)
+
+
+if __name__ == "__main__":
+    main()
