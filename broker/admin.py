@@ -211,7 +211,7 @@ class AdminHandlers:
         if body.name is None:
             request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
         else:
-            request.reply(await self._producer_ids.of_name(body.name, body.generation))
+            request.reply(await self._producer_ids.of_name(body))
 
     # -- the controller's decisions -----------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ like a new one: that it was appended before does not say that it was committed.
 
 What a producer has sent on an older connection than its present one comes too late (`producer_connections.py`).
 
+A named producer is refused when the controllers have said that its generation is over, or that whoever has the name after
+it is alone: also where that one has not written.
+
 Partitions of one request succeed and fail each for itself. A request that names a partition twice is refused whole,
 before anything is appended.
 """
@@ -18,18 +21,27 @@ before anything is appended.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 
 from strandline.broker.fetch import PartitionDirectory
 from strandline.broker.measures import BrokerMeasures, TopicMeasures
 from strandline.broker.partition import Partition
 from strandline.broker.producer_connections import ProducerConnections
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.producer_names import generation_of
+from strandline.protocol.records.batch import HEADER_SIZE, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+_IDENTITY = Struct(">qh")
+"""Producer id and epoch lie side by side in a batch's header."""
+_NAMED, _NAMED_BITS = 0x40, 0xC0
+"""The first byte of a producer id that has a name (`protocol/producer_names.py`)."""
 
 _MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 """The batch itself is bad: its producer, or what carried it, is worth a line (one a minute)."""
@@ -85,8 +97,15 @@ def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | No
 class ProduceHandler:
     """Answers Produce requests of a broker."""
 
-    def __init__(self, directory: PartitionDirectory, purgatory: Purgatory, wall_clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        purgatory: Purgatory,
+        wall_clock_ms: Callable[[], int],
+        image: Callable[[], MetadataImage],
+    ) -> None:
         self._directory = directory
+        self._image = image
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms
         self._connections = ProducerConnections()
@@ -120,6 +139,14 @@ class ProduceHandler:
         else:
             request.reply(ProduceResponse(responses))
 
+    def _check_not_over(self, records: memoryview) -> None:
+        if len(records) < HEADER_SIZE or records[PRODUCER_ID_POS] & _NAMED_BITS != _NAMED:
+            return
+        producer_id, producer_epoch = _IDENTITY.unpack_from(records, PRODUCER_ID_POS)
+        if (generation_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id):
+            text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+
     def _append(
         self, item: ProducePartition, records: memoryview, acks: int, response: ProducePartitionResponse, now_ms: int
     ) -> tuple[Partition | None, int]:
@@ -134,6 +161,7 @@ class ProduceHandler:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if acks == ACKS_ALL and leadership.is_under_min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            self._check_not_over(records)
             info = leadership.append(records, now_ms)
         except BrokerError as e:
             self._refuse(key, response, e)

@@ -18,7 +18,7 @@ from strandline.protocol.messages.cluster import (
     InitNamedProducerRequest,
     InitNamedProducerResponse,
 )
-from strandline.protocol.messages.data import InitProducerIdResponse
+from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
 
 TIMEOUT_MS = 10_000
 
@@ -62,10 +62,13 @@ class ProducerIds:
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len
 
-    async def of_name(self, name: str, generation: int) -> InitProducerIdResponse:
+    async def of_name(self, asked: InitProducerIdRequest) -> InitProducerIdResponse:
         """What the controller decides about the name, be it a refusal. `BrokerError`, retriable, when it can not be asked:
         the client asks the next broker then, but a decision is one wherever it was asked for."""
-        request = InitNamedProducerRequest(self._broker_id, self._registration.broker_epoch, name, generation)
+        assert asked.name is not None, "an id without a name is ours to give"
+        request = InitNamedProducerRequest(
+            self._broker_id, self._registration.broker_epoch, asked.name, asked.generation, asked.note, asked.producer_epoch
+        )
         try:
             answer = await self._channel.request(INIT_NAMED_PRODUCER, request, TIMEOUT_MS)
         except BrokerError as e:
@@ -73,7 +76,7 @@ class ProducerIds:
                 return InitProducerIdResponse(e.code, error_message=e.message)
             raise _unanswered(e) from None
         response = cast(InitNamedProducerResponse, answer)
-        return InitProducerIdResponse(response.error_code, response.producer_id, response.producer_epoch)
+        return InitProducerIdResponse(response.error_code, response.producer_id, response.producer_epoch, note=response.note)
 
 
 def _unanswered(error: BrokerError) -> BrokerError:

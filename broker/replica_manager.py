@@ -131,7 +131,7 @@ class ReplicaManager:
         self.purgatory = Purgatory(now, call_later)
         self.sessions = FetchSessionCache(doors.random, config.max_incremental_fetch_session_cache_slots)
         offsets = OffsetsHandler(self)
-        self.handle_produce = ProduceHandler(self, self.purgatory, doors.wall_clock_ms).handle
+        self.handle_produce = ProduceHandler(self, self.purgatory, doors.wall_clock_ms, lambda: self.image).handle
         self.handle_fetch = FetchHandler(
             self,
             self.sessions,

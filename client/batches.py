@@ -187,6 +187,8 @@ class FetchedBatch(msgspec.Struct, frozen=True):
     values: BinaryColumn
     headers: HeadersColumn | None
     """None: no record has any."""
+    producer_id: int = -1
+    """Of who wrote it; -1: not idempotent."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -223,6 +225,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
             self.keys.slice(first, stop),
             self.values.slice(first, stop),
             self.headers and self.headers.slice(first, stop),
+            self.producer_id,
         )
 
     def pieces(self, rows: int) -> Iterator[FetchedBatch]:
@@ -263,6 +266,7 @@ def fetched_batch(
         BinaryColumn.nulls(count) if columns.keys is None else BinaryColumn.of(columns.keys, key_size),
         BinaryColumn.of(columns.values, value_size),
         None if columns.headers is None else HeadersColumn.of(columns.headers),
+        header.producer_id,
     )
 
 

@@ -38,6 +38,8 @@ class ProducerIdentity:
         self.known = False
         self.producer_id = -1
         self.producer_epoch = -1
+        self.note: bytes | None = None
+        """Of the first attempt of a named producer's generation."""
         self.last_error: StrandlineError | None = None
         self.refused: ClientError | None = None
         """Of a named producer: the cluster will not have it."""
@@ -73,30 +75,53 @@ class ProducerIdentity:
         if task.cancelled() and not self._closed and not task.get_loop().is_closed():
             self.request()
 
+    async def be_alone(self, timeout_ms: float) -> None:
+        """Have the cluster take nothing of older epochs of our name. The refusal, or RequestTimeout after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._decide(self._request(self.producer_epoch))
+        except TimeoutError:
+            raise RequestTimeout(f"not alone: {self.last_error}", api="InitProducerId", elapsed_ms=timeout_ms) from None
+        if self.refused is not None:
+            raise again(self.refused)
+
+    def _request(self, producer_epoch: int = -1) -> InitProducerIdRequest:
+        options = self._options
+        return InitProducerIdRequest(
+            name=options.producer_name,
+            generation=options.producer_generation,
+            note=options.producer_note,
+            producer_epoch=producer_epoch,
+        )
+
     async def _ask(self) -> None:
-        options, delay_s = self._options, RETRY_S
-        request = InitProducerIdRequest(name=options.producer_name, generation=options.producer_generation)
+        answer = await self._decide(self._request())
+        if answer is not None:
+            self._take(answer)
+
+    async def _decide(self, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
+        """The controllers' answer, however long it takes; None: they refused, or we are closed."""
+        delay_s = RETRY_S
         while not self._cluster.closed:
             try:
-                answer = await self._cluster.ask_any(INIT_PRODUCER_ID, request, options.request_timeout_ms)
+                answer = await self._cluster.ask_any(INIT_PRODUCER_ID, request, self._options.request_timeout_ms)
                 assert isinstance(answer, InitProducerIdResponse)
                 if not answer.error_code:
-                    break
+                    return answer
                 if self._on_error(to_code(answer.error_code), answer.error_message):
-                    return
+                    return None
             except StrandlineError as e:
                 self.last_error = e
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
-        else:
-            return
-        self._take(answer.producer_id, answer.producer_epoch)
+        return None
 
-    def _take(self, producer_id: int, producer_epoch: int) -> None:
+    def _take(self, answer: InitProducerIdResponse) -> None:
+        producer_id, self.note = answer.producer_id, answer.note
         name, generation = self._options.producer_name, self._options.producer_generation
         if name is not None and not (is_named(producer_id) and generation_of(producer_id) == generation):
             return self._refuse(RequestFailed("the broker knows no named producers", api="InitProducerId"))
-        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.producer_id, self.producer_epoch = producer_id, answer.producer_epoch
         self.known, self.last_error = True, None
         self._settled.set()
         return self._on_known()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 from strandline.protocol.errors import UsageError
-from strandline.protocol.producer_names import GENERATION_MAX, NAME_LENGTH_MAX
+from strandline.protocol.producer_names import GENERATION_MAX, NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
@@ -72,6 +72,8 @@ class ProducerOptions(ClientOptions):
     """Whoever has the name after this producer can find out what it wrote (`Producer.written`), and fences it."""
     producer_generation: int = 0
     """What is written under the name, counted by its owner: rows of a higher generation are others, and begin at 0."""
+    producer_note: bytes | None = None
+    """What the first attempt of a generation leaves for the later ones (`Producer.note`), 1,024 bytes at most."""
 
     def __post_init__(self) -> None:
         # No zero-argument super() here: a slotted dataclass is a new class, and the cell would name the old one.
@@ -104,9 +106,11 @@ def _check_name(options: ProducerOptions) -> None:
     if not isinstance(generation, int) or not 0 <= generation <= GENERATION_MAX:
         raise UsageError(f"producer_generation must be a whole number from 0 to {GENERATION_MAX}, not {generation!r}")
     if name is None:
-        if generation:
-            raise UsageError("producer_generation needs a producer_name")
+        if generation or options.producer_note is not None:
+            raise UsageError("producer_generation and producer_note need a producer_name")
         return
+    if options.producer_note is not None and len(options.producer_note) > NOTE_BYTES_MAX:
+        raise UsageError(f"producer_note has {len(options.producer_note)} bytes, more than {NOTE_BYTES_MAX}")
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_LENGTH_MAX:
         raise UsageError(f"producer_name must be a text of 1 to {NAME_LENGTH_MAX} characters, not {name!r}")
     if not options.idempotent:
@@ -177,6 +181,7 @@ class ProducerKeywords(ClientKeywords, total=False):
     value_serializer: Serializer | None
     producer_name: str | None
     producer_generation: int
+    producer_note: bytes | None
 
 
 class ConsumerKeywords(ClientKeywords, total=False):

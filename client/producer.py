@@ -355,12 +355,38 @@ class Producer:
 
     # -- a named producer ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_first_attempt(self) -> bool:
+        """Of a named producer: nobody had this generation of the name before."""
+        self._running()
+        assert self._sender is not None
+        return self._sender.identity.producer_epoch == 0
+
+    @property
+    def note(self) -> bytes | None:
+        """Of a named producer: what the first attempt of this generation left (its `producer_note`)."""
+        self._running()
+        assert self._sender is not None
+        return self._sender.identity.note
+
+    @property
+    def producer_id(self) -> int:
+        """Of a named producer: what its batches in the log are known by."""
+        self._running()
+        assert self._sender is not None
+        return self._sender.identity.producer_id
+
     async def written(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        *,
+        alone: bool = False,
+        timeout_ms: float | None = None,
     ) -> dict[TopicPartition, int]:
         """How many rows of this name's generation each of these partitions holds, whichever attempt wrote them; the next
         record that is sent there is the row behind. Waits (at most `timeout_ms`, by default `max_block_ms`) until the rows
-        are committed.
+        are committed. `alone`: and until no attempt before this one can write there any more, which else ends with our first
+        batch; for who places rows elsewhere than they did.
 
         Ask before the first record, and again after a delivery failed: no record of these partitions may wait (`flush`).
         ProducerFenced when a newer attempt or a higher generation has written there; RequestTimeout.
@@ -375,7 +401,10 @@ class Producer:
         identity = self._sender.identity
         wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        questions, who = ProducerQuestions(self._cluster), (identity.producer_id, identity.producer_epoch)
+        if alone:
+            await identity.be_alone(wait_ms)
+        who = identity.producer_id, identity.producer_epoch
+        questions = ProducerQuestions(self._cluster, identity.producer_epoch if alone else -1)
         try:
             rows = await committed_rows(questions, places, *who, deadline)
         except ProducerFenced as e:

@@ -35,8 +35,10 @@ Answers = dict[TopicPartition, PartitionProducers]
 class ProducerQuestions:
     """Asks until each leader has answered, or the deadline is there (on the loop's clock)."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, oldest_epoch: int = -1) -> None:
         self._cluster = cluster
+        self._oldest_epoch = oldest_epoch
+        """Only leaders may answer that take nothing older of the named producer."""
 
     async def describe(self, places: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
         """What each partition's leader knows of these producers, or of all. RequestTimeout with the last error."""
@@ -111,7 +113,7 @@ class ProducerQuestions:
         producer_ids: list[int] | None,
         timeout_ms: float,
     ) -> dict[TopicPartition, DescribeProducersPartitionResponse]:
-        request = DescribeProducersRequest([DescribeProducersPartition(*key) for key in asked], producer_ids)
+        request = DescribeProducersRequest([DescribeProducersPartition(*key) for key in asked], producer_ids, self._oldest_epoch)
         response = await self._cluster.request(leader_id, DESCRIBE_PRODUCERS, request, timeout_ms)
         assert isinstance(response, DescribeProducersResponse)
         answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}

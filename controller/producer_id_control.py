@@ -8,12 +8,17 @@ A name is for work that may be begun again, or done twice at once, by somebody w
     a higher generation          another id, epoch 0
     a lower one                  PRODUCER_FENCED: the work is done, somebody is at the next
 
+The first who asks for a generation may leave a note for those who come after. And whoever has an epoch may ask to be alone:
+then nothing older is taken by any partition, whether that one writes there or not.
+
 A name that nobody asks for any more is removed after `producer.name.expiration.ms`, and its number never given again.
 """
 
 from __future__ import annotations
 
 from itertools import islice
+
+import msgspec
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage, ProducerName
@@ -58,26 +63,48 @@ def init_named_producer(
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     if not request.name:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of a producer must not be empty")
-    chosen = _next_holder(image, request.name, request.generation, now_ms)
-    record = ProducerNameRecord(request.name, chosen.number, chosen.generation, chosen.producer_epoch, now_ms)
-    return Decision(InitNamedProducerResponse(0, chosen.producer_id, chosen.producer_epoch), [record])
+    is_new = request.producer_epoch < 0
+    chosen = _next_holder(image, request, now_ms) if is_new else _without_older(image, request, now_ms)
+    record = ProducerNameRecord(request.name, **msgspec.structs.asdict(chosen))
+    epoch = chosen.producer_epoch if is_new else request.producer_epoch
+    return Decision(InitNamedProducerResponse(0, chosen.producer_id, epoch, note=chosen.note), [record])
 
 
-def _next_holder(image: MetadataImage, name: str, generation: int, now_ms: int) -> ProducerName:
+def _next_holder(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
+    name, generation, note = request.name, request.generation, request.note
     known = image.producer_names.get(name)
     if known is None:
         if image.next_producer_number > NUMBER_MAX:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no numbers left for names of producers")
-        return ProducerName(image.next_producer_number, generation, 0, now_ms)
+        return ProducerName(image.next_producer_number, generation, 0, now_ms, note)
     if generation > known.generation:
-        return ProducerName(known.number, generation, 0, now_ms)
-    if generation < known.generation:
-        text = f"producer {name!r}: generation {generation} is over, there is generation {known.generation}"
-        raise BrokerError(ErrorCode.PRODUCER_FENCED, text)
+        return ProducerName(known.number, generation, 0, now_ms, note)
+    _check_not_over(known, request)
     if known.producer_epoch >= PRODUCER_EPOCH_MAX:
         text = f"producer {name!r}: generation {generation} was begun {PRODUCER_EPOCH_MAX + 1} times; begin a higher one"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
-    return ProducerName(known.number, generation, known.producer_epoch + 1, now_ms)
+    return ProducerName(known.number, generation, known.producer_epoch + 1, now_ms, known.note, known.oldest_epoch)
+
+
+def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
+    """It may come late, behind a newer epoch: then it says nothing about that one."""
+    known = image.producer_names.get(request.name)
+    if known is None:
+        raise BrokerError(
+            ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: the name was not used for long, and is forgotten"
+        )
+    _check_not_over(known, request)
+    if (request.generation, request.producer_epoch) > (known.generation, known.producer_epoch):
+        text = f"producer {request.name!r}: nobody has epoch {request.producer_epoch} of generation {request.generation}"
+        raise BrokerError(ErrorCode.INVALID_REQUEST, text)
+    oldest = max(known.oldest_epoch, request.producer_epoch)
+    return msgspec.structs.replace(known, last_used_ms=now_ms, oldest_epoch=oldest)
+
+
+def _check_not_over(known: ProducerName, request: InitNamedProducerRequest) -> None:
+    if request.generation < known.generation:
+        text = f"generation {request.generation} is over, there is generation {known.generation}"
+        raise BrokerError(ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: {text}")
 
 
 def remove_unused_names(image: MetadataImage, now_ms: int, expiration_ms: int) -> Decision[int]:

@@ -15,6 +15,8 @@ FIRST_NAMED = 1 << 62
 NUMBER_MAX = GENERATION_MAX = 2**31 - 1
 NAME_LENGTH_MAX = 255
 """Characters."""
+NOTE_BYTES_MAX = 1024
+"""Of what an attempt may leave for later ones of its generation: it is kept with the metadata, on every node."""
 
 _GENERATION_BITS = 31
 

@@ -42,7 +42,7 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.errors import InternalError
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener
-from strandline.protocol.producer_names import named_producer_id
+from strandline.protocol.producer_names import named_producer_id, number_of
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)"""
@@ -126,6 +126,10 @@ class ProducerName(msgspec.Struct, frozen=True, gc=False):
     producer_epoch: int
     last_used_ms: int
     """When somebody last asked for an id of this name; by the wall clock."""
+    note: bytes | None = None
+    """Of the generation: what its first attempt left for the later ones."""
+    oldest_epoch: int = 0
+    """Of the generation: nothing of an epoch before it may be written any more."""
 
     @property
     def producer_id(self) -> int:
@@ -153,6 +157,12 @@ class MetadataImage(msgspec.Struct, frozen=True):
     producer_numbers: PersistentMap[int, str] = PersistentMap()
     """Number -> name."""
     next_producer_number: int = 0
+
+    def oldest_of(self, producer_id: int) -> tuple[int, int]:
+        """Of the name of this id: the oldest generation, and its oldest epoch, that may still be written."""
+        name = self.producer_numbers.get(number_of(producer_id))
+        known = None if name is None else self.producer_names[name]
+        return (0, 0) if known is None else (known.generation, known.oldest_epoch)
 
     @staticmethod
     def empty() -> MetadataImage:
@@ -371,7 +381,9 @@ class _Builder:
         self.next_producer_id = record.next_producer_id
 
     def on_producer_name(self, record: ProducerNameRecord) -> None:
-        name = ProducerName(record.number, record.generation, record.producer_epoch, record.last_used_ms)
+        name = ProducerName(
+            record.number, record.generation, record.producer_epoch, record.last_used_ms, record.note, record.oldest_epoch
+        )
         self.producer_names[record.name] = name
         self.next_producer_number = max(self.next_producer_number, record.number + 1)
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from strandline.protocol.errors import PeerError
-from strandline.protocol.messages.common import Listener, ProducerName
+from strandline.protocol.messages.common import Listener, ProducerName, ProducerNote
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
@@ -146,6 +146,10 @@ class ProducerNameRecord(MetadataRecord, tag=200, frozen=True):
     producer_epoch: int
     last_used_ms: int
     """By the wall clock of the controller that decided."""
+    note: ProducerNote | None = None
+    """What the first attempt of the generation left for the later ones."""
+    oldest_epoch: int = 0
+    """Of the generation: nothing of an epoch before it may be written any more."""
 
 
 class RemoveProducerNameRecord(MetadataRecord, tag=201, frozen=True):

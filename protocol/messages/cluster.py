@@ -16,6 +16,7 @@ from strandline.protocol.messages.common import (
     Offset,
     PartitionIndex,
     ProducerName,
+    ProducerNote,
     SnapshotId,
     Text,
     Uuid,
@@ -221,6 +222,8 @@ class InitNamedProducerRequest(Message):
     broker_epoch: BrokerEpoch
     name: ProducerName
     generation: Count
+    note: ProducerNote | None = None
+    producer_epoch: Int16 = -1
 
 
 class InitNamedProducerResponse(Message):
@@ -228,3 +231,4 @@ class InitNamedProducerResponse(Message):
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
     throttle_time_ms: Count = 0
+    note: ProducerNote | None = None

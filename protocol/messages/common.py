@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from strandline.protocol.producer_names import NAME_LENGTH_MAX
+from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
@@ -42,6 +42,8 @@ Name = Annotated[str, Meta(max_length=1024)]
 """A bound for the decoder only; what a name may be is decided where it is used (topics: `controller`)."""
 Text = Annotated[str, Meta(max_length=65536)]
 ProducerName = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
+ProducerNote = Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
+"""What the first attempt of a generation leaves for the later ones; nobody else reads it."""
 
 MANY = Meta(max_length=100_000)
 """A bound for lists of partitions in requests: more is refused before any is decoded."""

@@ -22,6 +22,7 @@ from strandline.protocol.messages.common import (
     Offset,
     PartitionIndex,
     ProducerName,
+    ProducerNote,
     SnapshotId,
     Text,
     Uuid,
@@ -207,7 +208,11 @@ class InitProducerIdRequest(Message):
     """A producer id that nobody had before; or, since version 1, that of a name.
 
     The same `generation` of a `name` again is the same id with the next epoch, which fences who has the one before; a
-    higher generation is another id, epoch 0; a lower one is answered with PRODUCER_FENCED.
+    higher generation is another id, epoch 0; a lower one is answered with PRODUCER_FENCED. The `note` of the first who asks
+    for a generation is kept with it, and is everybody's answer, nil where the first had none.
+
+    With a `producer_epoch` of the generation no epoch is begun: who has that one wants nothing older to be written any more,
+    by anybody, to any partition.
     """
 
     transactional_id: Name | None = None
@@ -216,6 +221,7 @@ class InitProducerIdRequest(Message):
     producer_epoch: Int16 = -1
     name: ProducerName | None = None
     generation: Count = 0
+    note: ProducerNote | None = None
 
     def version(self) -> int:
         """An older broker would take no notice of the name, and give an id to whoever asks twice."""
@@ -228,6 +234,7 @@ class InitProducerIdResponse(Message):
     producer_epoch: Int16 = -1
     throttle_time_ms: Count = 0
     error_message: Text | None = None
+    note: ProducerNote | None = None
 
 
 # -- DescribeProducers ------------------------------------------------------------------------------------------------
@@ -243,11 +250,13 @@ class DescribeProducersRequest(Message):
     """What do your logs know of these producers, or of all (nil)? Only the leader of a partition answers (KIP-664).
 
     Asked for the id of a named producer, it tells of the newest generation of that name that has written there,
-    whichever that is.
+    whichever that is. With a `producer_epoch` only a leader answers that knows from the metadata that nothing older of the
+    named producer may be written (InitProducerId): neither this leader takes it any more, nor whoever leads next.
     """
 
     partitions: Annotated[list[DescribeProducersPartition], MANY]
     producer_ids: Annotated[list[Int64], MANY] | None = None
+    producer_epoch: Int16 = -1
 
 
 class ProducerState(Message):

@@ -40,6 +40,7 @@ MAGIC_POS = 16
 CRC_POS = 17
 ATTRIBUTES_POS = 21
 MAX_TIMESTAMP_POS = 35
+PRODUCER_ID_POS = 43
 LENGTH_PREFIX = 12
 """Bytes before the part that `batch length` counts: base offset and the length itself."""
 MAGIC = 2

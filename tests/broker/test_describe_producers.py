@@ -124,3 +124,27 @@ def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> N
     refused = leader.produce(rows(1, 4), acks=1)
     assert code(refused) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert "epoch 0 is over" in str(produced(refused).error_message)
+
+
+def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_more() -> None:
+    """Else an earlier attempt could write after the answer, where the one that asked has nothing to write."""
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    leader.produce(rows(1), acks=1)
+
+    def ask() -> int:
+        request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)], [NAMED], 2))
+        leader.manager.handle_describe_producers(request)  # type: ignore[arg-type]
+        return int(request.answer.partitions[0].error_code)
+
+    world.change(ProducerNameRecord("sink", 3, 5, 2, NOW_MS))
+    assert ask() == ErrorCode.BROKER_NOT_AVAILABLE
+    assert code(leader.produce(rows(1, 1, epoch=1), acks=1)) == 0
+    world.change(ProducerNameRecord("sink", 3, 5, 2, NOW_MS, oldest_epoch=2))
+    assert ask() == 0
+    assert code(leader.produce(rows(1, 2, epoch=1), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code(leader.produce(rows(1, 2, epoch=2), acks=1)) == 0
+    world.change(ProducerNameRecord("sink", 3, 6, 0, NOW_MS))
+    assert ask() == 0
+    assert code(leader.produce(rows(1, 3, epoch=2), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -266,7 +266,7 @@ async def test_a_refused_name_is_told_at_the_start_and_what_passes_is_waited_for
         ({"producer_name": 7}, "1 to 255 characters"),
         ({"producer_name": "x", "producer_generation": -1}, "from 0 to 2147483647"),
         ({"producer_name": "x", "producer_generation": 2**31}, "from 0 to 2147483647"),
-        ({"producer_generation": 1}, "needs a producer_name"),
+        ({"producer_generation": 1}, "need a producer_name"),
         ({"producer_name": "x", "acks": 1}, "needs idempotence"),
         ({"producer_name": "x", "enable_idempotence": False}, "needs idempotence"),
     ],

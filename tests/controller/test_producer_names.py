@@ -69,6 +69,66 @@ def test_the_same_generation_again_is_the_next_epoch_and_a_higher_one_another_id
     assert world.replayed() == world.image
 
 
+def test_the_note_of_the_first_attempt_of_a_generation_is_everybodys_answer() -> None:
+    """Whoever comes later learns where the first began, not where it has begun itself; also from a snapshot."""
+    world = World(brokers=1)
+
+    def note(generation: int, own: bytes | None) -> bytes | None:
+        request = InitNamedProducerRequest(1, world.epoch(1), "sink", generation, own)
+        answer = world.call(apis.INIT_NAMED_PRODUCER, request).note
+        assert answer is None or isinstance(answer, bytes)
+        return answer
+
+    assert [note(1, b"first"), note(1, b"second"), note(1, None)] == [b"first"] * 3
+    assert [note(2, None), note(2, b"too late")] == [None, None]
+    assert note(3, b"again") == b"again"
+    assert world.replayed() == world.image
+    records = [record for record in world.image.to_records() if isinstance(record, ProducerNameRecord)]
+    assert [(record.note, record.oldest_epoch) for record in records] == [(b"again", 0)]
+
+
+def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -> None:
+    """Nobody begins an epoch by it: a copy of the request that comes late would fence who has the name by then."""
+    world = World(brokers=1)
+
+    def alone(generation: int, epoch: int) -> tuple[int, int]:
+        request = InitNamedProducerRequest(1, world.epoch(1), "sink", generation, producer_epoch=epoch)
+        answer = world.call(apis.INIT_NAMED_PRODUCER, request)
+        return answer.producer_id, answer.producer_epoch
+
+    for _ in range(3):
+        producer_id, _ = init(world, "sink", 4)
+    assert world.image.oldest_of(producer_id) == (4, 0)
+    assert alone(4, 1) == (producer_id, 1)
+    assert world.image.oldest_of(producer_id) == (4, 1)
+    alone(4, 2)
+    alone(4, 1)
+    assert world.image.oldest_of(producer_id) == (4, 2)
+    assert init(world, "sink", 4) == (producer_id, 3)
+    assert world.image.oldest_of(producer_id) == (4, 2)
+    assert world.replayed() == world.image
+    init(world, "sink", 5)
+    assert world.image.oldest_of(producer_id) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "epoch", "code"),
+    [
+        ("sink", 3, 0, ErrorCode.PRODUCER_FENCED),
+        ("sink", 4, 1, ErrorCode.INVALID_REQUEST),
+        ("sink", 5, 0, ErrorCode.INVALID_REQUEST),
+        ("forgotten", 0, 0, ErrorCode.PRODUCER_FENCED),
+    ],
+)
+def test_only_who_has_an_epoch_can_be_alone(name: str, generation: int, epoch: int, code: ErrorCode) -> None:
+    world = World(brokers=1)
+    init(world, "sink", 4)
+    request = InitNamedProducerRequest(1, world.epoch(1), name, generation, producer_epoch=epoch)
+    with pytest.raises(BrokerError) as caught:
+        world.call(apis.INIT_NAMED_PRODUCER, request)
+    assert caught.value.code == code
+
+
 def test_an_answer_waits_for_the_commit_and_the_next_decision_does_not() -> None:
     """Two attempts that ask at the same moment are two epochs."""
     world = World(brokers=1)

@@ -147,3 +147,41 @@ async def test_an_id_is_one_whichever_controller_gives_it(cluster: Cluster) -> N
 async def described(cluster: Cluster) -> Any:
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         return await admin.describe_producers(PLACES)
+
+
+@simulated(seeds=10)
+async def test_who_is_alone_may_place_rows_elsewhere(cluster: Cluster) -> None:
+    """Each attempt deals the rows of the one before, and its own, to other partitions. It compares what is there with what it
+    has, and writes the rest: as long as nobody older can write meanwhile, each row is there once."""
+    await cluster.create_topic("rows", partitions=2)
+    rows = {b"%d" % number for number in range(ROWS)}
+
+    async def attempt(number: int) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            producer_name="sink",
+            producer_note=b"of attempt %d" % number,
+            batch_size=150,
+            delivery_timeout_ms=20_000,
+        ) as producer:
+            there = await producer.written(PLACES, alone=not producer.is_first_attempt)
+            assert producer.note == b"of attempt 0"
+            known = {value for place, count in there.items() for value in (await values_of(cluster, place))[:count]}
+            for index, value in enumerate(sorted(rows - known)):
+                await producer.send("rows", value, partition=(index + number) % 2)
+                await asyncio.sleep(0.01)
+            await producer.flush()
+
+    attempts = []
+    for number in range(4):
+        attempts.append(asyncio.create_task(attempt(number)))
+        await asyncio.sleep(0.4 if number else 1.0)
+    async with asyncio.timeout(WITHIN_S):
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    assert outcomes[-1] is None, outcomes
+    written = [value for place in PLACES for value in await values_of(cluster, place)]
+    assert sorted(written) == sorted(rows)
+
+
+async def values_of(cluster: Cluster, place: TopicPartition) -> list[bytes]:
+    return [record.value for record in await cluster.read_all("rows") if record.partition == place.partition]
