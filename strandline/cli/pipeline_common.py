@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 
 SILENT = {"spark.log.level": "OFF"}
 """Spark would log each failure three times, with the JVM's stack; we tell it once."""
+
+TO_NOBODY = """
+rootLogger.level = warn
+rootLogger.appenderRef.nobody.ref = nobody
+appender.nobody.type = Null
+appender.nobody.name = nobody
+"""
+"""The same, from its first line on. With another level, or without an appender, Spark would say that it takes its own instead."""
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's.")]
 DEFAULT_MASTER = "local[*]"
@@ -37,13 +48,29 @@ def spark_for(job: str, master: str) -> Iterator[SparkSession]:
     """A session for this command alone. People at a terminal see how far its tasks are."""
     from strandline.pipeline.spark import spark_session
 
-    with spark_errors():
+    with spark_errors(), _without_preamble():
         bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
         spark = spark_session(f"strandline {job}", master, {**SILENT, **bar})
         try:
             yield spark
         finally:
             spark.stop()
+
+
+@contextmanager
+def _without_preamble() -> Iterator[None]:
+    """Spark says six lines before it hears of a setting, unless the folder of its settings tells it not to. Where somebody has
+    such a folder, it stays as it is."""
+    if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:
+        Path(folder, "log4j2.properties").write_text(TO_NOBODY)
+        os.environ["SPARK_CONF_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["SPARK_CONF_DIR"]
 
 
 @contextmanager
