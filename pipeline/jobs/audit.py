@@ -194,7 +194,7 @@ class _Job:
         collected = frames.by_interval(offsets, self.interval_s).collect()
         intervals = tuple(sorted((_interval(row) for row in collected), key=lambda i: (i.topic, i.partition, i.at_s or 0)))
         partitions = tuple(_partition(place, bounds, view) for place in sorted(places))
-        findings = list(_findings(intervals, _gaps(collected, partitions)))
+        findings = list(_findings(intervals, gaps_of(collected, partitions)))
         if any(finding.is_bad for finding in findings):
             findings = _with_examples(findings, frames.examples(offsets), view)
         return intervals, partitions, findings
@@ -288,7 +288,7 @@ def _interval(row: Row) -> Interval:
     return Interval(topic=row.topic, partition=row.partition, at_s=row.at_s, seen=seen, kinds=kinds)
 
 
-def _gaps(rows: Sequence[Row], partitions: Sequence[Partition]) -> dict[TopicPartition, int]:
+def gaps_of(rows: Sequence[Row], partitions: Sequence[Partition]) -> dict[TopicPartition, int]:
     """Offsets that the log has no record of, less those that somebody else has: these are findings of their own."""
     gaps = {TopicPartition(p.topic, p.partition): p.log_end - p.log_start for p in partitions}
     for row in rows:

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from chromium import find_chromium, new_page, running_chromium
 from cli_world import run
 
 from strandline.client.receipts import BatchMetadata, RecordMetadata
@@ -89,6 +90,27 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
     assert "kill broker-2" in text
     assert "Not well: 3 lost in lake" in text
     assert text.count("<tr class=bad>") == 1
+
+
+LOOK = """[...document.querySelectorAll('svg')].map((svg) => {
+  const box = svg.getBoundingClientRect(), card = svg.closest('.card').getBoundingClientRect();
+  return box.width > 800 && box.height > 60 && box.right <= card.right && svg.textContent.trim().length > 0;
+})"""
+
+
+async def test_a_browser_shows_the_pictures_in_their_places_and_asks_for_nothing_else(tmp_path: Path) -> None:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("there is no Chromium")
+    file = tmp_path / "report.html"
+    # The helper waits for what a page with a script says when it has drawn itself; this one has none.
+    file.write_text(page(any_audit()).replace("<html ", "<html data-ready=yes "))
+    with running_chromium(program, tmp_path / "chromium") as address:
+        async with new_page(address) as shown:
+            await shown.open(file)
+            assert await shown.run(LOOK) == [True, True, True]
+            assert await shown.run("document.documentElement.scrollWidth <= innerWidth")
+            assert (shown.console, len(shown.requests)) == ([], 1)
 
 
 def test_a_ledger_has_a_line_for_each_acknowledgement_and_goes_on_behind_a_torn_one(tmp_path: Path) -> None:

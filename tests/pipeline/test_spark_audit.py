@@ -6,22 +6,26 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from cli_world import run
 
-from strandline.pipeline.jobs.audit import audit
+from strandline.client.records import TopicPartition
+from strandline.pipeline.jobs import audit_frames as frames
+from strandline.pipeline.jobs.audit import BOUNDS, audit, gaps_of
 from strandline.pipeline.jobs.audit_ledger import Ledger
-from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.jobs.audit_result import BAD, NOTES, Audit, Partition
 from strandline.pipeline.jobs.lake import DataFile, encode
 from strandline.pipeline.jobs.lake_folder import Folder, checksum
 from strandline.pipeline.jobs.offload import offload
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from strandline.testing import ThreadedCluster
 
@@ -121,7 +125,6 @@ def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(w
         "doubled_in_lake": (place, 1, (f"offset 21, {file.path}",)),
         "foreign_in_lake": (place, 1, ("offset 1000",)),
     }
-    assert f"{place}: 2 records not in the lake" in {finding.sentence for finding in found.bad}.pop() or True
 
 
 def test_a_file_that_was_cut_short_is_named_and_its_rows_count_as_lost(world: World) -> None:
@@ -154,6 +157,31 @@ def test_what_was_acknowledged_and_is_not_there_is_lost(world: World) -> None:
     assert found.bad[0].examples == tuple(f"offset {COUNT + n}" for n in range(3))
 
 
+ROWS = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
+
+
+def test_gaps_that_nobody_claims_and_what_retention_took_are_explained(spark: SparkSession, tmp_path: Path) -> None:
+    """The log begins at 10, has no 12 to 14, and ends at 20. Nothing of ours leaves such gaps today; a compacted log would."""
+
+    def records(offsets: list[int]) -> DataFrame:
+        at = datetime.fromtimestamp(1_763_791_200, UTC)
+        return spark.createDataFrame([("orders", 0, offset, at, None, b"%d" % offset) for offset in offsets], ROWS)
+
+    ledger = tmp_path / "acks.jsonl"
+    ledger.write_text("".join(json.dumps({"topic": "orders", "partition": 0, "offset": n}) + "\n" for n in (3, 6, 12, 15)))
+    rows = frames.log_rows(records([10, 11, *range(15, 20)]), has_ledger=True)
+    rows = rows.unionByName(frames.lake_rows(records([*range(5, 12), 15])))
+    rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(spark, [str(ledger)]), ["orders"]))
+    bounds = spark.createDataFrame([("orders", 0, 10, 20, 5, 16, 16)], BOUNDS)
+    collected = frames.by_interval(frames.by_offset(rows, bounds), 3600).collect()
+    counts = {kind: sum(row[kind] for row in collected) for kind in (*BAD, *NOTES)}
+    assert {kind: count for kind, count in counts.items() if count} == {
+        "lost_in_log": 1, "lost_in_lake": 1, "pending": 4, "expired": 5, "unheld": 1, "gaps": 3,
+    }  # fmt: skip
+    partition = Partition(topic="orders", partition=0, log_start=10, log_end=20, lake_end=16)
+    assert gaps_of(collected, [partition]) == {TopicPartition("orders", 0): 2}
+
+
 def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedCluster) -> None:
     """The copy has other partitions and another order; a record that came twice to the source has to be twice in the copy."""
     copy = log.create_topic(partitions=1)
@@ -173,3 +201,17 @@ def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedC
     found = world.audit(lake=None, ledger=[], copies={world.topic: copy})
     assert kinds(found) == {"lost_in_copy": 2, "doubled_in_copy": 1, "foreign_in_copy": 1}
     assert world.audit(lake=None, ledger=[], copies={world.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
+
+
+@pytest.mark.spark
+def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(world: World, tmp_path: Path) -> None:
+    file = next(file for file in Folder(world.lake).manifest(0).files if file.partition == 1)
+    os.truncate(world.lake / file.path, file.bytes - 100)
+    words = ["--bootstrap-servers", world.log.bootstrap_servers, "--topic", world.topic, "--lake", str(world.lake)]
+    words += ["--ledger", str(world.ledger), "--html", str(tmp_path / "report.html"), "--master", "local[1]"]
+    done = run("pipeline", "audit", *words, timeout_s=120)
+    assert done.code == 3, done.err
+    assert f"the lake is damaged: {file.path} has {file.bytes - 100} bytes" in done.out
+    assert f"{world.topic}-1: {COUNT} records not in the lake, though it has what comes behind" in done.out
+    assert f"not well: damaged, {COUNT} lost in lake; {2 * COUNT} records in the log" in done.err
+    assert "<svg" in (tmp_path / "report.html").read_text()
