@@ -9,8 +9,9 @@ of them the log holds already, fences whoever wrote them, and goes on behind. `c
     generation   the id of the micro-batch                       0
 
 What this rests on is that an attempt brings the same rows in the same order as the one before. Straight from a log or from
-files it does; behind a shuffle nobody promises it. The option `rowOrder` says which it is, and as long as it says nothing,
-an attempt that finds rows of an earlier one writes nothing and fails: no row is lost or doubled by guessing.
+files it does; behind a shuffle nobody promises the order. The option `rowOrder` says which it is, and as long as it says
+nothing, an attempt that finds rows of an earlier one compares before it writes (earlier_rows.py): no row is lost or doubled
+by guessing.
 
 The names of Spark's local properties are its internals; a test holds them down.
 """
@@ -28,6 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from strandline.client import Producer, Receipt, TopicPartition
+from strandline.pipeline.earlier_rows import Comparison, note_of, read_back, starts_of
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.placement import by_place, places_of
@@ -66,17 +68,26 @@ class TaskWriter:
     """Rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
     """Rows that are in the log and come again."""
+    _comparison: Comparison | None = None
+    """With what the log holds, where nobody promised the order of rows. Nothing is written before all rows are taken."""
+    _by_partition: bool = False
+    """Whether rows themselves say where they go."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
     """One of each batch that is on its way."""
     rows: int = 0
     found: int = 0
 
     async def write(self, batch: pyarrow.RecordBatch) -> None:
+        self._by_partition = "partition" in batch.schema.names
         for topic, rows in by_topic(batch, self.options.topic):
             if topic not in self._counts:
                 await self._meet(topic)
             places = places_of(rows, self._numbers.get(topic, 0), self.task, self._counts[topic])
             self._numbers[topic] = self._numbers.get(topic, 0) + rows.num_rows
+            if self._comparison is not None:
+                columns = columns_of(rows, self.options.include_headers)
+                self._comparison.take(rows, columns, places)
+                continue
             for partition, run in by_place(rows, places):
                 await self._send(topic, partition, self._not_yet_there(TopicPartition(topic, partition), run))
         self.rows += batch.num_rows
@@ -107,18 +118,37 @@ class TaskWriter:
         if self.options.delivery == "at-least-once":
             return
         await self.producer.flush(self.options.write_timeout_ms)
-        there = await self.producer.written([(topic, p) for p in partitions], timeout_ms=self.options.write_timeout_ms)
-        self._skip.update({place: count for place, count in there.items() if count})
-        self.found += sum(there.values())
-        if self.found and self.options.row_order == "unknown":
+        there = await self._what_is_there(topic, partitions)
+        found = sum(there.values())
+        self.found += found
+        if found and self.options.row_order == "unknown":
+            self._comparison = await self._compare(topic, there)
+        else:
+            self._skip.update({place: count for place, count in there.items() if count})
+
+    async def _what_is_there(self, topic: str, partitions: list[int]) -> dict[TopicPartition, int]:
+        # Rows in another order may go elsewhere than an earlier attempt, if it still runs, would put them.
+        alone = self.options.row_order == "unknown" and not self.producer.is_first_attempt
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        return await self.producer.written(places, alone=alone, timeout_ms=self.options.write_timeout_ms)
+
+    async def _compare(self, topic: str, there: dict[TopicPartition, int]) -> Comparison:
+        starts = starts_of(self.producer.note, topic) if self.options.topic is not None else None
+        if starts is None:
             raise RowsDiffer(
-                f"an earlier attempt of this task has written {self.found} rows to {topic}, and nobody has said that they "
-                "come in the same order again: set the option rowOrder to stable if they do (no shuffle before the sink, or "
-                "sorted within partitions)",
+                f"an earlier attempt of this task has written {self.found} rows to {topic}, nobody has said that they come in "
+                "the same order again, and where to find them is not known (the topic is a column, or has very many partitions): "
+                "set the option rowOrder to stable if they do (no shuffle before the sink, or sorted within partitions)",
                 topic=topic,
             )
+        by_partition, who = self._by_partition, self.producer.producer_id
+        return Comparison(await read_back(self.options, who, there, starts, by_partition), by_partition)
 
     async def finish(self) -> Written:
+        if self.options.topic is not None and not self._counts and not self._is_the_first():
+            await self._meet(self.options.topic)  # Without a row: an earlier attempt may have had some.
+        if self._comparison is not None:
+            await self._write_what_is_missing(self._comparison)
         await self.producer.flush(self.options.write_timeout_ms)
         self._look_at_receipts()
         if any(self._skip.values()):
@@ -126,6 +156,17 @@ class TaskWriter:
             text = f"task {self.task} has fewer rows than an earlier attempt has written ({places}): its input is not the same"
             raise RowsDiffer(text)
         return Written(self.rows, self.found)
+
+    def _is_the_first(self) -> bool:
+        return self.options.delivery == "at-least-once" or self.producer.is_first_attempt
+
+    async def _write_what_is_missing(self, comparison: Comparison) -> None:
+        assert self.options.topic is not None, "else nothing could be compared"
+        comparison.check(self.task)
+        for rows in comparison.missing.drain():
+            for partition, run in by_place(rows, rows.column("place")):
+                await self._send(self.options.topic, partition, run)
+            self._look_at_receipts()
 
 
 def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.RecordBatch]) -> Written:
@@ -152,7 +193,10 @@ def _identity(options: WriteOptions, job: str, context: TaskContext) -> dict[str
         return {}
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     name = options.query_name or query or job
-    return {"producer_name": f"spark/{name}/{context.partitionId()}", "producer_generation": int(batch or 0)}
+    identity: dict[str, Any] = {"producer_name": f"spark/{name}/{context.partitionId()}", "producer_generation": int(batch or 0)}
+    if options.row_order == "unknown" and options.topic is not None:
+        identity["producer_note"] = note_of(options.client, options.topic)
+    return identity
 
 
 class BatchSink(DataSourceArrowWriter):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +94,11 @@ def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spar
         ("select 'x' value", {"topik": "y"}, "did you mean 'topic'"),
         ("select repeat('x', 2000000) value", {"strandline.max_request_size": "1000000"}, "RecordTooLarge"),
         ("select 'x' value, 77 partition", {}, "77"),
+        (
+            "select 'x' value",
+            {"bootstrap.servers": "127.0.0.1:1", "strandline.connect_timeout_ms": "1000"},
+            "no broker could be reached",
+        ),
         ("select 'x' value", {"topic": "nowhere", "strandline.max_block_ms": "3000"}, "nowhere"),
     ],
 )
@@ -125,9 +136,9 @@ def dying(log: ThreadedCluster, topic: str, at: set[int], folder: Path | None = 
     return udf(step, "string", useArrow=False)
 
 
-def wait_for_records(servers: str, topic: str, before: int) -> None:
+def wait_for_records(servers: str, topic: str, before: int, within_s: float = 20) -> None:
     view = ClusterView({"bootstrap_servers": servers}, Subscription((topic,)))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + within_s
     while sum(end.offset for end in view.latest(view.partitions()).values()) <= before:
         assert time.monotonic() < deadline, "nothing was written"
         time.sleep(0.02)
@@ -148,13 +159,70 @@ def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
     assert values(log, topic) == each_once(6000)
 
 
-def test_where_nobody_promised_the_order_of_rows_a_second_attempt_writes_nothing_and_fails(
+def shuffled(log: ThreadedCluster, topic: str, mark: Path) -> Any:
+    """Rows in another order in every attempt. When some of the first are written, all workers of the executor are killed."""
+    servers = log.bootstrap_servers
+
+    def step(rows: Iterator[tuple[str]]) -> Iterator[tuple[str]]:
+        dealt = list(rows)
+        random.shuffle(dealt)
+        for number, row in enumerate(dealt):
+            if number == 2000 and not mark.exists():
+                wait_for_records(servers, topic, 0)
+                if mark_it(mark):
+                    kill_workers()
+            yield row
+
+    return step
+
+
+def mark_it(path: Path) -> bool:
+    """Whether it was us."""
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def kill_workers() -> None:
+    """All that Spark's daemon has forked: those that write, and in the end ourselves."""
+    children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    for pid in sorted(map(int, children), key=os.getpid().__eq__):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
     spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
+    """Nobody has promised their order, and it is another one: the second attempts compare, and write what is missing."""
+    topic = log.create_topic(partitions=3)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    rows = numbers(spark, 6000).repartition(2).rdd.mapPartitions(shuffled(log, topic, tmp_path / "killed"))
+    write(spark.createDataFrame(rows, "value string"), log, topic, **{"strandline.linger_ms": "0"})
+    assert (tmp_path / "killed").exists()
+    assert values(log, topic) == each_once(6000)
+
+
+def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkSession, log: ThreadedCluster) -> None:
+    """Its input is computed anew, and is another: whatever was written, a row would be missing or there too often."""
     topic = log.create_topic(partitions=1)
-    with pytest.raises(PySparkException, match="set the option rowOrder to stable"):
-        write(retried(spark, log, topic, tmp_path), log, topic, **{"strandline.linger_ms": "0"})
-    assert set(values(log, topic).values()) <= {1}
+    servers = log.bootstrap_servers
+
+    def step(value: str) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if not context.attemptNumber() and int(value) == 800:
+            wait_for_records(servers, topic, 0)
+            raise RuntimeError("this attempt dies here")
+        return f"{context.attemptNumber()} {value}"
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    rows = numbers(spark, 1000, tasks=1).select(udf(step, "string", useArrow=False)("value").alias("value"))
+    with pytest.raises(PySparkException, match="are not among its rows this time, and nothing was written"):
+        write(rows, log, topic, **{"strandline.linger_ms": "0"})
+    assert all(value.startswith(b"0 ") for value in values(log, topic))
+    assert set(values(log, topic).values()) == {1}
 
 
 def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
@@ -240,6 +308,35 @@ def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_p
         copy.run(dying(copy.log, copy.target, {2500}))
     copy.run()
     assert values(copy.log, copy.target) == each_once(4000)
+
+
+DRIVER = """
+import sys
+from strandline.pipeline.spark import spark_session
+
+servers, source, target, checkpoint = sys.argv[1:]
+spark = spark_session("to be killed", "local[2]", {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
+rows = spark.readStream.format("strandline").option("bootstrap.servers", servers).option("subscribe", source)
+rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "2000").load()
+rows = rows.selectExpr("cast(value as string) value").writeStream.format("strandline").option("bootstrap.servers", servers)
+rows = rows.option("topic", target).option("checkpointLocation", checkpoint).option("strandline.linger_ms", "0")
+rows.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_a_driver_that_is_killed_in_the_middle_of_a_stream_is_followed_by_one_that_goes_on(copy: Copy) -> None:
+    """With everything that belongs to it, its JVM and the workers; the order of rows was not promised."""
+    copy.fill(0, 20_000)
+    arguments = [copy.log.bootstrap_servers, copy.source, copy.target, str(copy.folder / "checkpoint")]
+    with subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], start_new_session=True) as driver:
+        try:
+            wait_for_records(copy.log.bootstrap_servers, copy.target, 2_500, within_s=90)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+    written = sum(values(copy.log, copy.target).values())
+    assert written < 20_000, "it was through before it was killed"
+    copy.run(rowOrder="unknown")
+    assert values(copy.log, copy.target) == each_once(20_000)
 
 
 def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_path: Path) -> None:

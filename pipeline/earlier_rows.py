@@ -1,0 +1,214 @@
+"""What to do when nobody has promised the order of rows, and earlier attempts of the task have written some of them.
+
+The log numbers the rows of a task, but behind a shuffle a number says nothing about which row it was. So this attempt reads
+back what the earlier ones wrote, and compares the rows themselves before it writes anything:
+
+    1. The first attempt leaves a note with the cluster: where each partition of the topic ended before it wrote.
+    2. A later one sees to it that no earlier one can write any more, and reads from there on the batches that are of its
+       name and generation: as many rows as the log has counted, or it gives up.
+    3. Its own rows are taken off what was read; what is left of *them* is kept aside, in memory or in a file.
+    4. When every row that was read was met, the rest is written. Else its rows are not those of the attempts before: nothing
+       is written, and the task fails. Whichever of them were right, one of them would be in the log too often or be missing.
+
+Rows are the same when key, value and headers are, and the partition where there is a column for it. Of the rows that were
+read, 16 bytes of hash are kept; two different rows are taken for the same once in 10^20 tasks of a thousand million rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import repeat
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicPartition
+from strandline.client.batches import FetchedBatch
+from strandline.client.columns import Columns
+from strandline.client.options import ConsumerOptions
+from strandline.pipeline.cluster_view import ClusterView
+from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.options import Subscription, WriteOptions
+from strandline.protocol.producer_names import NOTE_BYTES_MAX
+
+MEMORY_BYTES_MAX = 64 * 1024 * 1024
+"""Rows that are kept aside go to a file when they are more than this."""
+FETCH_WAIT_MS = 500
+
+Hash = bytes
+
+
+# -- the note ---------------------------------------------------------------------------------------------------------
+
+
+def note_of(client: Mapping[str, Any], topic: str) -> bytes | None:
+    """Where the topic's partitions end now; None when that is more than a note holds (some 200 partitions)."""
+    view = ClusterView(consumer_options(client), Subscription((topic,)))
+    ends = view.latest(view.partitions())
+    note = msgspec.msgpack.encode([topic, [end.offset for _, end in sorted(ends.items())]])
+    return note if len(note) <= NOTE_BYTES_MAX else None
+
+
+def starts_of(note: bytes | None, topic: str) -> list[int] | None:
+    """What the note says about this topic, by partition; a partition that is not there was made later."""
+    if note is None:
+        return None
+    named, starts = msgspec.msgpack.decode(note, type=tuple[str, list[int]])
+    return starts if named == topic else None
+
+
+def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a producer and a consumer have in common."""
+    return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
+
+
+# -- reading back -----------------------------------------------------------------------------------------------------
+
+
+async def read_back(
+    options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int], starts: list[int], by_partition: bool
+) -> Counter[Hash]:
+    """The rows that this producer has in these partitions; `there` says how many. RowsDiffer when they are gone."""
+    earlier = _EarlierRows(producer_id, by_partition, {place: count for place, count in there.items() if count})
+    async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "error"}) as consumer:
+        await consumer.assign(list(earlier.left))
+        for place in earlier.left:
+            consumer.seek(place, starts[place.partition] if place.partition < len(starts) else 0)
+        ends = await consumer.end_offsets(list(earlier.left))
+        while earlier.left:
+            try:
+                async with asyncio.timeout(options.write_timeout_ms / 1000):
+                    while not (fetched := await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)):
+                        await earlier.check_not_behind(consumer, ends)
+            except (OffsetOutOfRange, LogTruncated) as e:
+                raise RowsDiffer(f"what an earlier attempt has written cannot be read any more: {e}") from e
+            except TimeoutError:
+                text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
+                raise RequestTimeout(text, elapsed_ms=options.write_timeout_ms) from None
+            for place in earlier.take(fetched):
+                consumer.pause(place)
+            await earlier.check_not_behind(consumer, ends)
+    return earlier.found
+
+
+@dataclass(slots=True)
+class _EarlierRows:
+    producer_id: int
+    by_partition: bool
+    left: dict[TopicPartition, int]
+    """How many of its rows are still to be found."""
+    found: Counter[Hash] = field(default_factory=Counter)
+
+    def take(self, fetched: Mapping[TopicPartition, list[FetchedBatch]]) -> Iterator[TopicPartition]:
+        """Yields the partitions of which all are found."""
+        for place, batches in fetched.items():
+            for batch in batches:
+                if batch.producer_id == self.producer_id and place in self.left:
+                    self.left[place] -= len(batch)
+                    self.found.update(_hashes_of(batch, self.by_partition))
+            if self.left.get(place) == 0:
+                del self.left[place]
+                yield place
+
+    async def check_not_behind(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
+        for place, count in self.left.items():
+            if await consumer.position(place) >= ends[place]:
+                text = f"{count} rows that an earlier attempt has written to {place} are not there any more"
+                raise RowsDiffer(text, topic=place.topic, partition=place.partition)
+
+
+def _hashes_of(batch: FetchedBatch, by_partition: bool) -> Iterator[Hash]:
+    count = len(batch)
+    headers = repeat(()) if batch.headers is None else map(batch.headers.__getitem__, range(count))
+    keys, values = map(batch.keys.__getitem__, range(count)), map(batch.values.__getitem__, range(count))
+    place = batch.partition if by_partition else None
+    return (_hash(place, *row) for row in zip(keys, values, headers, strict=False))
+
+
+def _hash(place: int | None, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> Hash:
+    return blake2b(msgspec.msgpack.encode((place, key, value, list(headers or ()))), digest_size=16).digest()
+
+
+# -- comparing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What the log holds of the task, and which of its rows are not among that."""
+
+    earlier: Counter[Hash]
+    """Rows that were read back and not met yet."""
+    by_partition: bool
+    missing: Spool = field(default_factory=lambda: Spool())
+
+    def take(self, rows: pa.RecordBatch, columns: Columns, places: pa.Array) -> None:
+        """Some rows of the task, and where they would go."""
+        values, keys, headers = columns
+        at = places.to_pylist() if self.by_partition else repeat(None)
+        is_missing = []
+        for place, key, value, own in zip(at, keys or repeat(None), values, headers or repeat(None), strict=False):
+            row = _hash(place, key, value, own)
+            known = self.earlier.get(row, 0)
+            is_missing.append(not known)
+            if known > 1:
+                self.earlier[row] = known - 1
+            elif known:
+                del self.earlier[row]
+        kept = rows.append_column("place", places).filter(pa.array(is_missing, pa.bool_()))
+        if kept.num_rows:
+            self.missing.add(kept)
+
+    def check(self, task: int) -> None:
+        """When all rows of the task were taken."""
+        if self.earlier:
+            raise RowsDiffer(
+                f"{self.earlier.total()} rows that an earlier attempt of task {task} has written are not among its rows this "
+                "time, and nothing was written: its input is not the same; an input that is computed alike again (a checkpoint "
+                "or a table before the sink) would let it go on"
+            )
+
+
+class Spool:
+    """Rows that wait: in memory, and from a bound on in a file that has no name."""
+
+    def __init__(self, bytes_max: int = MEMORY_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._file: Any = None
+        self._writer: Any = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._kept.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > self._bytes_max:
+            self._spill(rows.schema)
+
+    def _spill(self, schema: pa.Schema) -> None:
+        if self._writer is None:
+            self._file = tempfile.TemporaryFile(prefix="strandline-rows-")  # noqa: SIM115  (it lives as long as the spool)
+            self._writer = pa.ipc.new_stream(self._file, schema)
+        for rows in self._kept:
+            self._writer.write_batch(rows)
+        self._kept, self._bytes = [], 0
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """All of them, in order; then it is empty."""
+        if self._writer is not None:
+            self._writer.close()
+            self._file.seek(0)
+            yield from pa.ipc.open_stream(self._file)
+            self.close()
+        yield from self._kept
+        self._kept = []
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._writer = None

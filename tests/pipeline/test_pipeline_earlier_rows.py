@@ -1,0 +1,203 @@
+"""A task whose rows come in another order each time: the second attempt compares with what the first wrote, or writes nothing.
+
+The writer of a task without Spark, on a cluster of one broker.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from strandline.client import Producer, TopicPartition
+from strandline.client.errors import ProducerFenced
+from strandline.pipeline.earlier_rows import Spool, starts_of
+from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.options import WriteOptions, write_options
+from strandline.pipeline.sink import TaskWriter, Written
+from strandline.testing import Cluster
+
+Rows = Sequence[tuple[bytes | None, bytes]]
+"""Key and value."""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster(brokers=1) as cluster:
+        yield cluster
+
+
+class Task:
+    """The attempts of one task, one after the other."""
+
+    def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        written = {"bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **options}
+        self.options: WriteOptions = write_options(written)
+
+    async def note(self) -> bytes:
+        async with self.cluster.consumer() as consumer:
+            places = [TopicPartition(self.topic, p) for p in sorted(await consumer.partitions_for_topic(self.topic))]
+            ends = await consumer.end_offsets(places)
+        return msgspec.msgpack.encode([self.topic, [ends[place] for place in places]])
+
+    def producer(self, note: bytes | None, **options: Any) -> Producer:
+        servers = self.cluster.bootstrap_servers
+        return Producer(bootstrap_servers=servers, producer_name="task", producer_note=note, batch_size=500, **options)
+
+    async def attempt(self, rows: Rows, **columns: pa.Array) -> Written:
+        async with self.producer(await self.note()) as producer:
+            writer = TaskWriter(self.options, producer, task=0)
+            whole = pa.record_batch(
+                {
+                    "key": pa.array([key for key, _ in rows], pa.binary()),
+                    "value": pa.array([value for _, value in rows], pa.binary()),
+                    **columns,
+                }
+            )
+            for first in range(0, len(rows), 100):
+                await writer.write(whole.slice(first, 100))
+            return await writer.finish()
+
+    async def die_in_the_middle(self, rows: Rows, note: bytes | None = b"?") -> None:
+        """An attempt that has written these when it is killed."""
+        async with self.producer(await self.note() if note == b"?" else note) as producer:
+            writer = TaskWriter(self.options, producer, task=0)
+            keys, values = zip(*rows, strict=True)
+            await writer.write(pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}))
+            await producer.flush()
+
+
+async def records(cluster: Cluster, topic: str) -> Counter[tuple[bytes | None, bytes | None]]:
+    return Counter((record.key, record.value) for record in await cluster.read_all(topic))
+
+
+def some_rows(count: int, keyed: bool) -> list[tuple[bytes | None, bytes]]:
+    """Every tenth is there twice."""
+    return [(b"k%d" % (n % 7) if keyed else None, b"row %d" % (n - n % 10 if n % 10 == 1 else n)) for n in range(count)]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_rows_in_another_order_are_there_once_each(cluster: Cluster, keyed: bool) -> None:
+    """Among records of others, and with a third attempt after a second that died too."""
+    topic = await cluster.create_topic(partitions=3)
+    task, shuffle = Task(cluster, topic), random.Random(5).shuffle
+    rows = some_rows(1000, keyed)
+    others = Counter((None, b"not ours %d" % n) for n in range(300))
+
+    async def write_others(which: slice) -> None:
+        async with cluster.producer() as producer:
+            await producer.send_many(topic, [value for _, value in list(others)[which]])
+
+    await write_others(slice(0, 100))
+    shuffle(rows)
+    await task.die_in_the_middle(rows[:400])
+    await write_others(slice(100, 200))
+    shuffle(rows)
+    with pytest.raises(ConnectionError):
+        await failing_attempt(task, rows, sends=2)
+    await write_others(slice(200, 300))
+    shuffle(rows)
+    written = await task.attempt(rows)
+    assert written.rows == 1000
+    assert 400 < written.found < 1000
+    assert await records(cluster, topic) == Counter(rows) + others
+
+
+async def failing_attempt(task: Task, rows: Rows, sends: int) -> None:
+    """It dies when it has sent a few runs of what was missing."""
+    async with task.producer(await task.note()) as producer:
+        writer = TaskWriter(task.options, producer, task=0)
+        send, left = producer.send_columns, sends
+
+        async def dying(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            if not left:
+                raise ConnectionError("this attempt dies here")
+            left -= 1
+            return await send(*args, **kwargs)
+
+        producer.send_columns = dying  # type: ignore[method-assign]
+        keys, values = zip(*rows, strict=True)
+        for first in range(0, len(rows), 100):
+            part = slice(first, first + 100)
+            await writer.write(
+                pa.record_batch({"key": pa.array(keys[part], pa.binary()), "value": pa.array(values[part], pa.binary())})
+            )
+        await writer.finish()
+
+
+@pytest.mark.parametrize("change", ["another value", "one missing", "none"])
+async def test_when_a_row_that_is_there_does_not_come_again_nothing_is_written(cluster: Cluster, change: str) -> None:
+    topic = await cluster.create_topic(partitions=2)
+    task, rows = Task(cluster, topic), some_rows(300, keyed=True)
+    await task.die_in_the_middle(rows[:200])
+    again = {"another value": [(b"k", b"new"), *rows[1:]], "one missing": rows[1:], "none": []}[change]
+    with pytest.raises(RowsDiffer, match=r"rows that an earlier attempt of task 0 has written are not among its rows this time"):
+        await task.attempt(again)
+    assert await records(cluster, topic) == Counter(rows[:200])
+    assert (await task.attempt(rows)).found == 200
+
+
+async def test_a_row_that_went_to_another_partition_is_another_where_rows_say_where_they_go(cluster: Cluster) -> None:
+    topic = await cluster.create_topic(partitions=2)
+    task, rows = Task(cluster, topic), [(None, b"a"), (None, b"a"), (None, b"b")]
+    places = [pa.array(each, pa.int32()) for each in ([0, 0, 1], [1, 0, 0])]
+    await task.attempt(rows, partition=places[0])
+    with pytest.raises(RowsDiffer, match="2 rows that an earlier attempt"):
+        await task.attempt(rows, partition=places[1])
+    assert (await task.attempt([rows[2], *rows[:2]], partition=pa.array([1, 0, 0], pa.int32()))).found == 3
+
+
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        (None, "where to find them is not known"),
+        (msgspec.msgpack.encode(["another topic", [0]]), "where to find them is not known"),
+        ("behind", "rows that an earlier attempt has written to .* are not there any more"),
+        ("beyond", "cannot be read any more"),
+    ],
+)
+async def test_rows_that_cannot_be_found_again_are_not_guessed(cluster: Cluster, note: Any, told: str) -> None:
+    """Nobody noted where the generation began, or the log does not go back there any more."""
+    topic = await cluster.create_topic(partitions=1)
+    task, rows = Task(cluster, topic), some_rows(100, keyed=False)
+    if isinstance(note, str):
+        note = msgspec.msgpack.encode([topic, [100 if note == "behind" else 5000]])
+    await task.die_in_the_middle(rows, note)
+    with pytest.raises(RowsDiffer, match=told):
+        await task.attempt(rows)
+    assert await records(cluster, topic) == Counter(rows)
+
+
+async def test_an_earlier_attempt_that_still_runs_can_write_nowhere_once_rows_were_compared(cluster: Cluster) -> None:
+    """Also where the later one writes nothing: rows without a key may go elsewhere than the earlier one would put them."""
+    topic = await cluster.create_topic(partitions=3)
+    task, rows = Task(cluster, topic), some_rows(50, keyed=False)
+    async with task.producer(await task.note()) as zombie:
+        await zombie.written([(topic, p) for p in range(3)])
+        await (await zombie.send_columns(topic, [value for _, value in rows], partition=0))
+        await task.attempt(rows)
+        with pytest.raises(ProducerFenced):
+            await zombie.send_and_wait(topic, b"too late", partition=2)
+    assert await records(cluster, topic) == Counter(rows)
+
+
+def test_rows_aside_come_back_in_order_from_memory_and_from_a_file() -> None:
+    for bytes_max in (1_000_000, 100, 0):
+        spool = Spool(bytes_max)
+        batches = [pa.record_batch({"value": [b"%d" % n] * 5}) for n in range(10)]
+        for batch in batches:
+            spool.add(batch)
+        assert pa.Table.from_batches(spool.drain()) == pa.Table.from_batches(batches)
+        assert list(spool.drain()) == []
+
+
+def test_a_note_is_about_one_topic() -> None:
+    note = msgspec.msgpack.encode(["orders", [4, 5]])
+    assert (starts_of(note, "orders"), starts_of(note, "others"), starts_of(None, "orders")) == ([4, 5], None, None)
