@@ -235,7 +235,7 @@ class Producer:
         partition: int | None = None,
     ) -> Receipts:
         """Hand over many records by column, to one partition or where their keys say, waiting for metadata and for room as
-        `send` does. It costs a third of as many `send`s. Where keys choose, the receipts are in the order of partitions.
+        `send` does. It costs about half of as many `send`s. Where keys choose, the receipts are in the order of partitions.
         """
         accumulator = self._running()
         if topic not in accumulator.topics:
