@@ -9,6 +9,7 @@
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
 #   make mutate          how soon the simulation notices that a guard is gone, for each of nineteen
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
+#   make bench-spark     our data source in Spark, and Spark's own Kafka connector on a real Apache Kafka
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -19,7 +20,7 @@ FOLDERS := benchmarks broker client controller pipeline protocol storage strandl
 PYTEST_ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test lint types layering pytest test-spark drill test-docker test-pythons soak mutate bench clean
+.PHONY: demo test lint types layering pytest test-spark drill test-docker test-pythons soak mutate bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -94,6 +95,9 @@ mutate: $(VENV)/.installed
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)
+
+bench-spark: $(VENV)/.installed-dev $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/spark.py $(BENCH_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
