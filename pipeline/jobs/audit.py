@@ -329,21 +329,26 @@ def listed(folder: Folder) -> tuple[list[DataFile], dict[TopicPartition, int], l
     """Files and ends, and what is wrong with the manifests. Where they do not hold together, what they list is compared all the
     same: it is the records that tell what is lost and what is doubled."""
     manifests, problems = [], []
-    for number in folder.numbers():
+    try:
+        base = folder.base()
+    except LakeDamaged as e:
+        base, problems = None, [str(e)]
+    for number in folder.numbers(base):
         try:
             manifests.append(folder.manifest(number))
         except LakeDamaged as e:
             problems.append(str(e))
     try:
-        files, ends = join(manifests)
+        files, ends = join(manifests, base)
         return list(files), dict(ends), problems
     except LakeDamaged as e:
         problems.append(str(e))
+    listing = [*([base] if base else []), *manifests]
     ends = {}
-    for manifest in manifests:
+    for manifest in listing:
         for place, end in manifest.ends.items():
             ends[place] = max(end, ends.get(place, 0))
-    return [file for manifest in manifests for file in manifest.files], ends, problems
+    return [file for manifest in listing for file in manifest.files], ends, problems
 
 
 def _damage(text: str) -> Finding:

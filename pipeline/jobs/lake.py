@@ -2,6 +2,7 @@
 
     ROOT/<topic>/date=YYYY-MM-DD/<topic>-<partition>-<first offset, 20 digits>-<last offset>.parquet
     ROOT/_manifest/<number, 20 digits>.json
+    ROOT/_manifest/<number, 20 digits>.base.json                            all manifests up to this number in one
     ROOT/_checkpoint/                                                       Spark's, of the offload that fills the lake
 
 A file holds records of one partition and one date (UTC), in the order of the log. Offsets in it may have gaps, as in the
@@ -17,7 +18,11 @@ nobody asked for: **a file counts when a manifest lists it**, and a manifest is 
 
 Manifests are numbered from 0 without a gap, and each names the ends of all before it (`after`): a manifest that was taken
 away, and a range that came twice, show. The newest one alone tells a writer where all partitions end and which batches are
-done. Weak spot: manifests are never joined, so a reader opens one small file for each batch that there ever was.
+done.
+
+A compaction (`compact.py`) joins small files that lie side by side into larger ones, and writes a **base**: a manifest with
+`after` empty, that stands for all up to its number, lists the larger files in the place of the small ones, and ends where they
+end. Readers begin at the newest base. What it replaces stays for a day, for those who have begun to read.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from strandline.client.records import TopicPartition
@@ -38,6 +43,7 @@ Ends = dict[TopicPartition, int]
 
 _FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d{20})-(?P<last>\d+)\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.json")
+_BASE = re.compile(r"(\d{20})\.base\.json")
 
 
 class LakeDamaged(StrandlineError):
@@ -64,12 +70,27 @@ def is_file_name(name: str, topic: str) -> bool:
     return match is not None and match["topic"] == topic
 
 
+def file_place(name: str) -> tuple[TopicPartition, int] | None:
+    """Partition and last offset, of a name that a writer of ours may have given."""
+    match = _FILE.fullmatch(name)
+    return (TopicPartition(match["topic"], int(match["partition"])), int(match["last"])) if match else None
+
+
 def manifest_name(number: int) -> str:
     return f"{number:020}.json"
 
 
 def manifest_number(name: str) -> int | None:
     match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def base_name(number: int) -> str:
+    return f"{number:020}.base.json"
+
+
+def base_number(name: str) -> int | None:
+    match = _BASE.fullmatch(name)
     return int(match[1]) if match else None
 
 
@@ -165,11 +186,24 @@ def check_is_new(place: TopicPartition, first: int, ends: Ends) -> None:
         )
 
 
-def join(manifests: Sequence[Manifest]) -> tuple[tuple[DataFile, ...], Ends]:
-    """All files by topic, partition and offset, and where the partitions end. Raises LakeDamaged on a gap or an overlap."""
+def based_on(newest: Manifest, files: Iterable[DataFile], ends: Ends) -> Manifest:
+    """A base that stands for everything up to the newest manifest. Raises LakeDamaged when it would say something else."""
+    base = replace(newest, after={}, files=tuple(sorted(files, key=lambda f: f.order)))
+    base.check()
+    if base.ends != ends:
+        raise LakeDamaged(f"the base {base_name(base.number)} would end elsewhere than the manifests that it stands for")
+    return base
+
+
+def join(manifests: Sequence[Manifest], base: Manifest | None = None) -> tuple[tuple[DataFile, ...], Ends]:
+    """All files by topic, partition and offset, and where the partitions end; `manifests` are those behind the base. Raises
+    LakeDamaged on a gap or an overlap."""
     files: list[DataFile] = []
     ends: Ends = {}
-    for number, manifest in enumerate(manifests):
+    if base is not None:
+        base.check()
+        files, ends = list(base.files), base.ends
+    for number, manifest in enumerate(manifests, start=0 if base is None else base.number + 1):
         if manifest.number != number:
             raise LakeDamaged(f"manifest {manifest_name(number)} is missing: the next one is {manifest_name(manifest.number)}")
         _check_begins_at(manifest, ends)
@@ -217,7 +251,7 @@ def decode(name: str, data: bytes) -> Manifest:
         raise LakeDamaged(f"manifest {name} cannot be read: {type(e).__name__}: {e}") from e
     if manifest is None:
         raise LakeDamaged(f"manifest {name} is of version {version}; this program knows {VERSION}")
-    if manifest_name(manifest.number) != name:
+    if name not in (manifest_name(manifest.number), base_name(manifest.number)):
         raise LakeDamaged(f"manifest {name} says that it is number {manifest.number}")
     return manifest
 

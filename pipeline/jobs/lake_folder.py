@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ from strandline.pipeline.jobs.lake import (
     Ends,
     LakeDamaged,
     Manifest,
+    base_name,
+    base_number,
+    based_on,
     decode,
     encode,
     following,
@@ -55,11 +58,12 @@ def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> L
     """The files that count. Raises LakeDamaged on a gap or an overlap in the manifests, and when a file is not there or has
     another size; with `checksums` also when it has other bytes, for which all of them are read."""
     folder = Folder(local_path(root))
-    manifests = [folder.manifest(number) for number in folder.numbers()]
-    files, ends = join(manifests)
+    base = folder.base()
+    manifests = [folder.manifest(number) for number in folder.numbers(base)]
+    files, ends = join(manifests, base)
     for file in files:
         folder.check(file, checksums)
-    return Lake(folder.root, len(manifests) - 1, files, ends)
+    return Lake(folder.root, len(manifests) - 1 + (0 if base is None else base.number + 1), files, ends)
 
 
 def local_path(root: str | os.PathLike[str]) -> Path:
@@ -81,13 +85,30 @@ class Folder:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def numbers(self) -> list[int]:
-        """Of the manifests that are there."""
-        names = os.listdir(self._manifests) if self._manifests.is_dir() else []
-        return sorted(number for name in names if (number := manifest_number(name)) is not None)
+    def numbers(self, base: Manifest | None = None) -> list[int]:
+        """Of the manifests that are there, behind a base."""
+        numbers = (number for name in self.names() if (number := manifest_number(name)) is not None)
+        return sorted(number for number in numbers if base is None or number > base.number)
+
+    def names(self) -> list[str]:
+        """In the folder of manifests."""
+        return os.listdir(self._manifests) if self._manifests.is_dir() else []
+
+    def base(self) -> Manifest | None:
+        """The newest."""
+        numbers = [number for name in self.names() if (number := base_number(name)) is not None]
+        return self._read(base_name(max(numbers))) if numbers else None
+
+    def every_base_file(self) -> Iterator[DataFile]:
+        """Of older bases, too: somebody may still read by one."""
+        for name in self.names():
+            if base_number(name) is not None:
+                yield from self._read(name).files
 
     def manifest(self, number: int) -> Manifest:
-        name = manifest_name(number)
+        return self._read(manifest_name(number))
+
+    def _read(self, name: str) -> Manifest:
         return decode(name, (self._manifests / name).read_bytes())
 
     def newest(self) -> Manifest | None:
@@ -117,6 +138,28 @@ class Folder:
             with appearing(path) as new:
                 new.write_bytes(encode(manifest))
         return manifest
+
+    def publish_base(self, change: Callable[[tuple[DataFile, ...]], Iterable[DataFile]]) -> Manifest:
+        """From here on readers begin here: everything that is listed, changed as the caller wants."""
+        with self._locked():
+            base, newest = self.base(), self.newest()
+            if newest is None:
+                raise UsageError(f"{self.root} holds no lake")
+            files, ends = join([self.manifest(number) for number in self.numbers(base)], base)
+            made = based_on(newest, change(files), ends)
+            with appearing(self._manifests / base_name(made.number)) as new:
+                new.write_bytes(encode(made))
+        return made
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """One at a time. UsageError when another one is at work."""
+        with open(self._manifests / ".compacting", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another compaction of {self.root} is at work") from None
+            yield
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import pipeline_audit, pipeline_materialize, pipeline_replay, pipeline_simulate
+from strandline.cli import pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, spark_errors
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 app = new_app("Jobs that carry records out of the cluster.")
 app.command()(pipeline_audit.audit)
+app.command()(pipeline_compact.compact)
 app.command()(pipeline_materialize.materialize)
 app.command()(pipeline_materialize.snapshot)
 app.command()(pipeline_replay.replay)
