@@ -43,7 +43,9 @@ BURST, BURST_MS = 20, 20
 KILL_EVERY_S = (2.0, 6.0)
 VICTIMS = {"broker": 3, "driver": 2, "executor": 3, "worker": 3, "daemon": 1, "planner": 1}
 """How often each is chosen, in proportion."""
-ENDS_THE_DRIVER = ("driver", "planner")
+FATAL = ("driver", "planner", "executor")
+"""So much has to be done again after these that a batch has to be finished between two of them: streams that never get anywhere
+would prove nothing."""
 BROKER_AWAY_S = (0.5, 4.0)
 DRAIN_ATTEMPTS = 5
 HEAL_TIMEOUT_S = 180
@@ -70,8 +72,8 @@ class Drill:
     sessions: set[int] = field(default_factory=set)
     """Of all drivers: whatever they leave behind is found by it."""
     driver: asyncio.subprocess.Process | None = None
-    progress_at_start: int = 0
-    """Batches that were done when it was started."""
+    progress_before: int = 0
+    """Batches that were done when the driver was started, or one of `FATAL` was killed."""
     coming_back: asyncio.Task[None] | None = None
     """The broker that was killed last is back, and in the picture of all, when this is done."""
     is_over: bool = False
@@ -117,7 +119,7 @@ class Drill:
 
     async def start_driver(self, master: str, *more: str) -> None:
         self.starts += 1
-        self.progress_at_start = self.progress
+        self.progress_before = self.progress
         command = [sys.executable, str(Path(__file__).with_name("drill_driver.py")), "--servers", self.cluster.bootstrap]
         command += ["--topic", TOPIC, "--copy", COPY, "--folder", str(self.folder), "--master", master, *more]
         with open(self.folder / "driver.log", "ab") as log:  # noqa: ASYNC230
@@ -170,8 +172,8 @@ class Drill:
     def _kill_spark(self, role: str) -> None:
         if self.driver is None or self.driver.returncode is not None:
             return
-        if role in ENDS_THE_DRIVER and self.progress == self.progress_at_start:
-            return  # A driver that never gets anywhere would prove nothing.
+        if role in FATAL and self.progress <= self.progress_before:
+            return
         pids = by_role({self.driver.pid})
         if role == "driver":
             self._mark(role, f"driver {self.driver.pid}")
@@ -184,6 +186,8 @@ class Drill:
             kill(pid)
 
     def _mark(self, role: str, name: str) -> None:
+        if role in FATAL:
+            self.progress_before = self.progress
         self.kills[role] += 1
         self.marks.append((time.time(), name))
         self.say(f"SIGKILL to {name} ({self.acknowledged:,} acknowledged, {self.progress} batches done)")
