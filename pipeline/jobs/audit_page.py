@@ -272,7 +272,7 @@ def _draw_marks(axes: Axes, begin: int, end: int, marks: Sequence[Mark]) -> None
     for at, _ in inside:
         axes.axvline(at - begin, color=WRONG, linewidth=0.8, alpha=0.6)
     for at, text in inside[:MARKS_MAX]:
-        style = {"rotation": 90, "fontsize": 6.5, "color": WRONG, "ha": "right", "va": "top"}
+        style: dict[str, Any] = {"rotation": 90, "fontsize": 6.5, "color": WRONG, "ha": "right", "va": "top"}
         axes.annotate(text, (at - begin, 0.98), xycoords=("data", "axes fraction"), **style)
 
 

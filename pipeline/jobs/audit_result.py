@@ -136,7 +136,8 @@ class Audit:
 
     def counts(self, kind: str) -> int:
         """Records of this kind, in all topics and copies."""
-        return sum(row.kinds.get(kind, 0) for row in (*self.intervals, *self.copies))
+        rows: list[Interval | CopyInterval] = [*self.intervals, *self.copies]
+        return sum(row.kinds.get(kind, 0) for row in rows)
 
     def count(self, source: str) -> int:
         return sum(interval.seen[source].count for interval in self.intervals if source in interval.seen)
