@@ -48,7 +48,7 @@ FATAL = ("driver", "planner", "executor")
 would prove nothing."""
 BROKER_AWAY_S = (0.5, 4.0)
 DRAIN_ATTEMPTS = 5
-HEAL_TIMEOUT_S = 180
+HEAL_TIMEOUT_S = 300
 INTERVAL_S = 5
 """Of the report: its rows are no hours."""
 
