@@ -30,6 +30,7 @@ from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.cluster import Cluster
 from strandline.client.columns import Columns
 from strandline.client.errors import BufferFull, ClientClosed, ProducerFenced, RequestTimeout, UsageError, again
+from strandline.client.identity import ProducerIdentity
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.partition_queue import PartitionQueue
 from strandline.client.producer_states import ProducerQuestions, committed_rows
@@ -358,23 +359,23 @@ class Producer:
     @property
     def is_first_attempt(self) -> bool:
         """Of a named producer: nobody had this generation of the name before."""
-        self._running()
-        assert self._sender is not None
-        return self._sender.identity.producer_epoch == 0
+        return self._identity().producer_epoch == 0
 
     @property
     def note(self) -> bytes | None:
         """Of a named producer: what the first attempt of this generation left (its `producer_note`)."""
-        self._running()
-        assert self._sender is not None
-        return self._sender.identity.note
+        return self._identity().note
 
     @property
     def producer_id(self) -> int:
         """Of a named producer: what its batches in the log are known by."""
+        return self._identity().producer_id
+
+    def _identity(self) -> ProducerIdentity:
         self._running()
-        assert self._sender is not None
-        return self._sender.identity.producer_id
+        if not self._is_named or self._sender is None:
+            raise UsageError("only a producer with a producer_name has attempts before it")
+        return self._sender.identity
 
     async def written(
         self,
