@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quorum": ("quorum", "Describe the controllers' quorum."),
     "elect": ("elect", "Elect the preferred leader of a partition."),
     "log": ("log", "Look inside the files of a log."),
-    "pipeline": ("pipeline", "Bring topics into a lake of Parquet files, with Spark; look at the lake."),
+    "pipeline": ("pipeline", "Jobs on Spark: lake, audit, snapshots of the last values, replay, simulations."),
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
     "simulate": ("simulate", "The whole system under one seed: simulated time, network, disks, and faults."),
     "config": ("config", "List the configuration keys."),

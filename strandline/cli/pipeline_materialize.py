@@ -37,8 +37,8 @@ def materialize(
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make a table with the last value of each key of a topic, or bring it up to date. Started again, it reads what is new;
-    readers see the former version until the new one is whole."""
+    """Make a table of the last value of each key. Started again, it reads what is new; readers see the former version until the
+    new one is whole."""
     arguments: dict[str, Any] = {
         "lake": lake,
         "across": _one_of("--across", across, "refuse", "timestamp", None),
@@ -75,7 +75,7 @@ def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
 
 
 def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json = False) -> None:
-    """Show the versions of a snapshot, and how far the newest has read. Exit code 3 when it is damaged."""
+    """Show the versions of such a table. Exit code 3 when it is damaged."""
     from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
 
     try:

@@ -49,8 +49,8 @@ def replay(
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write records of a log or a lake into a topic once more: in order, with keys, headers and timestamps. Each is written
-    once, however often the replay is stopped and started with its checkpoint."""
+    """Write records of a log or a lake once more. In order, with keys, headers and timestamps, into another topic. Each is
+    written once, however often the replay is stopped and started with its checkpoint."""
     if partitions not in ("auto", "same", "key"):
         raise UsageError(f"--partitions must be auto, same or key, not {partitions!r}")
     options = {

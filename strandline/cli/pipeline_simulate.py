@@ -30,8 +30,8 @@ def simulate(
     json: Json = False,
     master: Master = DEFAULT_MASTER,
 ) -> None:
-    """Sweep the simulator's seeds over the executors of a Spark cluster. Exit code 3 when a promise was broken, or a coverage
-    mark stayed at zero."""
+    """Sweep the simulator's seeds over Spark's executors. Exit code 3 when a promise was broken, or a coverage mark stayed at
+    zero."""
     wanted = _seeds(seeds, draw, share, scenario, mutation)
     if wanted.draw is not None:
         note(f"seeds are drawn from {wanted.draw}")
