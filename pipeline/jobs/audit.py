@@ -170,7 +170,7 @@ class _Job:
         from strandline.pipeline.jobs.audit_files import SCHEMA, check_files
         from strandline.pipeline.jobs.tasks import rows_of
 
-        pieces = self.spark.sparkContext.defaultParallelism * 2
+        pieces = self._parallelism() * 2
         rows = rows_of(self.spark, check_files(root, files, pieces), SCHEMA).collect()
         return {row.path: row.problem for row in rows}
 
@@ -221,9 +221,18 @@ class _Job:
             "startingOffsets": offsets_json({place: first for place, (first, _) in bounds.items()}),
             "endingOffsets": offsets_json({place: end for place, (_, end) in bounds.items()}),
             "includeHeaders": str(include_headers).lower(),
-            "minPartitions": str(self.spark.sparkContext.defaultParallelism),
+            "minPartitions": str(self._parallelism()),
         }
         return reader.options(**{**self.options, **fixed}).load()
+
+    def _parallelism(self) -> int:
+        """How many tasks run at a time; with Spark Connect nobody says."""
+        from pyspark.errors import PySparkException
+
+        try:
+            return int(self.spark.sparkContext.defaultParallelism)
+        except PySparkException:
+            return 8
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
