@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from strandline.testing.simulation.sweep import Failure, Tally
 from strandline.testing.simulation.sweep import page as page_of_tally
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 TASKS_PER_SLOT, RUNS_PER_TASK, TASKS_MAX = 4, 25, 10_000
 FAILURES_MAX = 100
@@ -105,7 +104,7 @@ def task_size(count: int, at_a_time: int) -> int:
 
 
 def _summed(runs: DataFrame, mutation: str | None, cores: int, wall_s: float) -> Summary:
-    from pyspark.sql.functions import col, count, explode, when
+    from pyspark.sql.functions import col, count, when
     from pyspark.sql.functions import sum as sum_
 
     is_seed, is_bad = col("scenario").isNull(), (col("verdict") == VIOLATION) | (col("again") == "differs")
@@ -119,25 +118,38 @@ def _summed(runs: DataFrame, mutation: str | None, cores: int, wall_s: float) ->
     of_seeds = {"messages_of_seeds": sum_(when(is_seed, col("messages")))}
     (row,) = runs.agg(*(each.alias(name) for name, each in {**sums, **counts, **of_seeds}.items())).collect()
     total = {name: value or 0 for name, value in row.asDict().items()}
-
-    def counted(name: str, rows: DataFrame) -> Counter[str]:
-        each = rows.select(explode(name)).groupBy("key").agg(sum_("value").alias("n")).collect()
-        return Counter({r.key: r.n for r in each if r.n})
-
-    def grouped(name: str) -> Counter[str]:
-        each = runs.where(col(name).isNotNull()).groupBy(name).agg(count("*").alias("n")).collect()
-        return Counter({r[name]: r.n for r in each})
-
     tally = Tally(cores, wall_s=wall_s)
     for name in ("seeds", "messages", "messages_of_seeds", "events", "acked", "virtual_s", "cpu_s", "canaries"):
         setattr(tally, name, total[name])
     tally.performances, tally.replaced = total["runs"] - total["seeds"], total["tries"] - total["runs"]
-    tally.scenarios, tally.verdicts = grouped("scenario"), grouped("verdict")
-    tally.faults, tally.skipped = counted("faults", runs.where(is_seed)), counted("skipped", runs.where(is_seed))
-    tally.marks = {SWEEP: counted("marks", runs.where(is_seed)), SCENARIO: counted("marks", runs.where(~is_seed))}
+    _count(tally, runs)
     bad = runs.where(is_bad).select("seed", "scenario", "command", "invariant", "text", "story", "again")
     tally.failures = [_failure(each, mutation) for each in bad.orderBy("seed").limit(FAILURES_MAX).collect()]
     return Summary(tally, total["failures"])
+
+
+def _count(tally: Tally, runs: DataFrame) -> None:
+    """Whatever has names, in one go: there are as many rows as names."""
+    from pyspark.sql.functions import array, col, concat, explode, lit, map_entries, struct, transform
+    from pyspark.sql.functions import sum as sum_
+
+    def of_map(kind: str) -> Column:
+        return transform(
+            map_entries(kind), lambda e: struct(lit(kind).alias("kind"), e["key"].alias("name"), e["value"].alias("n"))
+        )
+
+    def of_column(kind: str) -> Column:
+        return array(struct(lit(kind).alias("kind"), col(kind).alias("name"), lit(1).cast("bigint").alias("n")))
+
+    facts = concat(*map(of_map, ("faults", "skipped", "marks")), *map(of_column, ("verdict", "scenario")))
+    each = runs.select(col("scenario").isNull().alias("is_seed"), explode(facts).alias("fact"))
+    counted = each.where("fact.name is not null").groupBy("is_seed", "fact.kind", "fact.name").agg(sum_("fact.n").alias("n"))
+    of_seeds = {"faults": tally.faults, "skipped": tally.skipped, "marks": tally.marks[SWEEP]}
+    of_scenarios = {"scenario": tally.scenarios, "marks": tally.marks[SCENARIO]}
+    for row in counted.where("n > 0").collect():
+        counter = tally.verdicts if row.kind == "verdict" else (of_seeds if row.is_seed else of_scenarios).get(row.kind)
+        if counter is not None:
+            counter[row.name] += row.n
 
 
 def _failure(row: Any, mutation: str | None) -> Failure:
