@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drill_driver import CONF
 from drill_processes import by_role, end_sessions, kill
 
 from strandline.client import Admin, NewTopic, Producer
@@ -229,8 +230,7 @@ class Drill:
             await asyncio.sleep(0.2)
 
     def _audit(self) -> Audit:
-        conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
-        spark = spark_session("drill audit", "local[2]", conf)
+        spark = spark_session("drill audit", "local[2]", CONF)
         try:
             return audit(
                 spark,
