@@ -98,7 +98,8 @@ def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_
         text = f"producer {request.name!r}: nobody has epoch {request.producer_epoch} of generation {request.generation}"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
     oldest = max(known.oldest_epoch, request.producer_epoch)
-    return msgspec.structs.replace(known, last_used_ms=now_ms, oldest_epoch=oldest)
+    alone: ProducerName = msgspec.structs.replace(known, last_used_ms=now_ms, oldest_epoch=oldest)
+    return alone
 
 
 def _check_not_over(known: ProducerName, request: InitNamedProducerRequest) -> None:
