@@ -121,7 +121,10 @@ class Side:
         log(f"{self.system.name}: cluster and Spark")
         await self.system.start()
         self.spark = Spark(self.system.name)
-        for topic, rows in (("input", self.rows), ("input4", 4 * self.rows)):
+        inputs = [("input", self.rows)]
+        if isinstance(self.system, Ours):
+            inputs.append(("input4", 4 * self.rows))
+        for topic, rows in inputs:
             await self.system.create_topic(topic, PARTITIONS)
             for _ in range(rows // self.rows):
                 await self._work("write", topic, self.rows)
@@ -173,6 +176,10 @@ def table(sides: list[Side], works: list[str], rows: int) -> str:
         cpu = " / ".join(f"{side.median(work, 'cpu_s'):.1f} + {side.median(work, 'brokers_cpu_s'):.1f}" for side in sides)
         other, ratio = (f"{speeds[1]:.2f}", f"{speeds[0] / speeds[1]:.1f} x") if len(speeds) > 1 else ("-", "-")
         lines.append(f"| {WORKS[work]} | {speeds[0]:.2f} | {other} | {ratio} | {cpu} |")
+        if work == "stream":
+            batch_ms = [side.median(work, "batch_ms") for side in sides]
+            other, ratio = (f"{batch_ms[1]:.0f} ms", f"{batch_ms[1] / batch_ms[0]:.1f} x") if len(batch_ms) > 1 else ("-", "-")
+            lines.append(f"| the same, of a batch behind the first | {batch_ms[0]:.0f} ms | {other} | {ratio} | |")
     return "\n".join(lines)
 
 
