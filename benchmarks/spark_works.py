@@ -144,7 +144,7 @@ def tree_cpu_s(pid: int) -> float:
 
 def is_worker(pid: int) -> bool:
     try:
-        return b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 3)[2]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 3)[2] == b"pyspark.daemon"
     except (OSError, IndexError):
         return False
 
