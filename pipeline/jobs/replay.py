@@ -244,7 +244,7 @@ def _source(asked: _Asked, wanted: Range) -> LogRange | LakeRange:
     if lake is None:
         return LogRange(wanted, task_reader(asked.read))
     files = [f for f in lake.files if f.place == wanted.place and f.last >= wanted.start and f.first < wanted.end]
-    return LakeRange(wanted, tuple(str(Path(lake.root) / file.path) for file in files))
+    return LakeRange(wanted, tuple((file.first, str(lake.root / file.path)) for file in files))
 
 
 def _slots(spark: SparkSession) -> int:

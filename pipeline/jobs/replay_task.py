@@ -6,15 +6,20 @@ holds of this name; so many are passed over, and writing goes on behind them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from strandline.client import Producer, Receipt, TopicPartition
 from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.jobs.lake_writer import COLUMNS as LAKE_COLUMNS
+from strandline.pipeline.jobs.lake_writer import HEADERS
 from strandline.pipeline.jobs.replay_pace import Pace
 from strandline.pipeline.jobs.replay_plan import Plan
 from strandline.pipeline.planning import Range
@@ -29,7 +34,7 @@ RESULT = "partition int, records bigint, found bigint, bytes bigint"
 RESULT_TYPES = pyarrow.schema(
     [("partition", pyarrow.int32()), *((name, pyarrow.int64()) for name in ("records", "found", "bytes"))]
 )
-COLUMNS = ("key", "value", "timestamp", "headers")
+LAKE_ROWS = pyarrow.schema([LAKE_COLUMNS.field(name) for name in ("offset", "key", "value", "timestamp")]).append(HEADERS)
 ROWS = 10_000
 
 
@@ -46,22 +51,66 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LakeRange:
-    """Where a range lies in a lake: files in the order of the log."""
+    """Where a range lies in a lake. Around midnight files of two dates may hold offsets in turns, and they may be joined between
+    two runs: what counts is the order of the log, whatever files it is in."""
 
     range: Range
-    paths: tuple[str, ...]
+    files: tuple[tuple[int, str], ...]
+    """First offset and path, in the order of the first offsets."""
 
     def read(self) -> Iterator[pyarrow.RecordBatch]:
-        for path in self.paths:
-            file = pyarrow.parquet.ParquetFile(path)
-            columns = ["offset", *(name for name in COLUMNS if name in file.schema_arrow.names)]
-            for batch in file.iter_batches(ROWS, columns=columns):
-                yield _clipped(batch, self.range)
+        waiting, heads = deque(self.files), list[_Head]()
+        while waiting or heads:
+            bound = min((head.last for head in heads), default=-1)
+            if waiting and (not heads or waiting[0][0] <= bound):
+                heads += _Head.of(waiting.popleft()[1])
+                continue
+            parts = [head.take(bound) for head in heads]
+            heads = [head for head in heads if head.is_there()]
+            rows = pyarrow.concat_batches(parts) if len(parts) > 1 else parts[0]
+            yield _clipped(rows.sort_by("offset") if len(parts) > 1 else rows, self.range)
+
+
+@dataclass(slots=True)
+class _Head:
+    """A file that is being read, and what of it is read ahead: never nothing."""
+
+    batches: Iterator[pyarrow.RecordBatch]
+    ahead: pyarrow.RecordBatch
+
+    @classmethod
+    def of(cls, path: str) -> list[_Head]:
+        """None for a file without rows."""
+        file = pyarrow.parquet.ParquetFile(path)
+        columns = [name for name in LAKE_ROWS.names if name in file.schema_arrow.names]
+        batches = (_with_headers(batch) for batch in file.iter_batches(ROWS, columns=columns) if batch.num_rows)
+        return [cls(batches, first) for first in islice(batches, 1)]
+
+    @property
+    def last(self) -> int:
+        return int(self.ahead.column("offset")[-1].as_py())
+
+    def take(self, bound: int) -> pyarrow.RecordBatch:
+        """The rows up to this offset."""
+        count = pc.sum(pc.less_equal(self.ahead.column("offset"), bound)).as_py()
+        rows, self.ahead = self.ahead.slice(0, count), self.ahead.slice(count)
+        return rows
+
+    def is_there(self) -> bool:
+        """Whether there is more; it is read then."""
+        if not self.ahead.num_rows and (following := next(self.batches, None)) is not None:
+            self.ahead = following
+        return bool(self.ahead.num_rows)
+
+
+def _with_headers(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Of one type, whether a file has a column for the headers or not."""
+    if "headers" not in batch.schema.names:
+        batch = batch.append_column(HEADERS, pyarrow.nulls(batch.num_rows, HEADERS.type))
+    return batch.select(LAKE_ROWS.names).cast(LAKE_ROWS)
 
 
 def _clipped(batch: pyarrow.RecordBatch, wanted: Range) -> pyarrow.RecordBatch:
-    import pyarrow.compute as pc
-
     offsets = batch.column("offset")
     return batch.filter(pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end)))
 

@@ -46,6 +46,7 @@ def materialize(
         "keep": keep,
         "options": {"failOnDataLoss": str(not go_on).lower()},
     }
+    _check_folder(to)
     with spark_for("materialize", master) as spark:
         from strandline.pipeline.jobs import materialize as job
 
@@ -54,6 +55,13 @@ def materialize(
         print_json({name: getattr(done, name) for name in done.__dataclass_fields__})
     else:
         print(_told(done, topic, to))
+
+
+def _check_folder(to: str) -> None:
+    """Before Spark is started, which takes seconds."""
+    from strandline.pipeline.jobs.lake_folder import local_path
+
+    local_path(to)
 
 
 def _told(done: Materialized, topic: str, to: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +15,11 @@ from hypothesis import strategies as st
 from strandline.client.partitioner import partition_for_key
 from strandline.client.records import TopicPartition
 from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.jobs import replay_task
 from strandline.pipeline.jobs.replay import ranges_of
 from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
+from strandline.pipeline.jobs.replay_task import HEADERS, LAKE_ROWS, LakeRange, records_of
 from strandline.pipeline.options import read_options
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
@@ -133,3 +138,29 @@ def test_a_range_is_what_the_options_say(options: dict[str, str], start: int, en
 def test_records_that_were_asked_for_and_are_gone_are_a_loss() -> None:
     with pytest.raises(DataLoss, match="the start offset 3 of orders-0 was asked for, and there are 10 to 20"):
         ranges({"startingOffsets": '{"orders": {"0": 3}}'})
+
+
+# -- a lake -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 7))
+def test_a_lake_is_read_in_the_order_of_the_log_whatever_files_it_is_in(dates: list[int], rows: int) -> None:
+    """Records whose times go to and fro lie in files of several dates; a run that goes on relies on their order."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_task, "ROWS", rows)
+        files = []
+        for date in sorted(set(dates)):
+            offsets = [offset for offset, of in enumerate(dates) if of == date]
+            columns = {"offset": offsets, "key": [b"k"] * len(offsets), "value": [b"%d" % n for n in offsets]}
+            table = pyarrow.table({**columns, "timestamp": pyarrow.array(offsets, LAKE_ROWS.field("timestamp").type)})
+            if date % 2:
+                headers = pyarrow.array([[{"key": "n", "value": b"%d" % n}] for n in offsets], HEADERS.type)
+                table = table.append_column("headers", headers)
+            pyarrow.parquet.write_table(table, f"{folder}/{date}.parquet", row_group_size=5)
+            files.append((offsets[0], f"{folder}/{date}.parquet"))
+        source = LakeRange(Range("orders", 0, 2, len(dates) - 2), tuple(sorted(files)))
+        found = [record for batch in source.read() for record in records_of(batch)]
+    assert [int(record.value or b"") for record in found] == list(range(2, len(dates) - 2))
+    assert all(
+        (record.headers or []) == ([("n", record.value)] if dates[int(record.value or b"")] % 2 else []) for record in found
+    )
