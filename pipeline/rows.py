@@ -79,6 +79,8 @@ def fields_of(column: pa.Array) -> list[bytes | None]:
     count = len(column)
     if not count:
         return []
+    if column.type not in (pa.binary(), pa.string()):
+        column = column.cast(pa.binary())  # Spark may be told to use bounds of 64 bits (`useLargeVarTypes`).
     _, bounds, data = column.buffers()
     ends = memoryview(bounds).cast("i")[column.offset : column.offset + count + 1].tolist()
     first, last = ends[0], ends[-1]

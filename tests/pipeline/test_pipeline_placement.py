@@ -60,6 +60,16 @@ def test_fields_are_the_bytes_of_the_column(fields: list[bytes] | list[str | Non
     assert fields_of(column.slice(1)) == raw[1:]
 
 
+@given(st.lists(st.text(max_size=9), min_size=1))
+def test_bounds_may_have_64_bits(fields: list[str]) -> None:
+    """With `spark.sql.execution.arrow.useLargeVarTypes` all columns have. Read as if they had 32, each value was another one."""
+    raw = [field.encode() for field in fields]
+    for column in (pa.array(fields, pa.large_string()), pa.array(raw, pa.large_binary())):
+        assert fields_of(column) == raw
+        assert fields_of(column.slice(1)) == raw[1:]
+        assert places_of_keys(column, 7).to_pylist() == [partition_for_key(key, 7) for key in raw]
+
+
 def test_columns_without_anything_in_them_are_none_for_the_producer() -> None:
     """So that the fast way for values alone is open."""
     header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
