@@ -70,7 +70,7 @@ pytest: $(VENV)/.installed-dev
 
 # In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
 test-spark: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m spark tests/pipeline $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 drill: $(VENV)/.installed-dev
 	$(BIN)/python examples/pipeline/drill.py $(DRILL_ARGS)

@@ -27,9 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    from standalone import QUICK_START
+
     from strandline.pipeline.spark import spark_session
 
     conf = {
+        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.host": "127.0.0.1",
