@@ -69,8 +69,9 @@ pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not docker and not spark" -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 # In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
+# Files in their order: the drill, which takes longest, is among the first. (By themselves, those with most tests would be.)
 test-spark: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 drill: $(VENV)/.installed-dev
 	$(BIN)/python examples/pipeline/drill.py $(DRILL_ARGS)

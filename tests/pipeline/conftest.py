@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,8 +32,8 @@ def spark() -> Iterator[SparkSession]:
 
     from strandline.pipeline.spark import spark_session
 
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)  # Also of those that tests start as processes.
     conf = {
-        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.host": "127.0.0.1",
