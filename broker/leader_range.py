@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.broker.partition import FetchPosition
+from strandline.broker.partition import FetchPosition, Key
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
@@ -23,9 +23,6 @@ from strandline.protocol.messages.data import (
     ProducerState,
 )
 from strandline.storage.producer_state import KnownProducer
-
-Key = tuple[bytes, int]
-"""Topic id and partition."""
 
 
 class LeaderRange(NamedTuple):

@@ -154,11 +154,7 @@ class Folder:
     @contextmanager
     def compacting(self) -> Iterator[None]:
         """One at a time. UsageError when another one is at work."""
-        with open(self._manifests / ".compacting", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another compaction of {self.root} is at work") from None
+        with alone(self._manifests / ".compacting", f"another compaction of {self.root} is at work"):
             yield
 
     @contextmanager
@@ -166,6 +162,17 @@ class Folder:
         with open(self._manifests / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+@contextmanager
+def alone(path: Path, otherwise: str) -> Iterator[None]:
+    """For one process at a time, which holds this lock. UsageError, with that sentence, while another one does."""
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(otherwise) from None
+        yield
 
 
 @contextmanager

@@ -18,7 +18,6 @@ manifest names; the next run takes it away. Runs take turns by a lock (`flock`: 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strandline.pipeline.jobs.lake import MANIFESTS, manifest_name, manifest_number
-from strandline.pipeline.jobs.lake_folder import appearing, local_path, make_folders, move
+from strandline.pipeline.jobs.lake_folder import alone, appearing, local_path, make_folders, move
 from strandline.pipeline.offsets import Places, from_json, to_json
 from strandline.protocol.errors import StrandlineError, UsageError
 
@@ -163,11 +162,8 @@ class SnapshotFolder:
     def at_work(self) -> Iterator[None]:
         """One run at a time. Raises UsageError while there is another."""
         make_folders(self._manifests)
-        with open(self._manifests / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another run is at work on the snapshot {self.root}; wait until it is done") from None
+        otherwise = f"another run is at work on the snapshot {self.root}; wait until it is done"
+        with alone(self._manifests / ".lock", otherwise):
             self._sweep(keep=None)
             yield
 

@@ -14,7 +14,6 @@ written by a producer of its own, named replay/<name>/<partition>, which knows h
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strandline.client.partitioner import partition_for_key
-from strandline.pipeline.jobs.lake_folder import appearing, local_path, make_folders
+from strandline.pipeline.jobs.lake_folder import alone, appearing, local_path, make_folders
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
 
@@ -86,11 +85,7 @@ class Checkpoint:
     def at_work(self) -> Iterator[None]:
         """One run at a time. Raises UsageError while there is another."""
         make_folders(self.folder)
-        with open(self.folder / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another run of the replay in {self.folder} is at work; wait until it is done") from None
+        with alone(self.folder / ".lock", f"another run of the replay in {self.folder} is at work; wait until it is done"):
             yield
 
     def plan(self) -> Plan | None:
