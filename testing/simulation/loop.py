@@ -35,7 +35,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from strandline.testing.simulation.scheduler import QUIET, Entry, Scheduler
+from strandline.testing.simulation.scheduler import QUIET, Entry, Scheduler, cancel
 
 if TYPE_CHECKING:
     from random import Random
@@ -123,7 +123,7 @@ class Timer(Handle):
         self.callback = None
         self.args = ()
         if self._entry is not None:
-            self._entry.cancel()
+            cancel(self._entry)
             self._entry = None
 
     def when(self) -> float:
@@ -230,8 +230,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def on_clock_rate(self) -> None:
         """The clock goes faster or slower from now on: what waits for one of its times waits shorter or longer."""
         for entry in self._scheduler.waiting(self._on_timer):
-            handle: Timer = entry.args[0]
-            entry.cancel()
+            handle: Timer = entry[4][0]
+            cancel(entry)
             self._arm(handle)
 
     # -- turns --------------------------------------------------------------------------------------------------------

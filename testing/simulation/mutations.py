@@ -33,6 +33,7 @@ from strandline.storage.files import Files
 from strandline.storage.log import Log
 from strandline.storage.memory_files import MemoryFiles
 from strandline.storage.producer_state import AppendedBatch, ProducerEntry, ProducerStates
+from strandline.testing.simulation.wrapping import removed
 
 Patch = tuple[Any, str, Any]
 """Owner, name, what takes its place."""
@@ -66,14 +67,15 @@ def applied(number: str) -> Iterator[None]:
     if number not in MUTATIONS:
         raise UsageError(f"there is no mutation {number!r}; there are {', '.join(sorted(MUTATIONS))}")
     undo: list[Patch] = []
-    try:
-        for owner, name, replacement in MUTATIONS[number].patches():
-            undo.append((owner, name, vars(owner)[name]))
-            setattr(owner, name, replacement)
-        yield
-    finally:
-        for owner, name, original in reversed(undo):
-            setattr(owner, name, original)
+    with removed():
+        try:
+            for owner, name, replacement in MUTATIONS[number].patches():
+                undo.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, replacement)
+            yield
+        finally:
+            for owner, name, original in reversed(undo):
+                setattr(owner, name, original)
 
 
 # -- replication ------------------------------------------------------------------------------------------------------

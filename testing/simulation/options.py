@@ -256,7 +256,7 @@ def draw_options(seed: int | str) -> Options:
     brokers = draw.choice((1, 2, 3, 3, 3, 3, 3, 4, 4, 5))
     session_ms = draw.choice((800, 1500, 3000))
     topics = _draw_topics(draw, brokers)
-    faults_s = draw.choice((3.0, 6.0, 10.0))
+    faults_s = draw.choice((3.0, 5.0, 7.0))
     kinds = _draw_kinds(draw)
     if not kinds:
         faults_s = FAULTLESS_S

@@ -16,6 +16,7 @@ log, a quorum by its node id. A process that has died, or that was replaced in t
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -51,6 +52,7 @@ from strandline.storage.memory_files import TEMPORARY, MemoryFile, MemoryFiles
 from strandline.testing.simulation.invariants import honesty, resources
 from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.wrapping import is_keeping, wrap
 
 Function = Callable[..., Any]
 _ALLOWED_AT_STOP = 2
@@ -65,38 +67,53 @@ def node_of() -> int | None:
 
 def replica_of(log: Log) -> ReplicaGhost | None:
     """What the ghosts know of this log; None when its process is no more, or was never seen."""
-    replica: ReplicaGhost | None = log.__dict__.get("ghost")
+    replica: ReplicaGhost | None = getattr(log, "ghost", None)
     if replica is None or replica.log is not log or replica.process is None or not replica.process.is_alive:
         return None
     return replica
 
 
+class _Deaf:
+    """The trace of a run that there is not."""
+
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
+        pass
+
+
+@functools.cache
+def idle() -> Probes:
+    """Who listens between two runs, and keeps nothing of the last."""
+    return Probes(Invariants(_Deaf()))
+
+
 class Probes:
     def __init__(self, invariants: Invariants) -> None:
         self.invariants = invariants
-        self._patches: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
         self._produced: dict[int, tuple[object, ReplicaGhost, int, int]] = {}
         """`id` of a partition's response -> the response, where it was appended, base offset and the offset that it needs."""
 
     def __enter__(self) -> Self:
-        for install in (self._processes, self._logs, self._partitions, self._isr, self._clients, self._quorum, self._metadata):
-            install()
+        self._install()
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._patches:
-            owner, name, original = self._patches.pop()
-            setattr(owner, name, original)
+        while self._undo:
+            self._undo.pop()()
+        if is_keeping():
+            nobody = idle()
+            nobody._install()
+            nobody._undo.clear()
         self._produced.clear()
+
+    def _install(self) -> None:
+        for install in (self._processes, self._logs, self._partitions, self._isr, self._clients, self._quorum, self._metadata):
+            install()
 
     # -- wrapping -----------------------------------------------------------------------------------------------------
 
     def _wrap(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-        original = owner.__dict__[name]
-        function = original.__func__ if isinstance(original, classmethod) else original
-        wrapped: Any = make(function)
-        self._patches.append((owner, name, original))
-        setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
+        self._undo.append(wrap("probes", owner, name, make))
 
     def _after(self, owner: Any, name: str, tell: Function) -> None:
         """Call `tell(result, *arguments)` after the function, if it has not raised."""
@@ -231,7 +248,7 @@ class Probes:
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
         replica = self.invariants.on_log_opened(log)
         if replica is not None:
-            log.__dict__["ghost"] = replica
+            object.__setattr__(log, "ghost", replica)  # Who looks into its `__dict__` makes all its attributes slower.
 
     def _make_append(self, original: Function) -> Function:
         invariants = self.invariants

@@ -19,20 +19,14 @@ QUIET = object()
 """What a callback returns that changed nothing which anybody could look for: nobody is asked to look (`after_step`)."""
 
 
-class Entry:
-    """Something that will be called at a time, unless it is cancelled before."""
+Entry = list[Any]
+"""Something that will be called at a time, unless it is cancelled before: `[when, drawn, number, callback, args]`. The callback
+is None once cancelled or called. A plain list: nothing else is made, compared and taken apart as fast."""
 
-    __slots__ = ("args", "callback", "when")
 
-    def __init__(self, when: float, callback: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
-        self.when = when
-        self.callback = callback
-        """None once cancelled or called."""
-        self.args = args
-
-    def cancel(self) -> None:
-        self.callback = None
-        self.args = ()
+def cancel(entry: Entry) -> None:
+    entry[3] = None
+    entry[4] = ()
 
 
 class OutOfTime(AssertionError):
@@ -50,7 +44,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         """Set by whoever finds that the run must end; `run` raises it after the entry under way, whoever caught it first."""
         self._draw = random.random
-        self._heap: list[tuple[float, float, int, Entry]] = []
+        self._heap: list[Entry] = []
         self._pushed = 0
         self._limit = 64
 
@@ -60,10 +54,10 @@ class Scheduler:
             if isnan(when):
                 raise ValueError("a time that is no number")
             when = self.now
-        entry = Entry(when, callback, args)
         pushed = self._pushed = self._pushed + 1
+        entry = [when, self._draw(), pushed, callback, args]
         heap = self._heap
-        heappush(heap, (when, self._draw(), pushed, entry))
+        heappush(heap, entry)
         if len(heap) > self._limit:
             self._sweep()
         return entry
@@ -73,9 +67,9 @@ class Scheduler:
 
     def first(self, callback: Callable[..., object], *args: Any) -> Entry:
         """Call it now, before anything else."""
-        entry = Entry(self.now, callback, args)
         self._pushed += 1
-        heappush(self._heap, (self.now, -1.0, self._pushed, entry))
+        entry = [self.now, -1.0, self._pushed, callback, args]
+        heappush(self._heap, entry)
         return entry
 
     def fail(self, error: BaseException) -> None:
@@ -92,19 +86,17 @@ class Scheduler:
         while not is_over():
             if not heap:
                 raise OutOfTime(f"nothing is left to happen at {self.now:.3f} s")
-            item = heappop(heap)
-            when, _, _, entry = item
-            callback = entry.callback
+            entry = heappop(heap)
+            when, _, _, callback, args = entry
             if callback is None:
                 continue
             if when > deadline or self.steps >= last_step:
-                heappush(heap, item)
+                heappush(heap, entry)
                 raise OutOfTime(f"not over after {self.now:.3f} s and {self.steps} steps")
             self.now = when
             self.steps += 1
-            args = entry.args
-            entry.callback = None
-            entry.args = ()
+            entry[3] = None
+            entry[4] = ()
             if callback(*args) is not QUIET:
                 for after in self.after_step:
                     after()
@@ -114,8 +106,7 @@ class Scheduler:
 
     def waiting(self, callback: Callable[..., object]) -> list[Entry]:
         """What is to be called and was not cancelled, of one callback, in the order in which it was made."""
-        found = [item for item in self._heap if item[3].callback == callback]
-        return [entry for _, _, _, entry in sorted(found, key=lambda item: item[2])]
+        return sorted((entry for entry in self._heap if entry[3] == callback), key=lambda entry: entry[2])
 
     def clear(self) -> None:
         """Nothing will happen any more."""
@@ -124,6 +115,6 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """Cancelled entries (most timers are) are dropped when they have become many."""
-        self._heap = [item for item in self._heap if item[3].callback is not None]
+        self._heap = [entry for entry in self._heap if entry[3] is not None]
         heapify(self._heap)
         self._limit = max(64, 2 * len(self._heap))

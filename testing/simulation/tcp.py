@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.testing.simulation.links import FAST, RTO_S, Link
 from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.messages import Place, count_frames
-from strandline.testing.simulation.scheduler import QUIET, Entry
+from strandline.testing.simulation.scheduler import QUIET, Entry, cancel
 
 if TYPE_CHECKING:
     from strandline.testing.simulation.machine import Machine
@@ -447,10 +447,10 @@ class End:
             return
         scheduler = self.network.scheduler
         if self._silence is not None and self.keepalive is not None:
-            self._silence.cancel()
+            cancel(self._silence)
             self._silence = None
             if self._probe is not None:
-                self._probe.cancel()
+                cancel(self._probe)
             self._probe = scheduler.after(self.network.draw() * self.keepalive[1], self._on_probe)
         self.heard_at = scheduler.now
         if self._stuck_since >= 0 and self._retry is None:
@@ -473,7 +473,7 @@ class End:
             return
         self._stuck_since = -1.0
         if self._stuck is not None:
-            self._stuck.cancel()
+            cancel(self._stuck)
         self._acks.clear()
         self._acked = self.peer.received
         self.heard_at = self.network.scheduler.now
@@ -513,7 +513,7 @@ class End:
         if self._blocked_since >= 0:
             self._blocked_since = -1.0
             if self._blocked is not None:
-                self._blocked.cancel()
+                cancel(self._blocked)
             self.pump()
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -567,7 +567,7 @@ class End:
         self.apis.clear()
         for entry in (self._stuck, self._blocked, self._retry, self._silence, self._probe):
             if entry is not None:
-                entry.cancel()
+                cancel(entry)
         if self.held_by is not None:
             self.held_by.drop(self)
         self.network.forget(self)

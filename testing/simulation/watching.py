@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from strandline.protocol.errors import BrokerError
+from strandline.testing.simulation.wrapping import is_keeping, wrap
 
 
 class Called(NamedTuple):
@@ -70,7 +71,7 @@ class Watch:
     """Tells `see(name)` whenever one of the sights of that name is seen."""
 
     def __init__(self, sights: Mapping[str, tuple[Sight, ...]], see: Callable[[str], None]) -> None:
-        self._see = see
+        self._sights, self._see = sights, see
         self._events: dict[str, list[tuple[str, OnEvent]]] = {}
         self._calls: dict[str, list[tuple[str, OnCall]]] = {}
         for name, alternatives in sights.items():
@@ -88,24 +89,61 @@ class Watch:
     @contextlib.contextmanager
     def installed(self, trace: Any = None) -> Iterator[None]:
         """Watch the calls, and what is emitted to the trace, until this ends."""
-        with contextlib.ExitStack() as stack:
-            for target, wanted in self._calls.items():
-                stack.enter_context(_wrapped(*resolve(target), self._wrapper_of(wanted)))
-            if trace is not None:
-                stack.enter_context(_wrapped(type(trace), "emit", self._listening_to(trace)))
+        kind = None if trace is None else type(trace)
+        undo = self._install(kind, trace)
+        try:
             yield
+        finally:
+            for each in reversed(undo):
+                each()
+            if is_keeping():
+                Watch(self._sights, lambda _: None)._install(kind, None)
+
+    def _install(self, kind: Any, trace: Any) -> list[Callable[[], None]]:
+        undo = [wrap("watch", *resolve(target), self._wrapper_of(wanted)) for target, wanted in self._calls.items()]
+        if kind is not None:
+            undo.append(wrap("watch", kind, "emit", self._listening_to(trace)))
+        return undo
 
     def _wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """As little as may be for each call: most are watched for one thing, seen when they return or when they raise."""
+        if any(sight.before is not None for _, sight in wanted):
+            return self._whole_wrapper_of(wanted)
+        raised = [(name, sight.when) for name, sight in wanted if sight.raised]
+        returned = [(name, sight.when) for name, sight in wanted if not sight.raised]
+        if not raised and len(returned) == 1 and returned[0][1] is not None:
+            return self._plain_wrapper_of(returned[0][0], returned[0][1])
+        see, new = self._see, tuple.__new__
+
+        def judge(sights: Any, args: tuple[Any, ...], result: Any, error: Exception | None) -> None:
+            call = new(Called, (args, result, error, None))
+            for name, when in sights:
+                if when is None or when(call):
+                    see(name)
+
+        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    result = function(*args, **kwargs)
+                except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
+                    judge(raised, args, None, e)
+                    raise
+                if returned:
+                    judge(returned, args, result, None)
+                return result
+
+            return watched
+
+        return wrap
+
+    def _whole_wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def judge(args: tuple[Any, ...], result: Any, error: Exception | None, found: list[Any]) -> None:
             for (name, sight), before in zip(wanted, found, strict=True):
                 if sight.raised is (error is not None) and (
                     sight.when is None or sight.when(Called(args, result, error, before))
                 ):
                     self._see(name)
-
-        plain = wanted[0][1].when if len(wanted) == 1 else None
-        if plain is not None and wanted[0][1].before is None and not wanted[0][1].raised:
-            return self._plain_wrapper_of(wanted[0][0], plain)
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
@@ -156,6 +194,7 @@ class Watch:
         return wrap
 
 
+@functools.cache
 def resolve(target: str) -> tuple[Any, str]:
     """The module or class that holds the function, and its name there."""
     module, _, path = target.partition(":")
@@ -169,15 +208,3 @@ def resolve(target: str) -> tuple[Any, str]:
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{target} is a coroutine function: what it does is over when it is awaited, not when it is called")
     return owner, name
-
-
-@contextlib.contextmanager
-def _wrapped(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    before = inspect.getattr_static(owner, name)
-    kind = type(before) if isinstance(before, (staticmethod, classmethod)) else None
-    wrapped = wrap(before.__func__ if kind is not None else before)
-    setattr(owner, name, wrapped if kind is None else kind(wrapped))
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -30,6 +30,7 @@ from typing import IO, Any, Self
 
 from strandline.testing.simulation.replay import Replay
 from strandline.testing.simulation.run import VIOLATION
+from strandline.testing.simulation.wrapping import kept
 
 TIMEOUT_S = 600.0
 """Wall time after which a run will not end any more."""
@@ -261,11 +262,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (min(ADDRESS_SPACE_BYTES_MAX, most) if most >= 0 else ADDRESS_SPACE_BYTES_MAX, most))
     warnings.simplefilter("ignore")  # coroutines of processes that were killed
     try:
-        for line in sys.stdin:
-            before = time.process_time()
-            report = report_of(Replay.from_dict(json.loads(line)))
-            answer = {"report": report, "cpu_s": time.process_time() - before, "rss_bytes": rss_bytes()}
-            print(json.dumps(answer), file=answers, flush=True)
+        with kept():
+            for line in sys.stdin:
+                before = time.process_time()
+                report = report_of(Replay.from_dict(json.loads(line)))
+                answer = {"report": report, "cpu_s": time.process_time() - before, "rss_bytes": rss_bytes()}
+                print(json.dumps(answer), file=answers, flush=True)
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(1)
 

@@ -20,7 +20,7 @@ from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineErr
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import Client, SimCluster
 from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
-from strandline.testing.simulation.scheduler import Entry
+from strandline.testing.simulation.scheduler import Entry, cancel
 
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
@@ -80,7 +80,7 @@ class Workload:
         """No new records; those under way are acknowledged or fail."""
         self.produces = False
         for crash in self._crashes:
-            crash.cancel()
+            cancel(crash)
         await self._join("p", within_s)
 
     async def stop(self, within_s: float) -> None:

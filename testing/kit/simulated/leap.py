@@ -55,7 +55,7 @@ def _state(weather: Weather) -> tuple[Any, ...]:
 def _next_timer_s(machine: Machine) -> float:
     """How far away the next thing is that the test's machine waits for; 0 when it waits for nothing."""
     entries = machine.world.scheduler.waiting(machine.loop._on_timer) if machine.loop is not None else []
-    return min((entry.when for entry in entries), default=machine.world.now) - machine.world.now
+    return min((entry[0] for entry in entries), default=machine.world.now) - machine.world.now
 
 
 def _set_forward(machine: Machine, seconds: float) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.options import FaultPlan
+from strandline.testing.simulation.scheduler import cancel
 
 
 def cut(nemesis: Nemesis, links: list[tuple[int, int]]) -> Callable[[], None]:
@@ -100,7 +101,7 @@ def _swizzle(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
     def undo() -> None:
         for entry in entries:
-            entry.cancel()
+            cancel(entry)
         for node in list(mends):
             come(node)
 

@@ -1,0 +1,140 @@
+"""Wrappers that stay in place between runs: they must tell what wrappers that come and go tell, and to the right run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from strandline.storage.log import Log
+from strandline.testing.simulation import wrapping
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.world import World
+from strandline.testing.simulation.wrapping import kept, removed, wrap
+
+SEED = 7
+
+
+class Bell:
+    def ring(self, times: int) -> str:
+        return "ding" * times
+
+    @classmethod
+    def make(cls) -> Bell:
+        return cls()
+
+
+def hearing(heard: list[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any) -> Any:
+            result = function(*args)
+            heard.append(result)
+            return result
+
+        return wrapper
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def as_written() -> Iterator[None]:
+    before = dict(vars(Bell))
+    yield
+    assert dict(vars(Bell)) == before
+
+
+def test_a_wrapper_comes_and_goes() -> None:
+    heard: list[Any] = []
+    undo = wrap("test", Bell, "ring", hearing(heard))
+    assert Bell().ring(2) == "dingding"
+    undo()
+    Bell().ring(3)
+    assert heard == ["dingding"]
+
+
+def test_a_wrapper_that_stays_tells_who_wrapped_last() -> None:
+    """Of two runs one after the other, the second must hear its own calls, and the first must not."""
+    first: list[Any] = []
+    second: list[Any] = []
+    with kept():
+        wrap("test", Bell, "ring", hearing(first))()
+        there = Bell.ring
+        Bell().ring(1)
+        wrap("test", Bell, "ring", hearing(second))()
+        assert Bell.ring is there, "the class was changed, and with it all that Python had learned of it"
+        Bell().ring(2)
+    assert (first, second) == (["ding"], ["dingding"])
+
+
+def test_two_that_wrap_the_same_both_hear_it_once() -> None:
+    heard: dict[str, list[Any]] = {"probes": [], "marks": []}
+    with kept():
+        for _ in range(3):
+            for by, each in heard.items():
+                wrap(by, Bell, "ring", hearing(each))
+        Bell().ring(1)
+    assert heard == {"probes": ["ding"], "marks": ["ding"]}
+
+
+def test_class_methods_stay_class_methods() -> None:
+    heard: list[Any] = []
+    with kept():
+        for _ in range(2):
+            wrap("test", Bell, "make", hearing(heard))
+        made = Bell.make()
+    assert heard == [made]
+
+
+def test_who_changes_the_code_himself_finds_it_as_written() -> None:
+    """A mutation takes the place of a function. A wrapper that stayed underneath would tell everything twice."""
+    written = Bell.ring
+    heard: list[Any] = []
+    with kept():
+        wrap("test", Bell, "ring", hearing(heard))
+        with removed():
+            assert Bell.ring is written
+            wrap("test", Bell, "ring", hearing(heard))()
+            assert Bell.ring is written, "in between wrappers come and go"
+        assert wrapping.is_keeping()
+
+
+def test_a_wrapper_that_is_made_otherwise_is_a_bug_of_ours() -> None:
+    with kept():
+        wrap("test", Bell, "ring", hearing([]))
+        with pytest.raises(AssertionError, match="made otherwise"):
+            wrap("test", Bell, "ring", lambda function: lambda *args: function(*args))
+
+
+def test_a_run_is_the_same_whether_wrappers_stay_or_not() -> None:
+    alone = run_seed(SEED)
+    with kept():
+        others = [run_seed(SEED + 1), run_seed(SEED), run_seed(SEED)]
+    assert {report.trace_sha256 for report in others[1:]} == {alone.trace_sha256}
+    assert others[1].marks == others[2].marks == alone.marks
+    assert not hasattr(Log.flush, "__wrapped__")
+    assert Log.flush.__module__ == Log.__module__, "the probes have gone"
+
+
+def test_a_mutation_is_found_between_runs_whose_wrappers_stay() -> None:
+    with kept():
+        assert run_seed(SEED).verdict == "ok"
+        mutated = [run_seed(seed, mutation="M01").verdict for seed in range(SEED, SEED + 3)]
+        assert run_seed(SEED).verdict == "ok"
+    assert "violation" in mutated
+
+
+def test_what_stays_keeps_nothing_of_a_run_that_is_over() -> None:
+    """A world is tens of megabytes, and what is left of it would be finalized in the middle of the next."""
+
+    def alive() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if type(each) in (World, Invariants)}
+
+    with kept():
+        run_seed(SEED)  # makes the idle one, which stays
+        before = alive()
+        run_seed(SEED)
+        assert alive() <= before
