@@ -23,8 +23,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from drill_driver import CONF
+from drill_driver import CONF, streams
 from drill_processes import by_role, end_sessions, kill
 
 from strandline.client import Admin, NewTopic, Producer
@@ -37,11 +38,16 @@ from strandline.pipeline.jobs.audit_result import Audit
 from strandline.pipeline.spark import spark_session
 from strandline.protocol.errors import StrandlineError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 TOPIC, COPY = "orders", "orders-copy"
 PARTITIONS = 4
 BURST, BURST_MS = 20, 20
 """So many records every so many milliseconds, as fast as they are taken."""
 KILL_EVERY_S = (2.0, 6.0)
+AT_LEAST = ("broker", "driver", "executor")
+"""The first kills are one of each of these, in an order that the seed says."""
 VICTIMS = {"broker": 3, "driver": 2, "executor": 3, "worker": 3, "daemon": 1, "planner": 1}
 """How often each is chosen, in proportion."""
 FATAL = ("driver", "planner", "executor")
@@ -112,17 +118,17 @@ class Drill:
     async def supervise(self) -> None:
         """A driver that ends is started again, until it is over."""
         while not self.is_over:
-            await self.start_driver(self.master)
+            await self.start_driver()
             assert self.driver is not None
             await self.driver.wait()
             if not self.is_over:
                 self.say(f"the driver ended ({self.driver.returncode}) and is started again")
 
-    async def start_driver(self, master: str, *more: str) -> None:
+    async def start_driver(self) -> None:
         self.starts += 1
         self.progress_before = self.progress
         command = [sys.executable, str(Path(__file__).with_name("drill_driver.py")), "--servers", self.cluster.bootstrap]
-        command += ["--topic", TOPIC, "--copy", COPY, "--folder", str(self.folder), "--master", master, *more]
+        command += ["--topic", TOPIC, "--copy", COPY, "--folder", str(self.folder), "--master", self.master]
         with open(self.folder / "driver.log", "ab") as log:  # noqa: ASYNC230
             self.driver = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, start_new_session=True)
         self.sessions.add(self.driver.pid)
@@ -134,24 +140,17 @@ class Drill:
             1 for _ in self.folder.glob("copy-checkpoint/commits/[0-9]*")
         )
 
-    async def drain(self) -> None:
-        """What is left, with nobody disturbing. Under another master: the checkpoints do not care."""
-        for attempt in range(DRAIN_ATTEMPTS):
-            await self.start_driver("local[2]", "--drain")
-            assert self.driver is not None
-            if (code := await asyncio.wait_for(self.driver.wait(), HEAL_TIMEOUT_S)) == 0:
-                return
-            self.say(f"attempt {attempt + 1} to bring what is left ended with {code}")
-        raise RuntimeError(f"what is left was not brought over in {DRAIN_ATTEMPTS} attempts; see {self.folder / 'driver.log'}")
-
     # -- chaos --------------------------------------------------------------------------------------------------------
 
     async def harass(self, seconds: float) -> None:
+        """For so long, and for as long as one of `AT_LEAST` had no turn."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while loop.time() < end:
+        while (missing := [role for role in AT_LEAST if not self.kills[role]]) or loop.time() < end:
+            if loop.time() > end + HEAL_TIMEOUT_S:
+                raise RuntimeError(f"no {missing[0]} could be killed within {seconds + HEAL_TIMEOUT_S:.0f} s")
             await asyncio.sleep(self.rng.uniform(*KILL_EVERY_S))
-            victim = self.rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+            victim = self.rng.choice(missing) if missing else self.rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
             if victim != "broker":
                 self._kill_spark(victim)
             elif self.coming_back is None or self.coming_back.done():
@@ -210,14 +209,11 @@ class Drill:
             if self.driver.returncode is None:
                 self.driver.terminate()
             await supervising
-            end_sessions(self.sessions)
-            await self.drain()
         finally:
             for task in (producing, supervising):
                 task.cancel()
             end_sessions(self.sessions)
-        self.say("the audit begins")
-        return await asyncio.to_thread(self._audit)
+        return await asyncio.to_thread(self._settle)
 
     async def _first_progress(self, *tasks: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + HEAL_TIMEOUT_S
@@ -229,9 +225,13 @@ class Drill:
                 raise RuntimeError(f"the driver has done nothing within {HEAL_TIMEOUT_S} s; see {self.folder / 'driver.log'}")
             await asyncio.sleep(0.2)
 
-    def _audit(self) -> Audit:
+    def _settle(self) -> Audit:
+        """What is left is brought over, with nobody disturbing; then everything is counted. Under another master: the
+        checkpoints do not care."""
         spark = spark_session("drill audit", "local[2]", CONF)
         try:
+            self._drain(spark)
+            self.say("the audit begins")
             return audit(
                 spark,
                 self.cluster.bootstrap,
@@ -244,6 +244,21 @@ class Drill:
             )
         finally:
             spark.stop()
+
+    def _drain(self, spark: SparkSession) -> None:
+        from pyspark.errors import StreamingQueryException
+
+        for attempt in range(DRAIN_ATTEMPTS):
+            try:
+                for query in streams(spark, self.cluster.bootstrap, TOPIC, COPY, self.folder, drain=True):
+                    if not query.awaitTermination(HEAL_TIMEOUT_S):
+                        raise RuntimeError(f"what is left was not brought over within {HEAL_TIMEOUT_S} s")
+                return
+            except StreamingQueryException as e:
+                self.say(f"attempt {attempt + 1} to bring what is left has failed: {e}")
+                for query in spark.streams.active:
+                    query.stop()
+        raise RuntimeError(f"what is left was not brought over in {DRAIN_ATTEMPTS} attempts")
 
 
 async def drill(folder: Path, seed: int, seconds: float, master: str, say: Callable[[str], None]) -> dict[str, object]:

@@ -1,12 +1,13 @@
 """Spark's driver in the drill: one session, two streams, from the same topic into a lake and into another topic.
 
 Nothing here knows that it will be killed. What it takes to go on is in the two checkpoints, in the lake's manifests, and in the
-names under which the sink's tasks write. `--drain` brings what is left and ends.
+names under which the sink's tasks write.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds. What the environment says of the driver's goes for the executors', too."""
 CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -54,6 +56,17 @@ def copy(spark: SparkSession, servers: str, source: str, target: str, checkpoint
     return (writer.trigger(availableNow=True) if drain else writer.trigger(processingTime="1 second")).start()
 
 
+def streams(
+    spark: SparkSession, servers: str, source: str, target: str, folder: Path, drain: bool = False
+) -> list[StreamingQuery]:
+    """Both; to `drain` is to bring what is left, and to end."""
+    trigger = "available-now" if drain else 1.0
+    return [
+        offload(spark, servers, source, folder / "lake", trigger=trigger, max_offsets_per_trigger=MAX_OFFSETS),
+        copy(spark, servers, source, target, folder / "copy-checkpoint", drain),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--servers", required=True)
@@ -61,25 +74,10 @@ def main() -> None:
     parser.add_argument("--copy", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--master", required=True)
-    parser.add_argument("--drain", action="store_true")
     given = parser.parse_args()
     spark = spark_session("drill", given.master, CONF)
-    queries = [
-        offload(
-            spark,
-            given.servers,
-            given.topic,
-            given.folder / "lake",
-            trigger="available-now" if given.drain else 1.0,
-            max_offsets_per_trigger=MAX_OFFSETS,
-        ),
-        copy(spark, given.servers, given.topic, given.copy, given.folder / "copy-checkpoint", given.drain),
-    ]
-    if given.drain:
-        for query in queries:
-            query.awaitTermination()
-    else:
-        spark.streams.awaitAnyTermination()  # Raises what ended it: the supervisor starts us again.
+    streams(spark, given.servers, given.topic, given.copy, given.folder)
+    spark.streams.awaitAnyTermination()  # Raises what ended it: the supervisor starts us again.
     spark.stop()
 
 

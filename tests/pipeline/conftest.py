@@ -1,45 +1,80 @@
-"""One Spark and one cluster for all tests of the pipeline: a JVM takes seconds to come up, and a topic of its own is enough."""
+"""One Spark and one cluster for all tests of the pipeline: a JVM takes long to come up and to get warm, and a topic of its own
+is enough."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from class_archive import quick_start
 from typer.testing import CliRunner
 
-from strandline.cli import pipeline, pipeline_materialize, pipeline_replay, pipeline_simulate
+from strandline.cli import pipeline, pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate
 
 if TYPE_CHECKING:
     from click.testing import Result
     from pyspark.sql import SparkSession
+    from standalone import StandaloneCluster
 
     from strandline.testing import ThreadedCluster
 
 
+PROCESSES_FIRST = ("test_spark_drill", "test_spark_examples", "test_spark_standalone", "test_spark_install")
+"""Files whose tests start Sparks of their own, those that take longest first."""
+SHARED = {"spark", "standalone"}
+"""Fixtures that take long to come. Who has one needs it in one process alone."""
+
+
+def pytest_configure() -> None:
+    """For the Spark of this process and those of all that it starts; before `cli_world` takes a copy of the environment."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_start())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`, one process has all tests that share a Spark, whose JVM is warm after the first of them. Another
+    has those that start their own, one by one, and the first helps it when it is through."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        for fixture in SHARED & set(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
+            if item.config.pluginmanager.hasplugin("xdist"):
+                item.add_marker(pytest.mark.xdist_group(fixture))
+    items.sort(key=_turn)  # Is stable: the order in a file stays.
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.get_closest_marker("spark") is None:
+        return -2
+    if "spark" in getattr(item, "fixturenames", ()):
+        return -1
+    stem = item.path.stem
+    return PROCESSES_FIRST.index(stem) if stem in PROCESSES_FIRST else len(PROCESSES_FIRST)
+
+
+SMALL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "spark_daemon",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For queries of a few rows: to plan them anew while they run, or to compile Java for them, takes longer than they take. (The
+tests that start Sparks of their own leave all that as it is.)"""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from standalone import QUICK_START
-
     from strandline.pipeline.spark import spark_session
 
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)  # Also of those that tests start as processes.
-    conf = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    session = spark_session("strandline tests", "local[2,2]", conf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Of the JVM: there its daemons are found.
+        session = spark_session("strandline tests", "local[2,2]", {**SMALL, "spark.sql.python.filterPushdown.enabled": "true"})
     yield session
     session.stop()
 
@@ -53,6 +88,15 @@ def log() -> Iterator[ThreadedCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A cluster of Spark's own processes, for the tests that need other machines."""
+    from standalone import StandaloneCluster
+
+    with StandaloneCluster.running(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """`strandline pipeline ...` in this process, on this Spark: a JVM for each call would take longer than all the rest."""
@@ -61,6 +105,6 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     def this_one(job: str, master: str) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (pipeline_materialize, pipeline_replay, pipeline_simulate):
+    for module in (pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate):
         monkeypatch.setattr(module, "spark_for", this_one)
     return lambda *words: CliRunner().invoke(pipeline.app, list(words))

@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from class_archive import quick_start
 
 from strandline.pipeline.java import use_java
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60
 SPARK_HOME = Path(pyspark.__file__).parent
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds: on two cores six of them would do little but compile themselves."""
+QUICK_START = quick_start()
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 _MASTER_URL = re.compile(r"(spark://127\.0\.0\.1:\d+)")
 _WEB_UI = re.compile(r"MasterUI' on port (\d+)")
@@ -48,6 +48,8 @@ class StandaloneCluster:
         self.url = ""
         """The master's, for `--master`."""
         self.package = folder / "strandline.zip"
+        self.wheel = Path()
+        """The same, under the name that a wheel has."""
 
     @classmethod
     @contextmanager
@@ -69,7 +71,8 @@ class StandaloneCluster:
         for n in range(workers):
             work = ("--work-dir", str(self.folder / f"work-{n}"), "--cores", str(cores), "--memory", memory)
             self._start(f"worker-{n}", WORKER, "--host", "127.0.0.1", "--webui-port", "0", *work, self.url)
-        build_wheel(self.folder / "wheel").rename(self.package)
+        self.wheel = build_wheel(self.folder / "wheel")
+        self.package.write_bytes(self.wheel.read_bytes())
         until(lambda: len(alive_workers(web)) == workers, f"{workers} workers alive", START_TIMEOUT_S)
 
     def stop(self) -> None:

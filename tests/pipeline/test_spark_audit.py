@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from cli_world import run
 
 from strandline.client.records import TopicPartition
 from strandline.pipeline.jobs import audit_frames as frames
@@ -25,6 +26,7 @@ from strandline.pipeline.jobs.lake_folder import Folder, checksum
 from strandline.pipeline.jobs.offload import offload
 
 if TYPE_CHECKING:
+    from click.testing import Result
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.testing import ThreadedCluster
@@ -81,9 +83,27 @@ class World:
 
 @pytest.fixture
 def world(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> World:
+    """One that may be harmed in any way."""
     world = World(spark, log, tmp_path)
     world.send(COUNT)
     world.offload()
+    return world
+
+
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, log: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(spark, log, tmp_path_factory.mktemp("whole"))
+    world.send(COUNT)
+    world.offload()
+    return world
+
+
+@pytest.fixture
+def harmed(whole: World, tmp_path: Path) -> World:
+    """With the topic of the others, and a lake and a ledger that are copies: for those that harm nothing else."""
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    world = copy(whole)
+    world.folder, world.lake, world.ledger = tmp_path, tmp_path / "lake", tmp_path / "acks.jsonl"
     return world
 
 
@@ -105,7 +125,7 @@ def test_a_lake_that_is_well_is_told_so_and_what_is_not_yet_in_it_is_no_loss(wor
     assert world.audit(is_complete=True).counts("lost_in_lake") == 10
 
 
-def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(world: World) -> None:
+def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(harmed: World) -> None:
     """Manifest and checksums are right: only the records tell."""
 
     def change(table: pyarrow.Table) -> pyarrow.Table:
@@ -115,9 +135,9 @@ def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(w
         rows[30]["offset"] = 1000
         return pyarrow.Table.from_pylist(rows, schema=table.schema)
 
-    file = world.rewrite(change)
-    found = world.audit()
-    place = f"{world.topic}-0"
+    file = harmed.rewrite(change)
+    found = harmed.audit()
+    place = f"{harmed.topic}-0"
     told = {finding.kind: (finding.where, finding.count, finding.examples) for finding in found.bad}
     assert told == {
         "differs": (place, 1, (f"offset 7, {file.path}",)),
@@ -127,32 +147,32 @@ def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(w
     }
 
 
-def test_a_file_that_was_cut_short_is_named_and_its_rows_count_as_lost(world: World) -> None:
-    file = next(file for file in Folder(world.lake).manifest(0).files if file.partition == 1)
-    os.truncate(world.lake / file.path, file.bytes - 100)
-    found = world.audit()
+def test_a_file_that_was_cut_short_is_named_and_its_rows_count_as_lost(harmed: World) -> None:
+    file = next(file for file in Folder(harmed.lake).manifest(0).files if file.partition == 1)
+    os.truncate(harmed.lake / file.path, file.bytes - 100)
+    found = harmed.audit()
     assert [finding.sentence for finding in found.bad if finding.kind == "damaged"] == [
         f"the lake is damaged: {file.path} has {file.bytes - 100} bytes, and its manifest says {file.bytes}"
     ]
     assert found.counts("lost_in_lake") == COUNT
 
 
-def test_a_file_that_is_listed_twice_is_damage_and_its_rows_are_doubled(world: World) -> None:
-    folder = Folder(world.lake)
+def test_a_file_that_is_listed_twice_is_damage_and_its_rows_are_doubled(harmed: World) -> None:
+    folder = Folder(harmed.lake)
     manifest = folder.manifest(0)
     again = replace(manifest, number=1, after=manifest.ends, batch=1)
-    (world.lake / "_manifest" / f"{1:020}.json").write_bytes(encode(again))
-    found = world.audit()
+    (harmed.lake / "_manifest" / f"{1:020}.json").write_bytes(encode(again))
+    found = harmed.audit()
     assert found.counts("doubled_in_lake") == 2 * COUNT
     assert any("overlaps" in finding.sentence for finding in found.bad)
 
 
-def test_what_was_acknowledged_and_is_not_there_is_lost(world: World) -> None:
-    with world.ledger.open("a") as ledger:
-        ledger.write(json.dumps({"topic": world.topic, "partition": 0, "offset": COUNT, "count": 3}) + "\n")
-        ledger.write(json.dumps({"topic": world.topic, "partition": 1, "offset": 0, "crc32": 1}) + "\n")
+def test_what_was_acknowledged_and_is_not_there_is_lost(harmed: World) -> None:
+    with harmed.ledger.open("a") as ledger:
+        ledger.write(json.dumps({"topic": harmed.topic, "partition": 0, "offset": COUNT, "count": 3}) + "\n")
+        ledger.write(json.dumps({"topic": harmed.topic, "partition": 1, "offset": 0, "crc32": 1}) + "\n")
         ledger.write('{"topic": "torn')
-    found = world.audit()
+    found = harmed.audit()
     assert kinds(found) == {"lost_in_log": 3, "acknowledged_twice": 1, "acknowledged_other": 1, "torn_ledger": 0}
     assert found.bad[0].examples == tuple(f"offset {COUNT + n}" for n in range(3))
 
@@ -203,15 +223,15 @@ def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedC
     assert world.audit(lake=None, ledger=[], copies={world.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
 
 
-@pytest.mark.spark
-def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(world: World, tmp_path: Path) -> None:
-    file = next(file for file in Folder(world.lake).manifest(0).files if file.partition == 1)
-    os.truncate(world.lake / file.path, file.bytes - 100)
-    words = ["--bootstrap-servers", world.log.bootstrap_servers, "--topic", world.topic, "--lake", str(world.lake)]
-    words += ["--ledger", str(world.ledger), "--html", str(tmp_path / "report.html"), "--master", "local[1]"]
-    done = run("pipeline", "audit", *words, timeout_s=120)
-    assert done.code == 3, done.err
-    assert f"the lake is damaged: {file.path} has {file.bytes - 100} bytes" in done.out
-    assert f"{world.topic}-1: {COUNT} records not in the lake, though it has what comes behind" in done.out
-    assert f"not well: damaged, {COUNT} lost in lake; {2 * COUNT} records in the log" in done.err
+def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(
+    harmed: World, command: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = next(file for file in Folder(harmed.lake).manifest(0).files if file.partition == 1)
+    os.truncate(harmed.lake / file.path, file.bytes - 100)
+    words = ["--bootstrap-servers", harmed.log.bootstrap_servers, "--topic", harmed.topic, "--lake", str(harmed.lake)]
+    done = command("audit", *words, "--ledger", str(harmed.ledger), "--html", str(tmp_path / "report.html"))
+    assert done.exit_code == 3, done.output
+    assert f"the lake is damaged: {file.path} has {file.bytes - 100} bytes" in done.stdout
+    assert f"{harmed.topic}-1: {COUNT} records not in the lake, though it has what comes behind" in done.stdout
+    assert f"not well: damaged, {COUNT} lost in lake; {2 * COUNT} records in the log" in done.stderr
     assert "<svg" in (tmp_path / "report.html").read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 DRILL = Path(__file__).parents[2] / "examples" / "pipeline" / "drill.py"
-MINUTES = float(os.environ.get("STRANDLINE_DRILL_MINUTES", "0.7"))
+MINUTES = float(os.environ.get("STRANDLINE_DRILL_MINUTES", "0.5"))
 
 
 @pytest.mark.spark
@@ -40,5 +40,6 @@ def test_nothing_is_lost_or_doubled_while_brokers_driver_and_executors_are_kille
     assert counts["ledger"] == result["acknowledged"] > 0
     assert counts["lake"] == counts["copy"] == counts["log"]
     assert counts["log"] - counts["ledger"] <= result["unknown"]
-    assert sum(result["kills"].values()) >= 2
+    assert {"broker", "driver", "executor"} <= result["kills"].keys(), "each kind was killed at least once"
+    assert result["driver_starts"] >= 2
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from strandline.testing import ThreadedCluster
+    from standalone import StandaloneCluster
 
-ROOT = Path(__file__).parents[2]
+    from strandline.testing import ThreadedCluster
 
 JOB = """
 import sys
@@ -28,12 +28,14 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_an_installed_package_is_found_without_registration(log: ThreadedCluster, tmp_path: Path) -> None:
+def test_an_installed_package_is_found_without_registration(
+    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
+) -> None:
     from strandline.pipeline.java import use_java
 
     packages = tmp_path / "packages"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(packages), "."]
-    subprocess.run(pip, cwd=ROOT, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), str(standalone.wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
     topic = log.create_topic()
     log.send(topic, b"1", b"2", b"3")
     (tmp_path / "job.py").write_text(JOB)

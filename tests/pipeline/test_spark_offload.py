@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from cli_world import run
+from cli_world import ENVIRONMENT
 from pyspark.errors import StreamingQueryException
 
 from strandline.client.records import TopicPartition
@@ -28,15 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strandline.testing import ThreadedCluster
-
-DRIVER = """
-import sys
-from strandline.pipeline.jobs.offload import offload
-from strandline.pipeline.spark import spark_session
-servers, topic, root, most = sys.argv[1:]
-spark = spark_session("offload", "local[2]", {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
-offload(spark, servers, topic, root, max_offsets_per_trigger=int(most)).awaitTermination()
-"""
 
 
 class Job:
@@ -129,37 +117,6 @@ def test_a_batch_that_spark_runs_again_makes_the_same_lake(job: Job, log: Thread
     assert sorted(job.root.rglob("*.parquet")) == on_disk
 
 
-def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(job: Job, log: ThreadedCluster) -> None:
-    topic = log.create_topic(partitions=2)
-    for partition in (0, 1):
-        job.fill(topic, partition, 1500)
-    assert killed_behind(job, topic, batches=2)
-    assert len(job.manifests) < 30
-    job.run(topic)
-    assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(1500)), list(range(1500)))
-
-
-def killed_behind(job: Job, topic: str, batches: int) -> bool:
-    """Whether a driver was killed, with all its processes, when the lake had so many batches; False: it was done before."""
-    command = [sys.executable, "-c", DRIVER, job.log.bootstrap_servers, topic, str(job.root), "100"]
-    driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: len(job.manifests) >= batches or driver.poll() is not None)
-    finally:
-        was_running = driver.poll() is None
-        if was_running:
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    return was_running
-
-
-def until(condition: Callable[[], bool], within_s: float = 240) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_pattern_takes_topics_that_come_later(job: Job, log: ThreadedCluster) -> None:
     first = log.create_topic(partitions=1)
     prefix = re.escape(first) + ".*"
@@ -181,17 +138,40 @@ def test_a_lake_whose_checkpoint_was_lost_is_not_filled_twice(job: Job, log: Thr
     assert read_manifest(job.root, checksums=True) == before
 
 
+COMMANDS = """
+import json, sys
+from strandline.cli import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+        code = 0
+    except SystemExit as e:
+        code = e.code or 0
+    print(f"ended with {code}", file=sys.stderr, flush=True)
+"""
+"""Several commands, one after the other, in a process of their own and on one JVM, which takes longer to come than they take."""
+
+
 @pytest.mark.spark
 def test_the_command_fills_a_lake_and_tells_a_failure_in_one_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
+    """With a Spark of its own, which another command finds stopped: nothing of it is left in the way."""
     topic = log.create_topic(partitions=1)
     log.run(send_ten(log, topic))
-    words = ["pipeline", "offload", "--bootstrap-servers", log.bootstrap_servers, "--to", str(tmp_path), "--master", "local[1]"]
-    done = run(*words, "--topic", topic, timeout_s=120)
-    assert (done.code, read_manifest(tmp_path).ends) == (0, {TopicPartition(topic, 0): 10}), done.err
-    failed = run(*words, "--topic", topic, "--checkpoint", str(tmp_path / "another"), timeout_s=120)
-    assert failed.code == 1
-    assert f"strandline: the job has failed: offset 0 of {topic}-0 comes into a lake that has" in failed.err
-    assert "Traceback" not in failed.err.splitlines()[-1]
+    lake, another = str(tmp_path / "lake"), str(tmp_path / "another")
+    where = ["--bootstrap-servers", log.bootstrap_servers, "--topic", topic, "--master", "local[1]"]
+    offload, audit = ["pipeline", "offload", "--to", lake, *where], ["pipeline", "audit", "--lake", lake, "--complete", *where]
+    words = json.dumps([offload, audit, [*offload, "--checkpoint", another]])
+    command = [sys.executable, "-c", COMMANDS, words]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    filled, audited, failed, _ = re.split(r"^ended with (?=\d$)", done.stderr, flags=re.MULTILINE)
+    assert (audited[0], failed[0]) == ("0", "0"), done.stderr
+    assert read_manifest(tmp_path / "lake").ends == {TopicPartition(topic, 0): 10}, filled
+    assert "10 records in the log" in done.stdout
+    assert f"strandline: the job has failed: offset 0 of {topic}-0 comes into a lake that has" in failed
+    assert done.stderr.endswith("ended with 1\n")
 
 
 async def send_ten(log: ThreadedCluster, topic: str) -> None:

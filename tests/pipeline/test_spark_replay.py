@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_world import COMMAND, ENVIRONMENT
 from pyspark.errors import PySparkException
 
 from strandline.pipeline.jobs import replay as job
@@ -115,26 +110,6 @@ def test_a_run_goes_on_behind_what_the_one_before_has_written(source: Source, mo
     done = source.run()
     assert (done.records, done.found) == (100, 48)
     assert len(source.log.read_all(source.to)) == 100
-
-
-def test_a_replay_that_is_killed_is_gone_on_with(source: Source) -> None:
-    """The command, slow enough to be caught in the middle; with all its processes."""
-    source.fill(400)
-    words = ["pipeline", "replay", "--topic", source.topic, "--to", source.to, "--checkpoint", str(source.checkpoint)]
-    words += ["--bootstrap-servers", source.log.bootstrap_servers, "--master", "local[2]", "--records-per-s", "40"]
-    run = subprocess.Popen([*COMMAND, *words], env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 240
-        while not (there := len(source.log.read_all(source.to))) and run.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        os.killpg(run.pid, signal.SIGKILL)
-        _, told = run.communicate()
-    assert 0 < there < 400, told
-    done = source.run()
-    assert (done.records, 0 < done.found < 400) == (400, True)
-    source.expect_copy()
 
 
 def test_a_lake_is_replayed_from_a_time_on_and_into_fewer_partitions(source: Source, tmp_path: Path) -> None:

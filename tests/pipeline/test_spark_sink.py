@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -308,35 +306,6 @@ def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_p
         copy.run(dying(copy.log, copy.target, {2500}))
     copy.run()
     assert values(copy.log, copy.target) == each_once(4000)
-
-
-DRIVER = """
-import sys
-from strandline.pipeline.spark import spark_session
-
-servers, source, target, checkpoint = sys.argv[1:]
-spark = spark_session("to be killed", "local[2]", {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
-rows = spark.readStream.format("strandline").option("bootstrap.servers", servers).option("subscribe", source)
-rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "2000").load()
-rows = rows.selectExpr("cast(value as string) value").writeStream.format("strandline").option("bootstrap.servers", servers)
-rows = rows.option("topic", target).option("checkpointLocation", checkpoint).option("strandline.linger_ms", "0")
-rows.trigger(availableNow=True).start().awaitTermination()
-"""
-
-
-def test_a_driver_that_is_killed_in_the_middle_of_a_stream_is_followed_by_one_that_goes_on(copy: Copy) -> None:
-    """With everything that belongs to it, its JVM and the workers; the order of rows was not promised."""
-    copy.fill(0, 6000)
-    arguments = [copy.log.bootstrap_servers, copy.source, copy.target, str(copy.folder / "checkpoint")]
-    with subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], start_new_session=True) as driver:
-        try:
-            wait_for_records(copy.log.bootstrap_servers, copy.target, 2_200, within_s=90)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-    written = sum(values(copy.log, copy.target).values())
-    assert written < 6000, "it was through before it was killed"
-    copy.run(rowOrder="unknown")
-    assert values(copy.log, copy.target) == each_once(6000)
 
 
 def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_path: Path) -> None:

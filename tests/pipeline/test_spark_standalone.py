@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet
 import pytest
-from standalone import StandaloneCluster
 
 from strandline.client.records import TopicPartition
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.materialize_folder import SnapshotFolder
 
 if TYPE_CHECKING:
+    from standalone import StandaloneCluster
+
     from strandline.testing import ThreadedCluster
 
 JOB = """
 import sys
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
+from strandline.pipeline.jobs.materialize import materialize
 from strandline.pipeline.jobs.offload import offload
+from strandline.pipeline.jobs.replay import replay
+from strandline.pipeline.jobs.simulate import summary
+from strandline.pipeline.jobs.simulate_task import Seeds
 from strandline.pipeline.spark import register
 
-servers, topic, lake = sys.argv[1:]
-spark = SparkSession.builder.getOrCreate()
+servers, written, keyed, copy, folder = sys.argv[1:]
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 register(spark)
 
 
@@ -37,69 +41,58 @@ def where(number):
 
 
 rows = spark.range(0, 4000, numPartitions=4).select(where("id").alias("value"))
-rows.write.format("strandline").mode("append").option("bootstrap.servers", servers).option("topic", topic).save()
-offload(spark, servers, topic, lake).awaitTermination()
-spark.stop()
-"""
-
-MORE = """
-import sys
-from pyspark.sql import SparkSession
-from strandline.pipeline.jobs.materialize import materialize
-from strandline.pipeline.jobs.replay import replay
-from strandline.pipeline.jobs.simulate import summary
-from strandline.pipeline.jobs.simulate_task import Seeds
-
-servers, topic, to, folder = sys.argv[1:]
-spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-materialize(spark, servers, topic, folder + "/snapshot")
-replay(spark, servers, topic, to, folder + "/replay", records_per_s=100_000)
+rows.write.format("strandline").mode("append").option("bootstrap.servers", servers).option("topic", written).save()
+offload(spark, servers, written, folder + "/lake").awaitTermination()
+materialize(spark, servers, keyed, folder + "/snapshot")
+replay(spark, servers, keyed, copy, folder + "/replay", records_per_s=100_000)
 assert summary(spark, Seeds(4, scenario="S03"), folder + "/runs", runs_per_task=2).good
 spark.stop()
 """
 
 
+class Done(NamedTuple):
+    """What the job has left behind."""
+
+    written: str
+    keyed: str
+    copy: str
+    folder: Path
+
+
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster.running(tmp_path_factory.mktemp("standalone")) as cluster:
-        yield cluster
+def done(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """One job that does all of it: a driver and its executors take longer to come up than to do it."""
+    done = Done(*(log.create_topic(partitions=2) for _ in range(3)), tmp_path_factory.mktemp("done"))
+    for n in range(10):
+        log.send(done.keyed, b"old %d" % n, b"new %d" % n, key=b"%d" % n)
+    job = done.folder / "job.py"
+    job.write_text(JOB)
+    ended = standalone.submit(job, log.bootstrap_servers, *map(str, done), timeout_s=400)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return done
 
 
 @pytest.mark.spark
 def test_sink_and_offload_run_on_workers_that_have_the_package_from_the_job_alone(
-    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
+    standalone: StandaloneCluster, log: ThreadedCluster, done: Done
 ) -> None:
     """A session on one machine hides what a cluster needs: everything that tasks import is here importable from what was
     shipped, and everything that goes to them is pickled."""
-    topic = log.create_topic(partitions=2)
-    job = tmp_path / "job.py"
-    job.write_text(JOB)
-    done = standalone.submit(job, log.bootstrap_servers, topic, str(tmp_path / "lake"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    written = [(record.value or b"").decode().split(" ") for record in log.read_all(topic)]
+    written = [(record.value or b"").decode().split(" ") for record in log.read_all(done.written)]
     assert Counter(int(number) for number, _, _ in written) == Counter(range(4000))
     assert all(standalone.package.name in file for _, _, file in written), written[0]
     assert len({daemon for _, daemon, _ in written}) == 2, "both executors have written"
-    lake = read_manifest(tmp_path / "lake", checksums=True)
+    lake = read_manifest(done.folder / "lake", checksums=True)
     assert sum(file.count for file in lake.files) == 4000
-    ends = Counter(record.partition for record in log.read_all(topic))
-    assert lake.ends == {TopicPartition(topic, p): count for p, count in ends.items()}
+    ends = Counter(record.partition for record in log.read_all(done.written))
+    assert lake.ends == {TopicPartition(done.written, p): count for p, count in ends.items()}
 
 
 @pytest.mark.spark
-def test_snapshots_replays_and_simulations_run_there_too(
-    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_snapshots_replays_and_simulations_run_there_too(standalone: StandaloneCluster, log: ThreadedCluster, done: Done) -> None:
     """A simulation starts a process of its own beside the task: that one has to find the package, too."""
-    topic, to = log.create_topic(partitions=2), log.create_topic(partitions=2)
-    for n in range(10):
-        log.send(topic, b"old %d" % n, b"new %d" % n, key=b"%d" % n)
-    job = tmp_path / "job.py"
-    job.write_text(MORE)
-    done = standalone.submit(job, log.bootstrap_servers, topic, to, str(tmp_path), timeout_s=400)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert SnapshotFolder(tmp_path / "snapshot").version().rows == 10
-    copied, whole = (sorted((r.partition, r.offset, r.value) for r in log.read_all(each)) for each in (to, topic))
+    assert SnapshotFolder(done.folder / "snapshot").version().rows == 10
+    copied, whole = (sorted((r.partition, r.offset, r.value) for r in log.read_all(each)) for each in (done.copy, done.keyed))
     assert copied == whole
-    runs = pyarrow.parquet.read_table(tmp_path / "runs")
+    runs = pyarrow.parquet.read_table(done.folder / "runs")
     assert (sorted(runs["seed"].to_pylist()), set(runs["verdict"].to_pylist())) == ([0, 1, 2, 3], {"ok"})

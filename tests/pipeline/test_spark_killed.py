@@ -1,0 +1,129 @@
+"""A driver is killed while it is in the middle of three jobs: an offload, a copy, a replay. The next run of each goes on.
+
+One driver for all three, because a Spark takes longer to come than to be killed. It is killed with everything that belongs to it,
+its JVM and the workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from cli_world import ENVIRONMENT
+from test_spark_offload import Job
+from test_spark_replay import Source
+from test_spark_sink import Copy, each_once, values
+
+from strandline.pipeline.jobs.lake_folder import read_manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+DRIVER = """
+import sys
+from strandline.cli import main
+from strandline.pipeline.jobs.offload import offload
+from strandline.pipeline.spark import spark_session
+
+servers, topic, lake, source, target, checkpoint, *words = sys.argv[1:]
+spark = spark_session("to be killed", "local[4]", {"spark.sql.shuffle.partitions": "2"})
+offload(spark, servers, topic, lake, max_offsets_per_trigger=50)
+rows = spark.readStream.format("strandline").option("bootstrap.servers", servers).option("subscribe", source)
+rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100").load()
+rows = rows.selectExpr("cast(value as string) value").writeStream.format("strandline").option("bootstrap.servers", servers)
+rows = rows.option("topic", target).option("checkpointLocation", checkpoint).option("strandline.linger_ms", "0")
+rows.trigger(availableNow=True).start()
+sys.argv[1:] = words
+main()
+"""
+"""Two streams in the background, and a replay as the command does it: so slow that all three meet."""
+OFFLOADED, COPIED, REPLAYED = 1500, 6000, 400
+"""Records of each partition; of both; of both."""
+
+
+class Killed(NamedTuple):
+    job: Job
+    copy: Copy
+    source: Source
+
+
+@pytest.fixture(scope="module")
+def killed(spark: SparkSession, log: ThreadedCluster) -> Iterator[Killed]:
+    """What the driver has left."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "copy").mkdir()
+        world = Killed(Job(spark, log, root / "lake"), Copy(spark, log, root / "copy"), Source(spark, log, root))
+        topic = log.create_topic(partitions=2)
+        for partition in (0, 1):
+            world.job.fill(topic, partition, OFFLOADED)
+        world.copy.fill(0, COPIED)
+        world.source.fill(REPLAYED)
+        kill_in_the_middle(world, topic)
+        yield world
+
+
+def kill_in_the_middle(world: Killed, topic: str) -> None:
+    job, copy, source = world
+    servers = job.log.bootstrap_servers
+    words = ["pipeline", "replay", "--topic", source.topic, "--to", source.to, "--checkpoint", str(source.checkpoint)]
+    words += ["--bootstrap-servers", servers, "--master", "local[4]", "--records-per-s", "10"]
+    streams = [servers, topic, str(job.root), copy.source, copy.target, str(copy.folder / "checkpoint")]
+    command = [sys.executable, "-c", DRIVER, *streams, *words]
+    driver = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: driver.poll() is not None or all(begun(world)))
+        ended = driver.poll()
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        _, told = driver.communicate()
+    assert ended is None, told
+
+
+def begun(world: Killed) -> Iterator[bool]:
+    yield len(world.job.manifests) >= 2
+    yield sum(values(world.copy.log, world.copy.target).values()) > 200
+    yield bool(world.source.log.read_all(world.source.to))
+
+
+def until(condition: Callable[[], bool], within_s: float = 240) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(killed: Killed) -> None:
+    job = killed.job
+    assert 2 <= len(job.manifests) < 2 * OFFLOADED / 50
+    (topic,) = {file.topic for file in read_manifest(job.root).files}
+    job.run(topic)
+    assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(OFFLOADED)), list(range(OFFLOADED)))
+
+
+def test_a_driver_that_is_killed_in_the_middle_of_a_stream_is_followed_by_one_that_goes_on(killed: Killed) -> None:
+    """The order of rows was not promised."""
+    copy = killed.copy
+    written = sum(values(copy.log, copy.target).values())
+    assert 200 < written < COPIED, "it was through before it was killed"
+    copy.run(rowOrder="unknown")
+    assert values(copy.log, copy.target) == each_once(COPIED)
+
+
+def test_a_replay_that_is_killed_is_gone_on_with(killed: Killed) -> None:
+    """The command, slow enough to be caught in the middle."""
+    source = killed.source
+    assert 0 < len(source.log.read_all(source.to)) < REPLAYED
+    done = source.run()
+    assert (done.records, 0 < done.found < REPLAYED) == (REPLAYED, True)
+    source.expect_copy()
