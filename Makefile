@@ -68,10 +68,16 @@ layering: build/lint
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not docker and not spark" -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
-# In a process of its own: a JVM and a session's workers are no company for tests that count threads and descriptors.
-# Files in their order: the drill, which takes longest, is among the first. (By themselves, those with most tests would be.)
-test-spark: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# In processes of their own: a JVM and a session's workers are no company for tests that count threads and descriptors. One has the
+# tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py). Compiled Python is kept, whatever the
+# environment says: Spark starts hundreds of Pythons.
+test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadgroup \
+		--no-loadscope-reorder $(PYTEST_ARGS)
+
+# Half of what a JVM does until its first query is reading classes. From an archive they come ready. Without it all works the same.
+build/spark-classes.jsa: $(VENV)/.installed-dev
+	-PYTHONDONTWRITEBYTECODE= $(BIN)/python tests/pipeline/class_archive.py $@
 
 drill: $(VENV)/.installed-dev
 	$(BIN)/python examples/pipeline/drill.py $(DRILL_ARGS)
