@@ -3,6 +3,7 @@
 #   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
 #   make test            lint, types, layering, and every test that needs no Docker engine
 #   make test-spark      the data pipeline alone, with a real Spark (Java from PyPI where the machine has none)
+#   make test-delta      Delta tables, with a real Delta, in an environment of its own (its jars come from Maven Central)
 #   make drill           three minutes of SIGKILL to brokers, Spark's driver and executors, and an audit (docs/spark.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
@@ -16,11 +17,12 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test lint types layering pytest test-spark drill test-docker test-pythons soak mutate bench bench-spark clean
+.PHONY: demo test lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -45,6 +47,13 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e '.[bench]'
 	@touch $@ $(VENV)/.installed
+
+# Delta goes with the PySpark that it was made for, and that need not be the one that everything else is tested with.
+$(VENV_DELTA)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 with venv was found; set PYTHON=..." >&2; exit 1; }
+	test -x $(VENV_DELTA)/bin/python || $(PYTHON) -m venv $(VENV_DELTA)
+	$(VENV_DELTA)/bin/python -m pip --disable-pip-version-check --quiet install -e '.[dev,spark,delta]'
+	@touch $@
 
 # -- checks
 
@@ -79,6 +88,9 @@ test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
 build/spark-classes.jsa: $(VENV)/.installed-dev
 	-PYTHONDONTWRITEBYTECODE= $(BIN)/python tests/pipeline/class_archive.py $@
 
+test-delta: $(VENV_DELTA)/.installed
+	$(VENV_DELTA)/bin/python -m pytest tests/pipeline/test_spark_delta.py $(PYTEST_ARGS)
+
 drill: $(VENV)/.installed-dev
 	$(BIN)/python examples/pipeline/drill.py $(DRILL_ARGS)
 
@@ -107,7 +119,7 @@ bench-spark: $(VENV)/.installed-dev $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/spark.py $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_DELTA) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 FORCE:

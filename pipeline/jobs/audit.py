@@ -32,7 +32,7 @@ from strandline.pipeline.jobs.audit_result import (
     Seen,
 )
 from strandline.pipeline.jobs.lake import MANIFESTS, DataFile, LakeDamaged, join
-from strandline.pipeline.jobs.lake_folder import Folder, local_path
+from strandline.pipeline.jobs.lake_folder import DELTA_LOG, Folder, is_delta, local_path
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class LakeView:
     firsts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    rows: DataFrame | None = None
+    """Of a Delta table, which says itself which files count."""
 
     def files_of(self, place: TopicPartition, offset: int) -> list[str]:
         return [file.path for file in self.files if file.place == place and file.first <= offset <= file.last]
@@ -104,8 +106,8 @@ def check(
     names = sorted({*([topics] if isinstance(topics, str) else topics), *(copies or {})} - {""})
     if not names:
         raise UsageError("say what to audit: topics by name, or copies")
-    if lake is not None and not (local_path(lake) / MANIFESTS).is_dir():
-        raise UsageError(f"{os.fspath(lake)} holds no lake: there is no folder {MANIFESTS} in it")
+    if lake is not None and not ((local_path(lake) / MANIFESTS).is_dir() or is_delta(local_path(lake))):
+        raise UsageError(f"{os.fspath(lake)} holds no lake: there is no folder {MANIFESTS} in it, and no {DELTA_LOG}")
     for path in ledger:
         if not Path(path).exists():
             raise UsageError(f"there is no ledger {os.fspath(path)}")
@@ -151,6 +153,8 @@ class _Job:
 
     def look_at_lake(self, root: Path) -> LakeView:
         """What the manifests say, held against the files: every byte of them is read, on executors."""
+        if is_delta(root):
+            return self._look_at_delta(root)
         all_files, ends, problems = listed(Folder(root))
         files = [file for file in all_files if file.topic in self.topics]
         damaged = self._damaged(root, files)
@@ -164,6 +168,18 @@ class _Job:
             {place: end for place, end in ends.items() if place.topic in self.topics},
             tuple(_damage(text) for text in (*problems, *damaged.values())),
         )
+
+    def _look_at_delta(self, root: Path) -> LakeView:
+        """One version of the table, however much is written meanwhile."""
+        from pyspark.sql import functions as f
+
+        from strandline.pipeline.jobs.delta_offload import newest
+
+        rows = newest(self.spark, str(root)).filter(f.col("topic").isin(list(self.topics)))
+        found = rows.groupBy("topic", "partition").agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
+        firsts = {TopicPartition(row.topic, row.partition): row["first"] for row in found}
+        ends = {TopicPartition(row.topic, row.partition): row["last"] + 1 for row in found}
+        return LakeView(root, (), firsts, ends, (), rows)
 
     def _damaged(self, root: Path, files: Sequence[DataFile]) -> dict[str, str]:
         """Path -> what is wrong with it."""
@@ -183,7 +199,9 @@ class _Job:
 
         bounds = self._bounds(self.topics)
         rows = frames.log_rows(self._read(self.topics, bounds), has_ledger=bool(ledger))
-        if view is not None and view.files:
+        if view is not None and view.rows is not None:
+            rows = rows.unionByName(frames.lake_rows(view.rows))
+        elif view is not None and view.files:
             parquet = self.spark.read.parquet(*(str(view.root / file.path) for file in view.files))
             rows = rows.unionByName(frames.lake_rows(parquet))
         if ledger:

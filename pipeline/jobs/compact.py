@@ -35,7 +35,7 @@ from strandline.pipeline.jobs.lake import (
     file_place,
     manifest_number,
 )
-from strandline.pipeline.jobs.lake_folder import Folder, checksum, local_path, move, read_manifest, temporary
+from strandline.pipeline.jobs.lake_folder import Folder, check_is_no_delta, checksum, local_path, move, read_manifest, temporary
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def compact(
 def check(root: str | os.PathLike[str]) -> Folder:
     """Raises UsageError where there is no lake."""
     folder = Folder(local_path(root))
+    check_is_no_delta(folder.root, f"Delta joins small files itself, with OPTIMIZE delta.`{folder.root}`")
     if not folder.numbers():
         raise UsageError(f"{os.fspath(root)} holds no lake")
     return folder

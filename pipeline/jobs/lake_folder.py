@@ -39,6 +39,7 @@ from strandline.pipeline.jobs.lake import (
 )
 from strandline.protocol.errors import UsageError
 
+DELTA_LOG = "_delta_log"
 _OTHER_SYSTEM = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -58,6 +59,7 @@ def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> L
     """The files that count. Raises LakeDamaged on a gap or an overlap in the manifests, and when a file is not there or has
     another size; with `checksums` also when it has other bytes, for which all of them are read."""
     folder = Folder(local_path(root))
+    check_is_no_delta(folder.root, "this reads lakes of Parquet files; a Delta table is read by any Spark with Delta")
     base = folder.base()
     manifests = [folder.manifest(number) for number in folder.numbers(base)]
     files, ends = join(manifests, base)
@@ -74,6 +76,16 @@ def local_path(root: str | os.PathLike[str]) -> Path:
     if match := _OTHER_SYSTEM.match(text):
         raise UsageError(f"a lake is a folder of a file system (a mounted one counts), and {match[1]}:// is none: {text}")
     return Path(text).absolute()
+
+
+def is_delta(root: Path) -> bool:
+    return (root / DELTA_LOG).is_dir()
+
+
+def check_is_no_delta(root: Path, advice: str) -> None:
+    """Raises UsageError for a Delta table: its files look like those of a lake, and only its own log says which of them count."""
+    if is_delta(root):
+        raise UsageError(f"{root} is a Delta table: {advice}")
 
 
 class Folder:

@@ -1,8 +1,10 @@
-"""Offload: topics into a lake, each record once, for whoever reads Parquet (`lake.py` says what a reader may trust).
+"""Offload: topics into a lake, each record once, for whoever reads Parquet (`lake.py` says what a reader may trust), or into a
+Delta table (`delta_offload.py`).
 
 The stream has no shuffle, so a task writes the range that it reads, in the order of the log, and nothing that grows with the
 data passes the driver. Spark's checkpoint says how far it is; the lake's manifests say what is done. Both must be kept:
-without its checkpoint an offload begins at the first record, and the lake refuses what it has already.
+without its checkpoint an offload begins at the first record, and the lake refuses what it has already. A Delta table needs no
+checkpoint to know where to go on.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from strandline.pipeline.jobs.lake import CHECKPOINT, check_topic
-from strandline.pipeline.jobs.lake_folder import local_path
+from strandline.pipeline.jobs.lake_folder import check_is_no_delta, local_path
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
+
+Format = Literal["parquet", "delta"]
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
 MAX_OFFSETS_PER_TRIGGER = 5_000_000
@@ -31,6 +36,7 @@ def offload(
     topics: str | Sequence[str] = (),
     root: str | os.PathLike[str] = "lake",
     *,
+    format: Format = "parquet",
     pattern: str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     trigger: Literal["available-now"] | float = "available-now",
@@ -40,25 +46,53 @@ def offload(
 ) -> StreamingQuery:
     """Starts the query: with "available-now" it ends when all is read that was there, with a number it goes on, a batch every
     so many seconds. `options` are the source's (docs/spark.md). A second offload into one lake needs its own `checkpoint`."""
+    check(topics, pattern, root, format)
+    source = {**_source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers), **(options or {})}
+    columns = (*COLUMNS, *(["headers"] if include_headers else []))
+    if format == "delta":
+        from strandline.pipeline.jobs import delta_offload
+        from strandline.pipeline.jobs.delta import delta_errors
+
+        writer = delta_offload.writer(spark, root, checkpoint, source, columns)
+        with delta_errors():
+            return _started(writer, trigger)
+    return _started(_lake_writer(spark, local_path(root), checkpoint, source, columns), trigger)
+
+
+def _lake_writer(
+    spark: SparkSession,
+    folder: Path,
+    checkpoint: str | os.PathLike[str] | None,
+    source: Mapping[str, str],
+    columns: Sequence[str],
+) -> DataStreamWriter:
     from strandline.pipeline.jobs.lake_sink import NAME, LakeDataSource
 
-    folder = check(topics, pattern, root)
-    source = _source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers)
     spark.dataSource.register(LakeDataSource)
-    writer = _rows(spark, {**source, **(options or {})}, include_headers).writeStream.format(NAME)
-    writer = writer.option("path", str(folder)).option("checkpointLocation", str(local_path(checkpoint or folder / CHECKPOINT)))
+    writer = _rows(spark, source, columns).writeStream.format(NAME)
+    return writer.option("path", str(folder)).option("checkpointLocation", str(local_path(checkpoint or folder / CHECKPOINT)))
+
+
+def _started(writer: DataStreamWriter, trigger: Literal["available-now"] | float) -> StreamingQuery:
     if trigger == "available-now":
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{float(trigger):g} seconds").start()
 
 
-def check(topics: str | Sequence[str], pattern: str | None, root: str | os.PathLike[str]) -> Path:
-    """The lake's folder. Raises UsageError for what can be seen to be wrong before Spark is started."""
+def check(topics: str | Sequence[str], pattern: str | None, root: str | os.PathLike[str], format: str = "parquet") -> None:
+    """Raises UsageError for what can be seen to be wrong before Spark is started."""
+    if format not in get_args(Format):
+        raise UsageError(f"a lake is of the format {' or '.join(get_args(Format))}, not {format!r}")
     if bool(topics) == bool(pattern):
         raise UsageError("say what to offload: topics by name, or a pattern; exactly one of the two")
-    for name in _names(topics):
-        check_topic(name)
-    return local_path(root)
+    if format == "delta":
+        from strandline.pipeline.jobs.delta_offload import check_is_no_lake
+
+        check_is_no_lake(root)
+    else:
+        for name in _names(topics):
+            check_topic(name)
+        check_is_no_delta(local_path(root), "give a lake of Parquet files a folder of its own, or offload with the format delta")
 
 
 def _names(topics: str | Sequence[str]) -> list[str]:
@@ -77,8 +111,8 @@ def _source_options(
     }
 
 
-def _rows(spark: SparkSession, options: Mapping[str, str], include_headers: bool) -> DataFrame:
+def _rows(spark: SparkSession, options: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
     reader = spark.readStream.format("strandline")
     for name, value in options.items():
         reader = reader.option(name, value)
-    return reader.load().select(*COLUMNS, *(["headers"] if include_headers else []))
+    return reader.load().select(*columns)

@@ -10,7 +10,7 @@ import typer
 
 from strandline.cli import pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, spark_errors
+from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.lake_folder import Lake
@@ -31,13 +31,16 @@ def _group() -> None:
 
 @app.command()
 def offload(
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake: a folder, made where there is none.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake or table: a folder, made where there is none.")],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="May be given several times.")] = None,
     pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such a name instead.")] = None,
     continuous: Annotated[
         float | None, typer.Option("--continuous", metavar="S", help="Go on, a batch every S seconds.", min=0.0)
     ] = None,
     headers: Annotated[bool, typer.Option("--headers", help="A column for the headers, too.")] = False,
+    format: Annotated[
+        str, typer.Option(metavar="parquet|delta", help="Files with manifests, or a Delta table (strandline[delta]).")
+    ] = "parquet",
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")
     ] = None,
@@ -45,20 +48,21 @@ def offload(
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Bring topics into a lake of Parquet files, each record once. Started again, it goes on where it was."""
+    """Bring topics into a lake of Parquet files, or into a Delta table, each record once. Started again, it goes on where it
+    was."""
     with spark_errors():
         from strandline.pipeline.jobs import offload as job
-        from strandline.pipeline.spark import spark_session
 
         arguments: dict[str, Any] = {
+            "format": format,
             "pattern": pattern,
             "checkpoint": checkpoint,
             "trigger": "available-now" if continuous is None else continuous,
             "max_offsets_per_trigger": max_offsets or job.MAX_OFFSETS_PER_TRIGGER,
             "include_headers": headers,
         }
-        job.check(topic or (), pattern, to)
-        spark = spark_session("strandline offload", master, SILENT)
+        job.check(topic or (), pattern, to, format)
+        spark = session_of(format == "delta")("strandline offload", master, SILENT)
         try:
             job.offload(spark, bootstrap, topic or (), to, **arguments).awaitTermination()
         finally:

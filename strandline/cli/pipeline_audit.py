@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, spark_errors, spark_for
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, delta_for, spark_errors, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def audit(
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
-    lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Compare with this lake.")] = None,
+    lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Compare with this lake, or Delta table.")] = None,
     ledger: Annotated[
         list[str] | None, typer.Option("--ledger", metavar="FILE", help="Compare with what a producer was told is safe.")
     ] = None,
@@ -38,11 +38,13 @@ def audit(
     """Count what is lost or doubled between log, lake, ledger and copies. Exit code 3 when something is."""
     with spark_errors():
         from strandline.pipeline.jobs import audit as job
+        from strandline.pipeline.jobs.lake_folder import is_delta
     copies = _pairs(copy or ())
     job.check(topic or (), lake, ledger or (), copies)
     arguments: dict[str, Any] = {"lake": lake, "ledger": ledger or (), "copies": copies, "is_complete": complete}
     arguments |= {"grace_ms": int(grace_s * 1000), "interval_s": every_s, "include_headers": headers}
-    with spark_for("audit", master) as spark:
+    session = delta_for if lake is not None and is_delta(Path(lake)) else spark_for
+    with session("audit", master) as spark:
         found = job.audit(spark, bootstrap, topic or (), **arguments)
     if html is not None:
         _write_page(html, found)

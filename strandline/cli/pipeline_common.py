@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,15 +46,37 @@ Servers = Annotated[
 @contextmanager
 def spark_for(job: str, master: str) -> Iterator[SparkSession]:
     """A session for this command alone. People at a terminal see how far its tasks are."""
-    from strandline.pipeline.spark import spark_session
+    with _session_for(job, master, with_delta=False) as spark:
+        yield spark
 
+
+@contextmanager
+def delta_for(job: str, master: str) -> Iterator[SparkSession]:
+    """The same, with Delta."""
+    with _session_for(job, master, with_delta=True) as spark:
+        yield spark
+
+
+@contextmanager
+def _session_for(job: str, master: str, *, with_delta: bool) -> Iterator[SparkSession]:
     with spark_errors(), _without_preamble():
         bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-        spark = spark_session(f"strandline {job}", master, {**SILENT, **bar})
+        spark = session_of(with_delta)(f"strandline {job}", master, {**SILENT, **bar})
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def session_of(with_delta: bool) -> Callable[[str, str, Mapping[str, str]], SparkSession]:
+    """What makes a session."""
+    if with_delta:
+        from strandline.pipeline.jobs.delta import delta_session
+
+        return delta_session
+    from strandline.pipeline.spark import spark_session
+
+    return spark_session
 
 
 @contextmanager

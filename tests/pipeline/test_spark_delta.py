@@ -1,0 +1,325 @@
+"""Topics into a Delta table with a real Spark and a real Delta, killed and restarted; read as anybody would read it.
+
+`make test-delta` runs this in an environment of its own: Delta goes with the PySpark that it was made for, which need not be the
+newest. The session's time zone is far from UTC, where dates would show it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_world import run
+
+from strandline.pipeline.jobs.audit import audit
+from strandline.pipeline.jobs.delta import delta_session, versions
+from strandline.pipeline.jobs.offload import offload
+from strandline.protocol.errors import UsageError
+
+try:
+    versions()
+except UsageError as e:
+    pytest.skip(f"`make test-delta` runs this in an environment of its own; here, {e}", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds."""
+CONF = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.session.timeZone": "Pacific/Auckland",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+DRIVER = f"""
+import sys
+from strandline.pipeline.jobs.delta import delta_session
+from strandline.pipeline.jobs.offload import offload
+servers, topic, table, most = sys.argv[1:]
+spark = delta_session("offload", "local[2]", {CONF!r})
+offload(spark, servers, topic, table, format="delta", max_offsets_per_trigger=int(most)).awaitTermination()
+"""
+WITHOUT_DELTA = f"""
+import sys
+from strandline.pipeline.jobs.offload import offload
+from strandline.pipeline.spark import spark_session
+spark = spark_session("no Delta", "local[1]", {CONF!r})
+try:
+    offload(spark, "127.0.0.1:1", "orders", sys.argv[1], format="delta")
+except Exception as e:
+    print(type(e).__name__, e)
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """With Delta, in place of the one that the other tests share: jars cannot be had later."""
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        pytest.skip("this process has a Spark without Delta already: `make test-delta` runs these tests alone")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
+    session = delta_session("strandline tests", "local[2]", CONF)
+    yield session
+    session.stop()
+
+
+class Job:
+    """An offload into one table, started as often as a test likes."""
+
+    def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
+        self.spark, self.log = spark, log
+        self.table, self.checkpoint = folder / "table", folder / "checkpoint"
+
+    def run(self, topics: str = "", **options: Any) -> None:
+        given = {"checkpoint": self.checkpoint, "format": "delta", **options}
+        assert offload(self.spark, self.log.bootstrap_servers, topics, self.table, **given).awaitTermination(180)
+
+    def fill(self, topic: str, partition: int, count: int, headers: Any = None, timestamp_ms: int | None = None) -> None:
+        async def send() -> None:
+            async with self.log.cluster.producer() as producer:
+                for n in range(count):
+                    value, key = b"%d" % n, b"k"
+                    await producer.send(topic, value, key, partition, headers=headers, timestamp_ms=timestamp_ms)
+
+        self.log.run(send())
+
+    def lose_checkpoint(self) -> None:
+        shutil.rmtree(self.checkpoint)
+
+    @property
+    def rows(self) -> DataFrame:
+        return self.spark.read.format("delta").load(str(self.table))
+
+    @property
+    def versions(self) -> list[str]:
+        return sorted(path.name for path in (self.table / "_delta_log").glob("*.json"))
+
+    def offsets(self, topic: str) -> dict[int, list[int]]:
+        """Of each partition, in order; what came twice is there twice."""
+        found: dict[int, list[int]] = {}
+        rows = self.rows.filter(f"topic = '{topic}'").select("partition", "offset")
+        for row in rows.orderBy("partition", "offset").collect():
+            found.setdefault(row["partition"], []).append(row["offset"])
+        return found
+
+
+@pytest.fixture
+def job(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Job:
+    return Job(spark, log, tmp_path)
+
+
+def test_every_record_is_in_the_table_once_under_its_topic_and_date(job: Job, log: ThreadedCluster) -> None:
+    """A date is UTC's, as in the lake of Parquet files: whose session wrote the table must not matter."""
+    topic = log.create_topic(partitions=2)
+    before, after = (datetime(2025, 1, 31, 23, 59, 59, 999_000, UTC), datetime(2025, 2, 1, tzinfo=UTC))
+    for partition, at in enumerate((before, after)):
+        job.fill(topic, partition, 30, [("h", b"1")], timestamp_ms=int(at.timestamp() * 1000))
+    job.run(topic, include_headers=True, max_offsets_per_trigger=20)
+    assert job.offsets(topic) == {0: list(range(30)), 1: list(range(30))}
+    assert len(job.versions) == 3
+    detail = job.spark.sql(f"DESCRIBE DETAIL delta.`{job.table}`").collect()[0]
+    assert detail["partitionColumns"] == ["topic", "date"]
+    row = job.rows.filter("partition = 0 and offset = 7").collect()[0].asDict(recursive=True)
+    assert row.pop("timestamp").timestamp() == before.timestamp()
+    known = {
+        "topic": topic,
+        "partition": 0,
+        "offset": 7,
+        "timestampType": 0,
+        "key": b"k",
+        "value": b"7",
+        "date": date(2025, 1, 31),
+    }
+    assert row == {**known, "headers": [{"key": "h", "value": b"1"}]}
+    assert {(r["partition"], r["date"]) for r in job.rows.select("partition", "date").distinct().collect()} == {
+        (0, date(2025, 1, 31)),
+        (1, date(2025, 2, 1)),
+    }
+
+
+def test_a_restart_goes_on_and_adds_nothing_where_nothing_is_new(job: Job, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=2)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+    before = job.versions
+    job.run(topic)
+    assert job.versions == before
+    job.fill(topic, 0, 5)
+    job.fill(topic, 1, 7, [("h", b"1")])
+    job.run(topic, include_headers=True)  # They may be asked for later.
+    assert job.offsets(topic) == {0: list(range(15)), 1: list(range(7))}
+    assert job.rows.filter("headers is not null").count() == 7
+
+
+def test_a_batch_that_spark_runs_again_is_in_the_table_once(job: Job, log: ThreadedCluster) -> None:
+    """Spark died behind the table's commit and before its own."""
+    topic = log.create_topic(partitions=1)
+    job.fill(topic, 0, 20)
+    job.run(topic, max_offsets_per_trigger=10)
+    before = job.versions
+    for path in (job.checkpoint / "commits").glob("*1*"):
+        path.unlink()
+    job.run(topic, max_offsets_per_trigger=10)
+    assert (job.offsets(topic), job.versions) == ({0: list(range(20))}, before)
+
+
+def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
+    """With its checkpoint, and, in another copy of what it left behind, without."""
+    topic = log.create_topic(partitions=2)
+    for partition in (0, 1):
+        job.fill(topic, partition, 1500)
+    assert killed_behind(job, topic, versions=3)
+    assert 0 < job.rows.count() < 3000
+    without = Job(job.spark, log, tmp_path / "without")
+    shutil.copytree(job.table, without.table)
+    shutil.rmtree(without.table / "_checkpoint")
+    for each in (job, without):
+        each.checkpoint = each.table / "_checkpoint"
+        each.run(topic)
+        assert each.offsets(topic) == {0: list(range(1500)), 1: list(range(1500))}
+
+
+def killed_behind(job: Job, topic: str, versions: int) -> bool:
+    """Whether a driver was killed, with all its processes, when the table had so many; False: it was done before."""
+    command = [sys.executable, "-c", DRIVER, job.log.bootstrap_servers, topic, str(job.table), "100"]
+    driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(job.versions) >= versions or driver.poll() is not None)
+    finally:
+        was_running = driver.poll() is None
+        if was_running:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    return was_running
+
+
+def until(condition: Callable[[], bool], within_s: float = 240) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# -- the checkpoint is lost, or the table -----------------------------------------------------------------------------
+
+
+def test_a_new_checkpoint_goes_on_behind_what_the_table_has(job: Job, log: ThreadedCluster) -> None:
+    """Also behind Delta's own compaction, and with partitions and topics that the table does not know."""
+    topic, other = log.create_topic(partitions=1), log.create_topic(partitions=1)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+    job.spark.sql(f"OPTIMIZE delta.`{job.table}`")
+    job.lose_checkpoint()
+
+    async def grow() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.create_partitions(topic, 2)
+
+    log.run(grow())
+    for place, count in (((topic, 0), 5), ((topic, 1), 20), ((other, 0), 3)):
+        job.fill(*place, count)
+    job.run(f"{topic},{other}")
+    assert job.offsets(topic) == {0: list(range(15)), 1: list(range(20))}
+    assert job.offsets(other) == {0: [0, 1, 2]}
+
+
+def test_a_topic_that_was_made_anew_does_not_go_on_in_the_table_of_the_old_one(job: Job, log: ThreadedCluster) -> None:
+    """Its first records would be left out, and nobody would notice."""
+    topic = log.create_topic(partitions=1)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+    job.lose_checkpoint()
+    before = job.versions
+
+    async def anew() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.delete_topics([topic])
+
+    log.run(anew())
+    log.create_topic(topic, partitions=1)
+    job.fill(topic, 0, 5)
+    with pytest.raises(UsageError, match=f"has {topic}-0 up to offset 9, and its log ends at 5: was the topic made anew?"):
+        job.run(topic)
+    job.fill(topic, 0, 50)
+    with pytest.raises(UsageError, match=f"offset 9 of {topic}-0 has the timestamp .* was the topic made anew?"):
+        job.run(topic)
+    assert job.versions == before
+
+
+def test_a_checkpoint_whose_table_is_gone_is_refused(job: Job, log: ThreadedCluster) -> None:
+    """It would go on in an empty table, in the middle of the log."""
+    topic = log.create_topic(partitions=1)
+    job.fill(topic, 0, 10)
+    job.run(topic)
+    shutil.rmtree(job.table)
+    with pytest.raises(UsageError, match=r"there is no table in .* has written one: give a new checkpoint"):
+        job.run(topic)
+    job.lose_checkpoint()
+    job.run(topic)
+    assert job.offsets(topic) == {0: list(range(10))}
+
+
+def test_somebody_elses_table_is_refused(job: Job, log: ThreadedCluster) -> None:
+    job.spark.range(3).write.format("delta").save(str(job.table))
+    with pytest.raises(UsageError, match="is no table of an offload: it has no column date and no offset and no partition"):
+        job.run(log.create_topic())
+    assert job.rows.count() == 3
+
+
+def test_a_session_without_delta_says_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DELTA, str(tmp_path / "table")], capture_output=True, text=True, timeout=180
+    )
+    assert done.stdout.startswith("UsageError this Spark session has no Delta: make it with"), done.stdout + done.stderr[-2000:]
+
+
+# -- audit, and the commands ------------------------------------------------------------------------------------------
+
+
+def test_an_audit_of_a_table_finds_what_is_lost_and_doubled(job: Job, log: ThreadedCluster) -> None:
+    topic = log.create_topic(partitions=2)
+    for partition in (0, 1):
+        job.fill(topic, partition, 40)
+    job.run(topic)
+
+    def found() -> Any:
+        return audit(job.spark, log.bootstrap_servers, topic, lake=job.table, is_complete=True)
+
+    well = found()
+    assert (well.is_ok, well.count("lake")) == (True, 80)
+    job.spark.sql(f"DELETE FROM delta.`{job.table}` WHERE partition = 0 AND offset = 7")
+    job.rows.filter("partition = 1 and offset = 8").write.format("delta").mode("append").save(str(job.table))
+    harmed = found()
+    kinds = {(finding.kind, finding.where, finding.examples[0]) for finding in harmed.findings if finding.is_bad}
+    assert kinds == {("lost_in_lake", f"{topic}-0", "offset 7"), ("doubled_in_lake", f"{topic}-1", "offset 8")}
+
+
+def test_the_commands_fill_and_audit_a_table(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+    topic = log.create_topic(partitions=1)
+    log.send(topic, *(b"%d" % n for n in range(10)))
+    table = str(tmp_path / "table")
+    where = ["--bootstrap-servers", log.bootstrap_servers, "--master", "local[1]", "--topic", topic]
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in CONF.items()))
+    quick = {"SPARK_CONF_DIR": str(tmp_path), "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+    done = run("pipeline", "offload", *where, "--to", table, "--format", "delta", timeout_s=240, env=quick)
+    assert done.code == 0, done.err
+    found = run("pipeline", "audit", *where, "--lake", table, "--complete", "--json", timeout_s=240, env=quick)
+    assert (found.code, found.json()["findings"]) == (0, []), found.err
