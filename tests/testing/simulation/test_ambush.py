@@ -12,10 +12,12 @@ from strandline.testing.simulation.run import run_seed
 
 SEEDS = [seed for seed in range(60) if draw_options(seed).brokers >= 3 and not draw_options(seed).loss_permitted][:30]
 
+FAULTS_S = 10.0
+
 
 def ambushes(seed: int) -> Options:
-    """Half of the faults are ambushes, the others make the leader propose something."""
-    options = draw_options(seed)
+    """Half of the faults are ambushes, the others make the leader propose something; longer than a seed has faults itself."""
+    options = dataclasses.replace(draw_options(seed), faults_s=FAULTS_S)
     kinds = ("ambush", "crash", "ambush", "pause")
     faults = (FaultPlan(n, 0.3 + 0.7 * n, kinds[n % 4], 1.0, 1000 * seed + n) for n in range(int(options.faults_s / 0.7)))
     return dataclasses.replace(options, faults=tuple(faults))
