@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from class_archive import quick_start
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 
-PROCESSES_FIRST = ("test_spark_drill", "test_spark_examples", "test_spark_standalone", "test_spark_install")
-"""Files whose tests start Sparks of their own, those that take longest first."""
-SHARED = {"spark", "standalone"}
-"""Fixtures that take long to come. Who has one needs it in one process alone."""
+OWN_SPARK = ("test_spark_drill", "test_spark_notebook", "test_spark_standalone", "test_spark_commands")
+"""Files whose tests start Sparks of their own, those that take longest first. All others share one."""
 
 
 def pytest_configure() -> None:
@@ -36,23 +34,24 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup`, one process has all tests that share a Spark, whose JVM is warm after the first of them. Another
-    has those that start their own, one by one, and the first helps it when it is through."""
     for item in items:
-        for fixture in SHARED & set(getattr(item, "fixturenames", ())):
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            if item.config.pluginmanager.hasplugin("xdist"):
-                item.add_marker(pytest.mark.xdist_group(fixture))
-    items.sort(key=_turn)  # Is stable: the order in a file stays.
+    items.sort(key=lambda item: OWN_SPARK.index(item.path.stem) if item.path.stem in OWN_SPARK else -1)
 
 
-def _turn(item: pytest.Item) -> int:
-    if item.get_closest_marker("spark") is None:
-        return -2
-    if "spark" in getattr(item, "fixturenames", ()):
-        return -1
-    stem = item.path.stem
-    return PROCESSES_FIRST.index(stem) if stem in PROCESSES_FIRST else len(PROCESSES_FIRST)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """One process has all tests that share a Spark, whose JVM is warm after the first of them. Another has the files whose
+    tests start their own, one after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            stem = Path(nodeid.split("::")[0]).stem
+            return stem if stem in OWN_SPARK else "shared"
+
+    return BySpark(config, log)
 
 
 SMALL = {

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from cli_world import ENVIRONMENT
 from pyspark.errors import StreamingQueryException
 
 from strandline.client.records import TopicPartition
@@ -136,47 +132,6 @@ def test_a_lake_whose_checkpoint_was_lost_is_not_filled_twice(job: Job, log: Thr
     with pytest.raises(StreamingQueryException, match=rf"offset 0 of {topic}-0 comes into a lake that has this partition up to"):
         job.run(topic, checkpoint=tmp_path / "another")
     assert read_manifest(job.root, checksums=True) == before
-
-
-COMMANDS = """
-import json, sys
-from strandline.cli import main
-
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
-    try:
-        main()
-        code = 0
-    except SystemExit as e:
-        code = e.code or 0
-    print(f"ended with {code}", file=sys.stderr, flush=True)
-"""
-"""Several commands, one after the other, in a process of their own and on one JVM, which takes longer to come than they take."""
-
-
-@pytest.mark.spark
-def test_the_command_fills_a_lake_and_tells_a_failure_in_one_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
-    """With a Spark of its own, which another command finds stopped: nothing of it is left in the way."""
-    topic = log.create_topic(partitions=1)
-    log.run(send_ten(log, topic))
-    lake, another = str(tmp_path / "lake"), str(tmp_path / "another")
-    where = ["--bootstrap-servers", log.bootstrap_servers, "--topic", topic, "--master", "local[1]"]
-    offload, audit = ["pipeline", "offload", "--to", lake, *where], ["pipeline", "audit", "--lake", lake, "--complete", *where]
-    words = json.dumps([offload, audit, [*offload, "--checkpoint", another]])
-    command = [sys.executable, "-c", COMMANDS, words]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    filled, audited, failed, _ = re.split(r"^ended with (?=\d$)", done.stderr, flags=re.MULTILINE)
-    assert (audited[0], failed[0]) == ("0", "0"), done.stderr
-    assert read_manifest(tmp_path / "lake").ends == {TopicPartition(topic, 0): 10}, filled
-    assert "10 records in the log" in done.stdout
-    assert f"strandline: the job has failed: offset 0 of {topic}-0 comes into a lake that has" in failed
-    assert done.stderr.endswith("ended with 1\n")
-
-
-async def send_ten(log: ThreadedCluster, topic: str) -> None:
-    async with log.cluster.producer() as producer:
-        await producer.send_many(topic, [b"%d" % n for n in range(10)], partition=0)
 
 
 @pytest.mark.parametrize(

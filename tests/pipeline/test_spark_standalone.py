@@ -1,7 +1,10 @@
-"""Sink and offload on a standalone cluster: other processes, another Python, the package shipped with the job."""
+"""The package where nobody has installed it for us: shipped with a job to a standalone cluster, and installed from a wheel."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from strandline.client.records import TopicPartition
+from strandline.pipeline.java import use_java
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.materialize_folder import SnapshotFolder
 
@@ -46,6 +50,18 @@ offload(spark, servers, written, folder + "/lake").awaitTermination()
 materialize(spark, servers, keyed, folder + "/snapshot")
 replay(spark, servers, keyed, copy, folder + "/replay", records_per_s=100_000)
 assert summary(spark, Seeds(4, scenario="S03"), folder + "/runs", runs_per_task=2).good
+spark.stop()
+"""
+
+
+OF_ONES_OWN = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+df = spark.read.format("strandline").option("bootstrap.servers", sys.argv[1]).option("subscribe", sys.argv[2]).load()
+import strandline.pipeline
+print("rows", df.count(), "from", strandline.pipeline.__file__)
 spark.stop()
 """
 
@@ -96,3 +112,21 @@ def test_snapshots_replays_and_simulations_run_there_too(standalone: StandaloneC
     assert copied == whole
     runs = pyarrow.parquet.read_table(done.folder / "runs")
     assert (sorted(runs["seed"].to_pylist()), set(runs["verdict"].to_pylist())) == ([0, 1, 2, 3], {"ok"})
+
+
+@pytest.mark.spark
+def test_an_installed_package_is_found_without_registration(
+    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
+) -> None:
+    """As a user installs it: from a wheel, in a session of his own, without a call to register anything."""
+    packages = tmp_path / "packages"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), str(standalone.wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    topic = log.create_topic()
+    log.send(topic, b"1", b"2", b"3")
+    (tmp_path / "job.py").write_text(OF_ONES_OWN)
+    environ = {**os.environ, "PYTHONPATH": str(packages), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    use_java(environ)
+    command = [sys.executable, str(tmp_path / "job.py"), log.bootstrap_servers, topic]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    assert f"rows 3 from {packages}" in done.stdout, done.stderr[-3000:]

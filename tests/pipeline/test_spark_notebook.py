@@ -1,0 +1,24 @@
+"""The notebook among the examples, run as a reader would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "pipeline"
+
+
+@pytest.mark.spark
+def test_the_notebook_runs_from_its_first_cell_to_its_last() -> None:
+    """In a kernel of its own, as a reader would run it; with a picture where one is promised."""
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(FOLDER / "tour.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    told = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    assert "the longest time without a record" in told
