@@ -81,7 +81,7 @@ pytest: $(VENV)/.installed-dev
 # tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py). Compiled Python is kept, whatever the
 # environment says: Spark starts hundreds of Pythons.
 test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadgroup \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
 # Half of what a JVM does until its first query is reading classes. From an archive they come ready. Without it all works the same.
