@@ -45,7 +45,8 @@ def offload(
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Starts the query: with "available-now" it ends when all is read that was there, with a number it goes on, a batch every
-    so many seconds. `options` are the source's (docs/spark.md). A second offload into one lake needs its own `checkpoint`."""
+    so many seconds. `options` are the source's (docs/spark.md). A second offload into one lake needs its own `checkpoint`. With
+    the format "delta", `root` is a table, and the session has to have Delta (`delta.delta_session`)."""
     check(topics, pattern, root, format)
     source = {**_source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers), **(options or {})}
     columns = (*COLUMNS, *(["headers"] if include_headers else []))

@@ -38,12 +38,12 @@ def audit(
     """Count what is lost or doubled between log, lake, ledger and copies. Exit code 3 when something is."""
     with spark_errors():
         from strandline.pipeline.jobs import audit as job
-        from strandline.pipeline.jobs.lake_folder import is_delta
+        from strandline.pipeline.jobs.lake_folder import is_delta, local_path
     copies = _pairs(copy or ())
     job.check(topic or (), lake, ledger or (), copies)
     arguments: dict[str, Any] = {"lake": lake, "ledger": ledger or (), "copies": copies, "is_complete": complete}
     arguments |= {"grace_ms": int(grace_s * 1000), "interval_s": every_s, "include_headers": headers}
-    session = delta_for if lake is not None and is_delta(Path(lake)) else spark_for
+    session = delta_for if lake is not None and is_delta(local_path(lake)) else spark_for
     with session("audit", master) as spark:
         found = job.audit(spark, bootstrap, topic or (), **arguments)
     if html is not None:
