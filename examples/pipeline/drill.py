@@ -84,6 +84,8 @@ class Drill:
     coming_back: asyncio.Task[None] | None = None
     """The broker that was killed last is back, and in the picture of all, when this is done."""
     is_over: bool = False
+    all_sent: bool = False
+    """The producer has seen that it is over: what waits for its acknowledgement grows no more."""
 
     # -- the producer -------------------------------------------------------------------------------------------------
 
@@ -99,10 +101,11 @@ class Drill:
                         waiting.append((await producer.send(TOPIC, value, key=b"customer-%d" % (self.sent % 997)), value))
                         self.sent += 1
                     await asyncio.sleep(BURST_MS / 1000)
+                self.all_sent = True
                 await noting
 
     async def _note(self, waiting: deque[tuple[Receipt, bytes]], ledger: Ledger) -> None:
-        while waiting or not self.is_over:
+        while waiting or not self.all_sent:
             if not waiting:
                 await asyncio.sleep(BURST_MS / 1000)
                 continue
