@@ -139,7 +139,7 @@ def wait_for_records(servers: str, topic: str, before: int, within_s: float = 20
     deadline = time.monotonic() + within_s
     while sum(end.offset for end in view.latest(view.partitions()).values()) <= before:
         assert time.monotonic() < deadline, "nothing was written"
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def retried(spark: SparkSession, log: ThreadedCluster, topic: str, folder: Path) -> DataFrame:
