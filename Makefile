@@ -22,6 +22,9 @@ FOLDERS := benchmarks broker client controller pipeline protocol storage strandl
 PYTEST_ARGS ?=
 MINUTES ?= 10
 
+# Compiled Python is kept, whatever the environment says: tests start hundreds of Pythons.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate bench bench-spark clean
 
 demo: $(VENV)/.installed
@@ -78,15 +81,14 @@ pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not docker and not spark" -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 # In processes of their own: a JVM and a session's workers are no company for tests that count threads and descriptors. One has the
-# tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py). Compiled Python is kept, whatever the
-# environment says: Spark starts hundreds of Pythons.
+# tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py).
 test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile \
+	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
 # Half of what a JVM does until its first query is reading classes. From an archive they come ready. Without it all works the same.
 build/spark-classes.jsa: $(VENV)/.installed-dev
-	-PYTHONDONTWRITEBYTECODE= $(BIN)/python tests/pipeline/class_archive.py $@
+	-$(BIN)/python tests/pipeline/class_archive.py $@
 
 test-delta: $(VENV_DELTA)/.installed
 	$(VENV_DELTA)/bin/python -m pytest tests/pipeline/test_spark_delta.py $(PYTEST_ARGS)
