@@ -20,6 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))')
 MINUTES ?= 10
 
 # Compiled Python is kept, whatever the environment says: tests start hundreds of Pythons.
@@ -30,7 +31,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
 
-test: lint types layering pytest test-spark
+# What looks at the code alone goes side by side, and with it what the tests with a Spark will want.
+test: $(VENV)/.installed-dev
+	$(MAKE) -j2 lint types layering build/spark-classes.jsa
+	$(MAKE) pytest test-spark
 
 # -- set-up: a stamp per set of extras, renewed when pyproject.toml changes
 
@@ -76,9 +80,9 @@ types: build/lint
 layering: build/lint
 	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
 
-# A process per core, each with whole files: what a file sets up once is set up once.
+# A process per core and one more, since some wait; each with whole files: what a file sets up once is set up once.
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not docker and not spark" -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not docker and not spark" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # In processes of their own: a JVM and a session's workers are no company for tests that count threads and descriptors. One has the
 # tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py).
