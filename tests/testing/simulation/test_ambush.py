@@ -37,7 +37,7 @@ def test_an_old_proposal_that_is_accepted_is_noticed(mutation: str) -> None:
 
 
 def test_as_it_is_old_proposals_are_refused_and_nothing_else_happens() -> None:
-    reports = [run_seed(seed, options=ambushes(seed)) for seed in SEEDS[:6]]
-    assert [report.violations for report in reports] == [[]] * 6
+    reports = [run_seed(seed, options=ambushes(seed)) for seed in SEEDS[:4]]
+    assert [report.violations for report in reports] == [[]] * 4
     assert all(report.faults["ambush"] for report in reports)
     assert sum(report.marks["isr.refused_stale"] + report.marks["isr.refused_ineligible"] for report in reports) > 0

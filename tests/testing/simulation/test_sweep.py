@@ -23,7 +23,8 @@ from strandline.testing.simulation.sweep import LARGE, Sweep, Tally, endless, ma
 from strandline.testing.simulation.workers import Done, Job, Workers
 
 SEEDS = range(300)
-WRITTEN, PERTURBED = 3, 10
+WRITTEN, PERTURBED = 2, 6
+"""Of each scenario; `make soak` goes on with perturbed ones for as long as it is let."""
 BROKEN = Replay(0, "S01", mutation="M11")
 """It fails, soon."""
 
