@@ -129,15 +129,16 @@ class Consumer:
                 if place.topic == topic and place.partition not in info.partitions:
                     text = f"the topic has {len(info.partitions)} partitions"
                     raise UnknownTopic(text, topic=topic, partition=place.partition)
-        kept = {place: state for place, state in self._subscription.states.items() if place in places}
+        ids = {topic: info.topic_id for topic, info in cluster.cache.topics.items()}
+        states = self._subscription.states.items()
+        kept = {place: state for place, state in states if place in places and state.key[0] == ids[place.topic]}
         if self._subscription.topics:
             self._drop(self._subscription.clear())
             kept = {}
         self._drop([self._subscription.remove(place) for place in list(self._subscription.states) if place not in kept])
         for place in places:
             if place not in kept:
-                topic_id = cluster.cache.topics[place.topic].topic_id
-                self._begin(self._subscription.add(place, topic_id, self._subscription.default_reset))
+                self._begin(self._subscription.add(place, ids[place.topic], self._subscription.default_reset))
         fetcher.on_cluster()
 
     def _begin(self, state: PartitionState) -> None:
@@ -152,6 +153,12 @@ class Consumer:
         self._fetcher.look_at(state)
         if state.error is not None:
             self._fetcher.wake()
+
+    async def refresh_metadata(self) -> None:
+        """Ask the cluster anew what topics and partitions there are; for who has let the loop stand still. Waits at most
+        `max_block_ms`."""
+        _, cluster = self._running()
+        await cluster.refresh(self.options.max_block_ms)
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.states)

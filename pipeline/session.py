@@ -43,6 +43,8 @@ class Session:
         if client is None:
             client = kind(**options)
             self.run(client.start())
+        elif isinstance(client, Consumer):
+            self._refresh(client)
         assert isinstance(client, kind)
         try:
             yield client
@@ -52,6 +54,14 @@ class Session:
         self._clients[key] = client
         if len(self._clients) > KEPT:
             self._close(self._clients.pop(next(iter(self._clients))))
+
+    def _refresh(self, client: Consumer) -> None:
+        """The loop has stood still since its last task: what it knows of topics and partitions is as old as that."""
+        try:
+            self.run(client.refresh_metadata())
+        except BaseException:
+            self._close(client)
+            raise
 
     def _close(self, client: Consumer | Admin) -> None:
         with suppress(StrandlineError, OSError):
