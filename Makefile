@@ -38,9 +38,9 @@ test: $(VENV)/.installed-dev
 
 # -- set-up: a stamp per set of extras, renewed when pyproject.toml changes
 
-$(VENV)/bin/python:
+$(VENV)/bin/python $(VENV_DELTA)/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 with venv was found; set PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e .
@@ -56,9 +56,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/.installed
 
 # Delta goes with the PySpark that it was made for, and that need not be the one that everything else is tested with.
-$(VENV_DELTA)/.installed: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 with venv was found; set PYTHON=..." >&2; exit 1; }
-	test -x $(VENV_DELTA)/bin/python || $(PYTHON) -m venv $(VENV_DELTA)
+$(VENV_DELTA)/.installed: pyproject.toml | $(VENV_DELTA)/bin/python
 	$(VENV_DELTA)/bin/python -m pip --disable-pip-version-check --quiet install -e '.[dev,spark,delta]'
 	@touch $@
 
