@@ -107,54 +107,31 @@ class Watch:
 
     def _wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """As little as may be for each call: most are watched for one thing, seen when they return or when they raise."""
-        if any(sight.before is not None for _, sight in wanted):
-            return self._whole_wrapper_of(wanted)
-        raised = [(name, sight.when) for name, sight in wanted if sight.raised]
-        returned = [(name, sight.when) for name, sight in wanted if not sight.raised]
-        if not raised and len(returned) == 1 and returned[0][1] is not None:
-            return self._plain_wrapper_of(returned[0][0], returned[0][1])
-        see, new = self._see, tuple.__new__
+        raised = [(name, sight) for name, sight in wanted if sight.raised]
+        returned = [(name, sight) for name, sight in wanted if not sight.raised]
+        befores = [(id(sight), sight.before) for _, sight in wanted if sight.before is not None]
+        if not raised and not befores and len(returned) == 1 and returned[0][1].when is not None:
+            return self._plain_wrapper_of(returned[0][0], returned[0][1].when)
+        see = self._see
 
-        def judge(sights: Any, args: tuple[Any, ...], result: Any, error: Exception | None) -> None:
-            call = new(Called, (args, result, error, None))
-            for name, when in sights:
-                if when is None or when(call):
+        def judge(
+            sights: list[tuple[str, OnCall]], args: tuple[Any, ...], result: Any, error: Exception | None, found: dict[int, Any]
+        ) -> None:
+            for name, sight in sights:
+                if sight.when is None or sight.when(Called(args, result, error, found.get(id(sight)))):
                     see(name)
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
             def watched(*args: Any, **kwargs: Any) -> Any:
+                found = {key: before(*args) for key, before in befores}
                 try:
                     result = function(*args, **kwargs)
                 except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
-                    judge(raised, args, None, e)
+                    judge(raised, args, None, e, found)
                     raise
                 if returned:
-                    judge(returned, args, result, None)
-                return result
-
-            return watched
-
-        return wrap
-
-    def _whole_wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def judge(args: tuple[Any, ...], result: Any, error: Exception | None, found: list[Any]) -> None:
-            for (name, sight), before in zip(wanted, found, strict=True):
-                if sight.raised is (error is not None) and (
-                    sight.when is None or sight.when(Called(args, result, error, before))
-                ):
-                    self._see(name)
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(function)
-            def watched(*args: Any, **kwargs: Any) -> Any:
-                found = [None if sight.before is None else sight.before(*args) for _, sight in wanted]
-                try:
-                    result = function(*args, **kwargs)
-                except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
-                    judge(args, None, e, found)
-                    raise
-                judge(args, result, None, found)
+                    judge(returned, args, result, None, found)
                 return result
 
             return watched
