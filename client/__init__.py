@@ -39,6 +39,7 @@ from strandline.client.errors import (
     RecordTooLarge,
     RequestFailed,
     RequestTimeout,
+    TopicRecreated,
     UnknownTopic,
     UsageError,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "RequestTimeout",
     "TopicDescription",
     "TopicPartition",
+    "TopicRecreated",
     "UnknownTopic",
     "UsageError",
     "arrow_batches",

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Any
 
@@ -42,7 +42,7 @@ REFRESH_GAP_MS = (20, 50, 250)
 FRESH_S = 1.0
 """A connection on which something came within this time needs no sign of life."""
 MISSING_TOPIC_GRACE_MS = 1_500
-"""A topic that was just created may not be known to every broker yet."""
+"""What was just created, a topic or a partition, may not be known to every broker yet; nor may what has just been deleted."""
 
 
 class Cluster:
@@ -66,6 +66,7 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._age_timer: asyncio.TimerHandle | None = None
+        self._again_timer: asyncio.TimerHandle | None = None
         self._notify_handle: asyncio.Handle | None = None
 
     async def start(self) -> None:
@@ -79,7 +80,7 @@ class Cluster:
 
     async def close(self) -> None:
         self.closed = True
-        for handle in (self._age_timer, self._notify_handle):
+        for handle in (self._age_timer, self._again_timer, self._notify_handle):
             if handle is not None:
                 handle.cancel()
         if self._task is not None:
@@ -104,6 +105,16 @@ class Cluster:
             self._task = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
             self._task.add_done_callback(self._on_task_done)
 
+    def request_refresh_in(self, delay_s: float) -> None:
+        """Of several that are wanted, the soonest."""
+        loop = asyncio.get_running_loop()
+        timer, when = self._again_timer, loop.time() + delay_s
+        if self.closed or (timer is not None and loop.time() < timer.when() <= when):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._again_timer = loop.call_at(when, self.request_refresh)
+
     async def refresh(self, timeout_ms: float) -> None:
         """Wait for a refresh that begins now or later; retried until `timeout_ms` is over, then the last error."""
         loop = asyncio.get_running_loop()
@@ -123,24 +134,34 @@ class Cluster:
                 if loop.time() >= deadline:
                     raise
 
-    async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
-        """The topic's metadata; asks for it when it is not known. UnknownTopic when no broker knows it."""
+    async def topic(self, name: str, timeout_ms: float, partitions: Collection[int] = ()) -> TopicInfo:
+        """The topic's metadata; asks for it when it, or one of these partitions, is not known. UnknownTopic when it is still
+        not known after a moment."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         grace = min(timeout_ms, MISSING_TOPIC_GRACE_MS) / 1000
         self.want_topics([name])
-        while (info := self.cache.topics.get(name)) is None or not info.partitions:
+        while True:
+            info = self.cache.topics.get(name)
+            missing = [] if info is None else [index for index in partitions if index not in info.partitions]
+            if info is not None and info.partitions and not missing:
+                return info
             elapsed = loop.time() - started
-            failed = self.cache.failed.get(name)
-            if elapsed >= timeout_ms / 1000 or (failed is not None and elapsed >= grace):
-                raise self.unknown_topic(name, elapsed * 1000)
+            is_told = name in self.cache.failed or (info is not None and bool(info.partitions))
+            if elapsed >= timeout_ms / 1000 or (is_told and elapsed >= grace):
+                raise self.unknown_topic(name, elapsed * 1000, min(missing, default=None))
             await self.refresh(max(timeout_ms - elapsed * 1000, 1))
-        return info
 
-    def unknown_topic(self, name: str, elapsed_ms: float) -> StrandlineError:
+    def unknown_topic(self, name: str, elapsed_ms: float, partition: int | None = None) -> StrandlineError:
+        """It does not exist, or has no such partition."""
         code = self.cache.failed.get(name)
+        info = self.cache.topics.get(name)
+        if code is None and info is not None and info.partitions and partition is not None:
+            count = len(info.partitions)
+            text = f"the topic has {count} partition{'s' if count > 1 else ''}"
+            return UnknownTopic(text, topic=name, partition=partition, elapsed_ms=elapsed_ms)
         if code in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            return UnknownTopic("the topic does not exist", topic=name, elapsed_ms=elapsed_ms, code=code)
+            return UnknownTopic("the topic does not exist", topic=name, partition=partition, elapsed_ms=elapsed_ms, code=code)
         return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
 
     async def _refresh_while_wanted(self) -> None:

@@ -10,6 +10,13 @@ the high watermark are ever seen.
 
 A partition that cannot be read on (truncated log, position outside the log, corrupt batch) raises its error where
 records are asked for: at once the first time, and again whenever there is nothing else to hand out. A seek clears it.
+
+A topic that is deleted and made anew under its name is another topic, with another id. Whoever has subscribed to the name
+reads the new one from its beginning. Whoever has assigned a partition of it and has a position there is told
+(`TopicRecreated`), because the position is one of a log that is gone; without a position there is nothing to be wrong
+about, and the new topic is read from its beginning, too. Of a topic that is deleted and not made anew both are told
+(`UnknownTopic`). Errors wait until no broker has said otherwise for a moment (`MISSING_TOPIC_GRACE_MS`): those that are
+behind still know the old topic, or not yet the new one.
 """
 
 from __future__ import annotations
@@ -21,10 +28,25 @@ from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
-from strandline.client.errors import ClientClosed, OffsetOutOfRange, RequestTimeout, StrandlineError, UnknownTopic, UsageError
+from strandline.client.errors import (
+    ClientClosed,
+    OffsetOutOfRange,
+    RequestTimeout,
+    StrandlineError,
+    TopicRecreated,
+    UsageError,
+)
 from strandline.client.fetcher import Fetcher
+from strandline.client.metadata import TopicInfo
 from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
-from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition, decode_records, deserialize
+from strandline.client.records import (
+    ConsumerRecord,
+    OffsetAndTimestamp,
+    TopicPartition,
+    by_topic,
+    decode_records,
+    deserialize,
+)
 from strandline.client.subscription import EARLIEST, LATEST, PartitionState, Subscription
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.records.batch import BatchHeader, Buffer
@@ -123,15 +145,11 @@ class Consumer:
         """Read exactly these partitions. Waits at most `max_block_ms` for their topics' metadata."""
         fetcher, cluster = self._running()
         places = [TopicPartition(*place) for place in partitions]
-        for topic in dict.fromkeys(place.topic for place in places):
-            info = await cluster.topic(topic, self.options.max_block_ms)
-            for place in places:
-                if place.topic == topic and place.partition not in info.partitions:
-                    text = f"the topic has {len(info.partitions)} partitions"
-                    raise UnknownTopic(text, topic=topic, partition=place.partition)
-        ids = {topic: info.topic_id for topic, info in cluster.cache.topics.items()}
+        ids: dict[str, bytes] = {}
+        for topic, wanted in by_topic(places).items():
+            ids[topic] = (await cluster.topic(topic, self.options.max_block_ms, wanted)).topic_id
         states = self._subscription.states.items()
-        kept = {place: state for place, state in states if place in places and state.key[0] == ids[place.topic]}
+        kept = {place: state for place, state in states if place in places and state.topic_id == ids[place.topic]}
         if self._subscription.topics:
             self._drop(self._subscription.clear())
             kept = {}
@@ -159,14 +177,18 @@ class Consumer:
         `max_block_ms`."""
         _, cluster = self._running()
         await cluster.refresh(self.options.max_block_ms)
+        self._on_cluster()
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.states)
 
     def _on_cluster(self) -> None:
-        """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing."""
+        """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing or others by now."""
         if self._fetcher is None or self._cluster is None or self._stopped:
             return
+        if not self._subscription.topics:
+            for state in list(self._subscription.states.values()):
+                self._check_assigned(state)
         cache = self._cluster.cache
         for topic in list(self._subscription.topics):
             info = cache.topics.get(topic)
@@ -193,7 +215,48 @@ class Consumer:
         if waited_ms >= MISSING_TOPIC_GRACE_MS and self.options.on_missing_topic == "raise":
             self._topic_errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
             self._fetcher.wake()
-        loop.call_later(0.05 if waited_ms < MISSING_TOPIC_GRACE_MS else 1.0, self._cluster.request_refresh)
+        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
+
+    def _check_assigned(self, state: PartitionState) -> None:
+        """Does the cluster still know the log that was assigned? Who waits for a seek is not told of it again."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        topic, index = state.place
+        cache = self._cluster.cache
+        info = cache.topics.get(topic)
+        if (info is None and topic not in cache.failed) or isinstance(state.error, TopicRecreated):
+            return
+        is_other = info is not None and info.topic_id != state.topic_id
+        if info is not None and not is_other and index in info.partitions:
+            if state.on_found():
+                self._fetcher.look_at(state)
+        elif info is not None and is_other and state.position < 0:
+            self._begin(self._renew(state, info.topic_id, None if state.reset is None else EARLIEST))
+        else:
+            self._on_missing_assigned(state, info if is_other else None)
+
+    def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
+        """Ask again for a while; then it is an error. `other`: the topic that has the name now."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        topic, index = state.place
+        waited_ms = state.on_missing(asyncio.get_running_loop().time())
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
+            state.fail(TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id))
+            self._fetcher.wake()
+            return
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self.options.on_missing_topic == "raise":
+            state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
+            self._fetcher.wake()
+        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
+
+    def _renew(self, state: PartitionState, topic_id: bytes, reset: int | None = None) -> PartitionState:
+        """Read the topic that has the name now."""
+        assert self._fetcher is not None
+        renewed = self._subscription.renew(state, topic_id, reset)
+        self._drop([state])
+        self._fetcher.on_cluster()
+        return renewed
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -359,7 +422,10 @@ class Consumer:
         somebody has kept both), LogTruncated tells if the log is not the one that was read then."""
         if offset < 0:
             raise UsageError(f"an offset is at least 0, not {offset}")
-        self._move(self._state(partition), offset, leader_epoch)
+        state = self._state(partition)
+        if isinstance(state.error, TopicRecreated) and state.error_was_raised:
+            state = self._renew(state, state.error.topic_id)  # Who was not told yet means an offset of the old log.
+        self._move(state, offset, leader_epoch)
 
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
         fetcher, _ = self._running()
@@ -378,11 +444,12 @@ class Consumer:
     async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
         states = [self._state(place) for place in partitions] or list(self._subscription.states.values())
         fetcher, _ = self._running()
-        found = await fetcher.positions.offsets({state.place: timestamp for state in states})
+        found = await fetcher.positions.look_up({state.place: timestamp for state in states})
         for state in states:
             answer = found[state.place]
-            if self._subscription.states.get(state.place) is state and answer is not None:
-                self._move(state, answer.offset)
+            if self._subscription.states.get(state.place) is state and answer.offset >= 0:
+                is_same = answer.topic_id == state.topic_id
+                self._move(state if is_same else self._renew(state, answer.topic_id), answer.offset)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record; waits at most `max_block_ms` while it is being looked up."""
@@ -501,6 +568,11 @@ class Room:
         self.records -= header.record_count
         self.bytes -= header.size
         self.is_untouched = False
+
+
+def _ask_again_s(waited_ms: float) -> float:
+    """When to look again for a topic that has been missing for so long."""
+    return 0.05 if waited_ms < MISSING_TOPIC_GRACE_MS else 1.0
 
 
 def _checked_limit(name: str, limit: int | None) -> int | None:

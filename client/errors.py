@@ -15,6 +15,7 @@ StrandlineError
       DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
     LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
+    TopicRecreated      the topic was deleted and made anew under its name: the position is one of a log that is gone
     CorruptRecords      a fetched batch failed its checksum or cannot be read
 """
 
@@ -37,6 +38,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "StrandlineError",
+    "TopicRecreated",
     "UnknownTopic",
     "UsageError",
     "describe",
@@ -166,6 +168,23 @@ class LogTruncated(ClientError):
         """The first offset that is known to differ from what was read; -1 when the log knows nothing of the epoch."""
         self.diverging_epoch = diverging_epoch
         super().__init__(message, topic=topic, partition=partition)
+
+
+class TopicRecreated(ClientError):
+    """The topic was deleted and another one was made under its name, while it was assigned. The position is an offset of the
+    old one's log, and says nothing about the new one's: `seek` to read that. Never resolved silently.
+
+    Kafka's Java consumer knows topic ids too (KIP-516), and takes whatever id the newest metadata has for the name
+    (KAFKA-12257): it goes on at the old offset in the new log, so that records are skipped, read twice, or, where the offset
+    lies outside, the reset policy applies. Only leader epochs (KIP-320) stand in the way, by chance."""
+
+    def __init__(self, *, topic: str, partition: int, position: int, topic_id: bytes) -> None:
+        self.position = position
+        """The next record of the old log; it is gone."""
+        self.topic_id = topic_id
+        """Of the topic that has the name now."""
+        text = f"the topic was deleted and made anew; the position {position} is an offset of the log that is gone: seek to go on"
+        super().__init__(text, topic=topic, partition=partition)
 
 
 class CorruptRecords(ClientError):

@@ -110,7 +110,7 @@ class Fetcher:
         """Metadata was refreshed, or a connection made."""
         cache = self._cluster.cache
         for state in self._subscription.states.values():
-            info = cache.partition(*state.place)
+            info = cache.partition(*state.place) if cache.is_current(state.place.topic, state.topic_id) else None
             if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
                 state.on_leader(info.leader_epoch)
                 self.look_at(state)
@@ -146,7 +146,7 @@ class Fetcher:
         old = self._home.get(state.key)
         lane = None
         if current is state:
-            lane = self._lane(state, self._cluster.cache.leader(*state.place), now)
+            lane = self._lane(state, self._leader(state), now)
         if old is not None and (lane is None or old is not lane):
             old.session.remove(state.key)
             del self._home[state.key]
@@ -164,6 +164,11 @@ class Fetcher:
         lane.session.put(self._fetch_partition(state))
         self._home[state.key] = lane
         return lane
+
+    def _leader(self, state: PartitionState) -> int:
+        """-1: none is known."""
+        cache = self._cluster.cache
+        return cache.leader(*state.place) if cache.is_current(state.place.topic, state.topic_id) else -1
 
     def _lane(self, state: PartitionState, leader_id: int, now: float) -> Lane | None:
         """The lane that the partition should be fetched on now; None: not at all, for now."""
@@ -361,11 +366,13 @@ class Fetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state, answer)
         elif ERRORS[code].refresh_metadata:
-            leader = answer.current_leader
-            if self._cluster.cache.update_leader(*state.place, leader.leader_id, leader.leader_epoch):
+            leader, cache = answer.current_leader, self._cluster.cache
+            if not cache.is_current(state.place.topic, state.topic_id):
+                self._cluster.request_refresh()
+            elif cache.update_leader(*state.place, leader.leader_id, leader.leader_epoch):
                 state.on_leader(leader.leader_epoch)
             else:
-                self._cluster.cache.forget_leader(*state.place, lane.broker_id)
+                cache.forget_leader(*state.place, lane.broker_id)
                 self._cluster.request_refresh()
         elif ERRORS[code].retriable:
             state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000

@@ -51,6 +51,11 @@ class MetadataCache:
         info = self.topics.get(topic)
         return None if info is None else info.partitions.get(partition)
 
+    def is_current(self, topic: str, topic_id: bytes) -> bool:
+        """False as well when another topic has the name by now: what is known of that one's leaders says nothing about this."""
+        info = self.topics.get(topic)
+        return info is not None and info.topic_id == topic_id
+
     def leader(self, topic: str, partition: int) -> int:
         """The leader's broker id; -1: none known."""
         info = self.topics.get(topic)

@@ -135,7 +135,7 @@ class ConsumerOptions(ClientOptions):
     check_crcs: bool = True
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     on_missing_topic: Literal["raise", "wait"] = "raise"
-    """A subscribed topic that does not exist: an error, or wait until somebody creates it."""
+    """A topic that does not exist (any more): an error, or wait until somebody creates it."""
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
 

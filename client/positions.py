@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from strandline.client.cluster import Cluster
-from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, UnknownTopic, describe
+from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
 from strandline.client.options import ConsumerOptions
-from strandline.client.records import OffsetAndTimestamp, TopicPartition
+from strandline.client.records import OffsetAndTimestamp, TopicPartition, by_topic
 from strandline.client.subscription import PartitionState, Subscription
 from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
@@ -151,7 +151,8 @@ class Positions:
     async def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
         place = state.place
         if ERRORS[code].refresh_metadata:
-            self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
+            if self._cluster.cache.is_current(place.topic, state.topic_id):
+                self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
         elif ERRORS[code].retriable:
             await asyncio.sleep(RETRY_S)
         else:
@@ -163,17 +164,21 @@ class Positions:
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is that young."""
+        return {
+            place: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            for place, answer in (await self.look_up(wanted)).items()
+        }
+
+    async def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+        """The same, as the leaders answered it: with the id of the topic that has the name at present."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + self._options.max_block_ms / 1000
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        found: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
         last: StrandlineError | None = None
         attempts = 0
-        for place in wanted:
-            topic = await self._cluster.topic(place.topic, self._options.max_block_ms)
-            if place.partition not in topic.partitions:
-                text = f"the topic has {len(topic.partitions)} partitions"
-                raise UnknownTopic(text, topic=place.topic, partition=place.partition)
+        for topic, partitions in by_topic(wanted).items():
+            await self._cluster.topic(topic, self._options.max_block_ms, partitions)
         while missing := [place for place in wanted if place not in found]:
             if loop.time() >= deadline:
                 text = f"offsets were not answered; {last}" if last else "offsets were not answered"
@@ -193,7 +198,7 @@ class Positions:
     async def _offsets_round(
         self,
         wanted: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, OffsetAndTimestamp | None],
+        found: dict[TopicPartition, ListOffsetsPartitionResponse],
         deadline: float,
     ) -> StrandlineError | None:
         """Ask every leader once; returns the last retriable error."""
@@ -232,12 +237,11 @@ class Positions:
         place: TopicPartition,
         leader_id: int,
         answer: ListOffsetsPartitionResponse,
-        found: dict[TopicPartition, OffsetAndTimestamp | None],
+        found: dict[TopicPartition, ListOffsetsPartitionResponse],
     ) -> StrandlineError | None:
         code = to_code(answer.error_code)
         if code == ErrorCode.NONE:
-            known = answer.offset >= 0
-            found[place] = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch) if known else None
+            found[place] = answer
             return None
         error = RequestFailed(describe(code), topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
         if not error.retriable:

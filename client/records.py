@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -18,6 +18,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions of each topic."""
+    partitions: dict[str, list[int]] = {}
+    for place in places:
+        partitions.setdefault(place.topic, []).append(place.partition)
+    return partitions
 
 
 class OffsetAndTimestamp(NamedTuple):

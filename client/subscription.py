@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sized
 from typing import TypeVar
 
 from strandline.client.batches import FetchedBatch
-from strandline.client.errors import ClientError, CorruptRecords
+from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.client.records import ConsumerRecord, TopicPartition, Undecodable
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -51,6 +51,7 @@ class PartitionState:
         "last_stable_offset",
         "leader_epoch",
         "log_start_offset",
+        "missing_since",
         "needs_validation",
         "paused",
         "place",
@@ -85,6 +86,8 @@ class PartitionState:
         """Why it is not read any more; a seek clears it."""
         self.error_was_raised = False
         self.retry_at = 0.0
+        self.missing_since: float | None = None
+        """Since when the cluster says that there is no such topic, or partition, or that another topic has the name."""
         self.highwater = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
@@ -99,6 +102,11 @@ class PartitionState:
         """The batch that all of `_records` come from; None: it is still the first of `_batches`."""
         self._after = -1
         """The position when `_records` is used up: behind the batch, whose last offsets compaction may have emptied."""
+
+    @property
+    def topic_id(self) -> bytes:
+        """Of the topic whose log this is; another may get its name."""
+        return self.key[0]
 
     # -- position -----------------------------------------------------------------------------------------------------
 
@@ -150,6 +158,26 @@ class PartitionState:
     def _heal(self) -> None:
         self.error, self.error_was_raised = None, False
         self._failed.pop(self, None)
+
+    def on_missing(self, now: float) -> float:
+        """The cluster does not know its log; returns for how long, in ms."""
+        if self.missing_since is None:
+            self.missing_since = now
+        return (now - self.missing_since) * 1000
+
+    def on_found(self) -> bool:
+        """The cluster knows its log; True when it is read on because of that."""
+        self.missing_since = None
+        if not isinstance(self.error, UnknownTopic):
+            return False
+        self._heal()
+        return True
+
+    def abandon(self) -> None:
+        """It is not read any more: what is still under way for it tells nobody of errors."""
+        self.version += 1
+        self._failed.pop(self, None)
+        self._failed = {}
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
@@ -330,11 +358,17 @@ class Subscription:
 
     def remove(self, place: TopicPartition) -> PartitionState:
         state = self.states.pop(place)
-        state.version += 1
-        self.failed.pop(state, None)
+        state.abandon()
         if self.by_key.get(state.key) is state:
             del self.by_key[state.key]
         return state
+
+    def renew(self, state: PartitionState, topic_id: bytes, reset: int | None) -> PartitionState:
+        """The same partition of the topic that has the name now: nothing that was known of the old one's log is kept."""
+        self.remove(state.place)
+        renewed = self.add(state.place, topic_id, reset)
+        renewed.paused = state.paused
+        return renewed
 
     def on_topic(
         self, topic: str, topic_id: bytes, partitions: Iterable[int]

@@ -113,7 +113,11 @@ class ScriptedCluster:
     def delete(self, name: str) -> None:
         topic_id = self.topics.pop(name)
         for key in [key for key in self.partitions if key[0] == topic_id]:
-            del self.partitions[key]
+            self.partitions.pop(key).wake()
+
+    def recreate(self, name: str, partitions: int = 1) -> None:
+        self.delete(name)
+        self.create(name, partitions)
 
     def partition(self, name: str, index: int = 0) -> Partition:
         return self.partitions[self.topics[name], index]
@@ -141,6 +145,10 @@ class ScriptedBroker:
         """Connections are accepted, and nothing at all is answered: a process that stands still, a host that is cut off."""
         self.controller_id = 101
         """-1: it knows none, as one that is cut off from them; what it says of the cluster may be old."""
+        self.picture: tuple[dict[str, bytes], dict[Key, Partition]] | None = None
+        """Topics and partitions that it has heard of; None: of all. One that is behind answers metadata requests by what it
+        knows, and a controller it knows all the same."""
+        self.metadata_requests = 0
         self.held: list[ServerRequest] = []
         self.handshakes = 0
         self.server: Server | None = None
@@ -204,6 +212,10 @@ class ScriptedBroker:
     def fall_silent(self) -> None:
         self.hanging = self.mute = True
 
+    def fall_behind(self) -> None:
+        """From now on it hears of no topic, no partition and no deletion any more; until `picture` is None."""
+        self.picture = dict(self.cluster.topics), dict(self.cluster.partitions)
+
     def _unless_hanging(self, handler: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:
         def handle(request: ServerRequest) -> None:
             if self.hanging:
@@ -218,6 +230,7 @@ class ScriptedBroker:
     def metadata(self, request: ServerRequest) -> None:
         cluster = self.cluster
         cluster.metadata_requests += 1
+        self.metadata_requests += 1
         body = request.body
         assert isinstance(body, admin.MetadataRequest)
         names = list(cluster.topics) if body.topics is None else [topic.name or "" for topic in body.topics]
@@ -226,12 +239,13 @@ class ScriptedBroker:
         request.reply(admin.MetadataResponse(brokers, "scripted", self.controller_id, [self._topic(name) for name in names]))
 
     def _topic(self, name: str) -> admin.MetadataTopic:
-        topic_id = self.cluster.topics.get(name)
+        topics, known = self.picture or (self.cluster.topics, self.cluster.partitions)
+        topic_id = topics.get(name)
         if topic_id is None:
             return admin.MetadataTopic(C.UNKNOWN_TOPIC_OR_PARTITION, name, bytes(16), [])
         partitions = [
             admin.MetadataPartition(0, index, p.leader, p.epoch, 0, [p.leader], [p.leader], [])
-            for (owner, index), p in sorted(self.cluster.partitions.items())
+            for (owner, index), p in sorted(known.items())
             if owner == topic_id
         ]
         return admin.MetadataTopic(0, name, topic_id, partitions)

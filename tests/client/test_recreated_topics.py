@@ -1,0 +1,307 @@
+"""A topic that is deleted, or deleted and made anew, under a consumer; and brokers that have not heard of it yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strandline.client import Consumer, TopicPartition, cluster, consumer
+from strandline.client.errors import OffsetOutOfRange, StrandlineError, TopicRecreated, UnknownTopic
+from strandline.client.subscription import EARLIEST, Subscription
+
+from .scripted import ScriptedCluster
+from .test_consumer import ORDERS, earliest, fill, read
+
+GRACE_MS = 250
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cluster, consumer):
+        monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", GRACE_MS)
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, end)]
+
+
+async def until_failed(reader: Consumer) -> None:
+    """Without asking for records, so that nobody is told."""
+    async with asyncio.timeout(5):
+        while not reader.health()["failed_partitions"]:
+            await reader.refresh_metadata()
+
+
+async def until_told(reader: Consumer) -> StrandlineError:
+    with pytest.raises(StrandlineError) as told:
+        await reader.getone(timeout_ms=5000)
+    return told.value
+
+
+# -- made anew --------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_on_in_the_new_one() -> None:
+    """The position lies inside the new log: going on there would skip what is before it."""
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 30)
+        await reader.assign([ORDERS])
+        assert await read(reader, 30) == numbers(0, 30)
+        there.recreate("orders")
+        fill(there, "orders", 50)
+        with pytest.raises(TopicRecreated, match=r"deleted and made anew; the position 30 .* seek to go on \(orders-0\)") as told:
+            await reader.getone(timeout_ms=5000)
+        assert (told.value.position, told.value.topic_id) == (30, there.topics["orders"])
+        assert not told.value.retriable
+        with pytest.raises(TopicRecreated):
+            await reader.getmany(timeout_ms=50)
+        assert "orders-0" in reader.health()["failed_partitions"]
+        reader.seek(ORDERS, 0)
+        assert await read(reader, 50) == numbers(0, 50)
+        assert reader.health()["state"] == "ok"
+
+
+async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_the_new_one_behind_it() -> None:
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 30)
+        await reader.assign([ORDERS])
+        assert (await reader.getone(timeout_ms=5000)).value == b"0"
+        there.recreate("orders")
+        fill(there, "orders", 50)
+        await until_failed(reader)
+        with pytest.raises(TopicRecreated):
+            await reader.getmany()
+        assert await read(reader, 29) == numbers(1, 30)
+        with pytest.raises(TopicRecreated):
+            await reader.getmany(timeout_ms=5000)
+
+
+async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log() -> None:
+    """It has failed to handle record 20, say, and wants it again: that offset is one of the log that it knows."""
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 30)
+        await reader.assign([ORDERS])
+        await read(reader, 30)
+        there.recreate("orders")
+        fill(there, "orders", 50)
+        await until_failed(reader)
+        reader.seek(ORDERS, 20)
+        with pytest.raises(TopicRecreated, match="position 20"):
+            await reader.getone(timeout_ms=5000)
+
+
+async def test_whoever_seeks_the_beginning_or_the_end_means_the_topic_that_is_there() -> None:
+    """These are looked up in the new log, told or not."""
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 30)
+        await reader.assign([ORDERS])
+        await read(reader, 30)
+        there.recreate("orders")
+        fill(there, "orders", 5)
+        await reader.refresh_metadata()
+        await reader.seek_to_beginning(ORDERS)
+        assert await read(reader, 5) == numbers(0, 5)
+        there.recreate("orders")
+        fill(there, "orders", 9)
+        with pytest.raises(TopicRecreated):
+            await reader.getone(timeout_ms=5000)
+        await reader.seek_to_end(ORDERS)
+        assert await reader.position(ORDERS) == 9
+        fill(there, "orders", 1, first=9)
+        assert await read(reader, 1) == [b"9"]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_whoever_has_no_position_yet_reads_the_new_topic_from_its_beginning(policy: str) -> None:
+    """There is nothing to be wrong about, and all that is in it came after it was assigned."""
+    async with ScriptedCluster() as there:
+        there.create("orders")
+        async with Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
+            there.brokers[1].hanging = True
+            await reader.assign([ORDERS])
+            there.recreate("orders")
+            fill(there, "orders", 5)
+            there.brokers[1].answer_late()
+            assert await read(reader, 5) == numbers(0, 5)
+
+
+async def test_a_new_topic_is_not_read_at_once_by_whoever_has_no_reset_policy() -> None:
+    async with ScriptedCluster() as there:
+        there.create("orders")
+        async with Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset="error") as reader:
+            await reader.assign([ORDERS])
+            there.recreate("orders")
+            fill(there, "orders", 5)
+            await reader.refresh_metadata()
+            for _ in range(2):
+                with pytest.raises(OffsetOutOfRange, match="no position"):
+                    await reader.getone(timeout_ms=1000)
+                await reader.refresh_metadata()
+            reader.seek(ORDERS, 2)
+            assert await read(reader, 3) == numbers(2, 5)
+
+
+async def test_a_partition_that_the_new_topic_does_not_have_is_told() -> None:
+    third = TopicPartition("orders", 2)
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders", 3)
+        fill(there, "orders", 10, 2)
+        await reader.assign([third])
+        await read(reader, 10)
+        there.recreate("orders")
+        with pytest.raises(TopicRecreated):
+            await reader.getone(timeout_ms=5000)
+        reader.seek(third, 0)
+        with pytest.raises(UnknownTopic, match=r"the topic has 1 partition \(orders-2"):
+            await reader.getone(timeout_ms=5000)
+
+
+async def test_a_pause_outlasts_the_new_topic_and_hides_its_error() -> None:
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 10)
+        await reader.assign([ORDERS])
+        await read(reader, 10)
+        there.recreate("orders")
+        fill(there, "orders", 3)
+        reader.pause(ORDERS)
+        assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
+        await reader.refresh_metadata()
+        await reader.seek_to_beginning()
+        assert reader.paused() == {ORDERS}
+        assert await reader.getmany(timeout_ms=50) == {}
+        reader.resume(ORDERS)
+        assert await read(reader, 3) == numbers(0, 3)
+
+
+async def test_a_broker_that_still_knows_the_old_topic_disturbs_nobody_who_reads_the_new_one() -> None:
+    """Metadata is asked of one broker after the other: what one of them has not heard of yet is no news."""
+    async with ScriptedCluster() as there:
+        there.create("orders", 3)
+        there.brokers[3].fall_behind()
+        there.recreate("orders", 3)
+        fill(there, "orders", 10)
+        async with earliest(there) as reader:
+            behind = there.brokers[3]
+            behind.picture, picture = None, behind.picture
+            await reader.assign([("orders", index) for index in range(3)])  # Connected with all three, it asks them in turn.
+            assert await read(reader, 10) == numbers(0, 10)
+            behind.picture, behind.metadata_requests = picture, 0
+            loop = asyncio.get_running_loop()
+            until = loop.time() + 2 * GRACE_MS / 1000
+            async with asyncio.timeout(5):
+                while loop.time() < until or behind.metadata_requests < 3:
+                    await reader.refresh_metadata()
+                    assert await reader.getmany() == {}
+            fill(there, "orders", 5, first=10)
+            assert await read(reader, 5) == numbers(10, 15)
+
+
+# -- deleted ----------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_has_subscribed() -> None:
+    async with ScriptedCluster() as there, earliest(there) as reader, earliest(there, "orders") as subscribed:
+        there.create("orders")
+        fill(there, "orders", 10)
+        await reader.assign([ORDERS])
+        for each in (reader, subscribed):
+            assert await read(each, 10) == numbers(0, 10)
+        there.delete("orders")
+        with pytest.raises(UnknownTopic, match=r"the topic does not exist \(orders,"):
+            await subscribed.getone(timeout_ms=5000)
+        with pytest.raises(UnknownTopic, match=r"the topic does not exist \(orders-0,") as told:
+            await reader.getone(timeout_ms=5000)
+        assert told.value.retriable
+        there.create("orders")
+        fill(there, "orders", 20)
+        async with asyncio.timeout(5):
+            while isinstance(other := await until_told(reader), UnknownTopic):
+                await reader.refresh_metadata()
+        assert "position 10" in str(other)
+        assert await read(subscribed, 20) == numbers(0, 20)
+
+
+async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_and_is_told_when_another_takes_its_name() -> None:
+    async with ScriptedCluster() as there, earliest(there, on_missing_topic="wait") as reader:
+        there.create("orders")
+        fill(there, "orders", 10)
+        await reader.assign([ORDERS])
+        await read(reader, 10)
+        there.delete("orders")
+        assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
+        there.create("orders")
+        with pytest.raises(TopicRecreated):
+            await reader.getone(timeout_ms=5000)
+
+
+async def test_a_topic_that_is_known_again_is_read_on_without_a_seek() -> None:
+    """Nobody knew it for a while, and it was there all the time: the log is the one that was read."""
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 10)
+        await reader.assign([ORDERS])
+        await read(reader, 10)
+        for broker in there.brokers.values():
+            broker.picture = {}, {}
+        await reader.refresh_metadata()
+        assert isinstance(await until_told(reader), UnknownTopic)
+        for broker in there.brokers.values():
+            broker.picture = None
+        await reader.refresh_metadata()
+        assert reader.health()["failed_partitions"] == {}
+        fill(there, "orders", 5, first=10)
+        assert await read(reader, 5) == numbers(10, 15)
+
+
+def test_a_partition_that_is_read_no_more_tells_nobody_of_errors() -> None:
+    """An answer about it may still be on its way."""
+    subscription = Subscription(EARLIEST)
+    state = subscription.add(ORDERS, bytes(16), EARLIEST)
+    renewed = subscription.renew(state, bytes(15) + b"\1", None)
+    state.fail(OffsetOutOfRange("too late"))
+    assert not subscription.failed
+    renewed.fail(OffsetOutOfRange("in time"))
+    assert list(subscription.failed) == [renewed]
+
+
+# -- partitions that have just been created ---------------------------------------------------------------------------
+
+
+async def test_a_partition_that_was_just_created_is_asked_for_until_the_brokers_have_heard_of_it() -> None:
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders")
+        await reader.assign([ORDERS])
+        for broker in there.brokers.values():
+            broker.fall_behind()
+        there.create("orders", 2)
+        fill(there, "orders", 5, 1)
+        second = TopicPartition("orders", 1)
+        waiting = asyncio.gather(reader.assign([second]), reader.end_offsets([second]))
+        asked = there.metadata_requests
+        async with asyncio.timeout(5):
+            while there.metadata_requests < asked + 2:
+                await asyncio.sleep(0)
+        assert not waiting.done()
+        for broker in there.brokers.values():
+            broker.picture = None
+        _, ends = await waiting
+        assert ends == {second: 5}
+        assert await read(reader, 5) == numbers(0, 5)
+
+
+async def test_a_partition_that_does_not_exist_is_refused_when_the_moment_is_over() -> None:
+    async with ScriptedCluster() as there, earliest(there) as reader:
+        there.create("orders", 2)
+        loop = asyncio.get_running_loop()
+        for ask in (reader.assign, reader.end_offsets):
+            began = loop.time()
+            with pytest.raises(UnknownTopic, match=r"the topic has 2 partitions \(orders-7, after \d+ ms\)"):
+                await ask([TopicPartition("orders", 7), ORDERS])
+            assert loop.time() - began >= GRACE_MS / 1000
+        assert reader.assignment() == set()
