@@ -292,16 +292,24 @@ class Cluster:
 
     async def _request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> Message:
         """`timeout_ms` is for all of it: a broker that is silent takes long to connect to, as well."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        connection = link.connection
+        if connection is None:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout_ms / 1000
+            connection = await self._connected(link, timeout_ms)
+            timeout_ms = (deadline - loop.time()) * 1000
+        return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+
+    @staticmethod
+    async def _connected(link: Link, timeout_ms: float) -> Connection:
         try:
-            async with asyncio.timeout_at(deadline):
-                connection = await link.connect()
+            attempt = link.attempt()
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(attempt)
         except TimeoutError:
             host, port = link.address
             text = f"{host}:{port}: not connected within {timeout_ms:.0f} ms"
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, text) from None
-        return await connection.request(api_key, body, timeout_ms=max(1, round((deadline - loop.time()) * 1000)))
 
     async def ask_one(self, api_key: int, body: Message, timeout_ms: float) -> Message:
         """Ask one broker, and it alone: for what changes something, which two brokers would do twice."""

@@ -88,7 +88,8 @@ class Fetcher:
         self._stalled: dict[PartitionState, None] = {}
         self._scheduled = False
         self._closed = False
-        self._data: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[bool]] = []
+        """Who waits for something to hand out; the result is whether there may be news."""
         self.ready: dict[PartitionState, None] = {}
         """States with something buffered, in the order in which they are served."""
         self.last_fetch_at = self._seen_data_at = self._loop.time()
@@ -401,20 +402,22 @@ class Fetcher:
 
     def wake(self) -> None:
         """Somebody who waits for records should look."""
-        data, self._data = self._data, None
-        if data is not None and not data.done():
-            data.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _tell(waiter, True)
 
     async def wait(self, deadline: float | None) -> bool:
         """Until something arrived or failed; False at the deadline."""
-        if self._data is None or self._data.done():
-            self._data = self._loop.create_future()
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if deadline is None else self._loop.call_at(deadline, _tell, waiter, False)
         try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._data)
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiters:  # Nobody woke it: it was cancelled, or its time was over.
+                self._waiters.remove(waiter)
 
     async def close(self) -> None:
         self._closed = True
@@ -424,3 +427,8 @@ class Fetcher:
             self._cluster.listeners.remove(self.on_cluster)
         await self.positions.close()
         self.wake()
+
+
+def _tell(waiter: asyncio.Future[bool], has_news: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(has_news)

@@ -108,24 +108,23 @@ class Link:
         self._begin()
         return 0.0
 
-    async def connect(self) -> Connection:
-        """The connection, made if need be; an error of the last moment is repeated instead of hammering the address."""
-        if self.connection is not None:
-            return self.connection
+    def attempt(self) -> asyncio.Task[Connection]:
+        """The attempt to connect that is under way, begun if need be; an error of the last moment is raised again instead of
+        hammering the address. It is everybody's: who does not wait any longer does not cancel it."""
         if self._closed:
             raise ClientClosed("the client was stopped")
-        if self._task is None:
-            if self.last_error is not None and self.retry_at > asyncio.get_running_loop().time():
-                raise self.last_error
-            self._begin()
-        assert self._task is not None
-        return await asyncio.shield(self._task)
+        if self._task is not None:
+            return self._task
+        if self.last_error is not None and self.retry_at > asyncio.get_running_loop().time():
+            raise self.last_error.with_traceback(None)  # Or it would remember everybody who was told.
+        return self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self) -> asyncio.Task[Connection]:
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._connect())
-        self._task.add_done_callback(self._on_done)
+        task = self._task = loop.create_task(self._connect())
+        task.add_done_callback(self._on_done)
         self._slow_timer = loop.call_later(SLOW_S, self._on_slow)
+        return task
 
     def _on_slow(self) -> None:
         self._slow_timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_slow)

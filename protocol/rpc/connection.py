@@ -26,7 +26,7 @@ from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
-from strandline.protocol.rpc.frame_reader import FrameReader
+from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 
 log = get_logger(__name__)
@@ -40,6 +40,9 @@ _STOOD_STILL_S = 0.01
 
 _bad_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, LineLimits] = WeakKeyDictionary()
 """Per loop, by `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
+
+_scratches: WeakKeyDictionary[asyncio.AbstractEventLoop, Scratch] = WeakKeyDictionary()
+"""Per loop: its connections read one after the other."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -94,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost: Callable[[Connection, Exception | None], None] | None = None
         """Set when somebody has been given this connection: nobody hears of the end of one that came too late."""
         self._lost_because: Exception | None = None
-        self._reader = FrameReader(max_response_bytes)
+        self._reader = FrameReader(max_response_bytes, _scratch_of(self._loop))
         self._transport: asyncio.Transport
         self._correlation_id = 0
         self._pending: dict[int, _Pending] = {}
@@ -337,3 +340,10 @@ class Connection(asyncio.BufferedProtocol):
             self._tell(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
         if not self.closed and any(self._last_received_at < request.sent_at for _, request in expired):
             self._give_up(self._network_error("nothing was received, the peer is taken for gone"))
+
+
+def _scratch_of(loop: asyncio.AbstractEventLoop) -> Scratch:
+    scratch = _scratches.get(loop)
+    if scratch is None:
+        scratch = _scratches[loop] = Scratch()
+    return scratch

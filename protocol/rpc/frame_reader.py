@@ -1,8 +1,9 @@
 """From bytes to frames, without a socket: where incoming bytes should be put, and which frames they complete.
 
-While it waits for a frame's head, the reader offers a **scratch** buffer, shared by all connections of a server because
-it is empty again before another one reads. Small frames are cut out of it. A frame that is not whole in it gets a
-buffer of its own, of exactly its size, and the rest is received straight into that: big frames are touched once.
+While it waits for a frame's head, the reader offers a **scratch** buffer, shared by all connections of a server, or of a
+client's loop, because it is empty again before another one reads. Small frames are cut out of it. A frame that is not
+whole in it gets a buffer of its own, of exactly its size, and the rest is received straight into that: big frames are
+touched once.
 
     scratch   | head | small frame | head | small frame | head | start of a big f|
     own                                                        | start of a big f|............... rest ....|

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import traceback
 from random import Random
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.cluster import Cluster
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
-from strandline.client.links import parse_bootstrap
+from strandline.client.links import Link, parse_bootstrap
 from strandline.client.metadata import MetadataCache
 from strandline.client.options import ClientOptions
+from strandline.protocol.errors import BrokerError
 from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
 
 from .scripted import ScriptedCluster
@@ -82,6 +84,20 @@ async def test_a_cluster_that_is_down_is_one_clear_sentence_soon() -> None:
             await producer.start()
     assert "\n" not in str(down.value)
     assert down.value.retriable
+
+
+async def test_an_error_that_is_told_again_does_not_remember_who_was_told() -> None:
+    """While a broker is away each request to it fails at once with the error of the last attempt; it must not grow."""
+    options = ClientOptions(reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+    link = Link(("127.0.0.1", 1), options, lambda *_: None)
+    with pytest.raises(BrokerError):
+        await link.attempt()
+    lengths = set()
+    for _ in range(5):
+        with pytest.raises(BrokerError) as told:
+            link.attempt()
+        lengths.add(len(traceback.extract_tb(told.value.__traceback__)))
+    assert len(lengths) == 1
 
 
 async def test_one_live_bootstrap_address_is_enough() -> None:

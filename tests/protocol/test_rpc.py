@@ -15,7 +15,13 @@ from structlog.testing import capture_logs
 from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, METADATA, PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, UsageError
-from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataRequest, MetadataResponse
+from strandline.protocol.messages.admin import (
+    ApiVersionsRequest,
+    MetadataBroker,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopicRequest,
+)
 from strandline.protocol.messages.data import ProduceResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import Limits, Server
@@ -48,6 +54,28 @@ def test_large_responses_arrive_whole(on_loop):
             answers = await asyncio.gather(*[connection.request(METADATA, MetadataRequest(None)) for _ in range(3000)])
             assert {a.cluster_id for a in answers} == {"c" * 1000}
             connection.close()
+
+    on_loop(scenario)
+
+
+def test_connections_of_one_loop_share_a_buffer_and_none_of_its_bytes(on_loop):
+    """What one has read of a frame that is not whole yet is its own before another one reads."""
+
+    def metadata(request):
+        count = int(request.body.topics[0].name)
+        request.reply(MetadataResponse([MetadataBroker(count, "h" * 200, 1)] * count, "c", 1, []))
+
+    async def ask(connection, count):
+        answer = await connection.request(METADATA, MetadataRequest([MetadataTopicRequest(str(count))]))
+        assert answer.brokers == [MetadataBroker(count, "h" * 200, 1)] * count
+
+    async def scenario():
+        async with serving({METADATA: metadata}) as (_, port):
+            connections = [await Connection.connect("127.0.0.1", port, client_id="me") for _ in range(5)]
+            assert len({id(connection._reader._scratch) for connection in connections}) == 1
+            await asyncio.gather(*[ask(connections[number % 5], number * 37 % 400) for number in range(400)])
+            for connection in connections:
+                connection.close()
 
     on_loop(scenario)
 
