@@ -129,7 +129,8 @@ class Page:
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         )
         await self.ask("Page.navigate", url=path.as_uri())
-        await self.until("document.documentElement.dataset.ready === 'yes'")
+        # A page says itself when its script has drawn it; one without a script can only have said so in its first tag.
+        await self.until("document.readyState === 'complete' && document.documentElement.dataset.ready === 'yes'")
 
     async def run(self, script: str) -> Any:
         """The value of an expression; a promise is waited for."""
