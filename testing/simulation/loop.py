@@ -27,10 +27,11 @@ import asyncio
 import contextlib
 import contextvars
 import sys
-from asyncio import events
+import weakref
+from asyncio import events, tasks
 from asyncio.events import _set_running_loop
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -199,15 +200,26 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        now = self.time()
+        return self._timer(now + delay, now, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Any:
+        return self._timer(when, self.time() if self.is_coarse else 0.0, callback, args, context)
+
+    def _timer(
+        self,
+        when: float,
+        now: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> Timer:
+        """`now` is asked for by coarse clocks alone."""
         handle = Timer(callback, args, copy_context() if context is None else context, when)
         if not self.is_dead:
             if self.is_coarse:
-                now = self.time()
                 handle._due = now + round(min(when - now, DELAY_S_MAX) * 1000) / 1000
             self._arm(handle)
         elif self._closed:
@@ -265,7 +277,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
             start = scheduler.now
             if busy_until > start:
                 start = busy_until
-            scheduler.at(start + TURN_S_MAX * self._draw(), self._turn)
+            scheduler.soon(start + TURN_S_MAX * self._draw(), self._turn)
 
     def hurry(self) -> None:
         """Its next turn comes before anything else happens."""
@@ -548,6 +560,23 @@ def _refuse(options: dict[str, Any], known: set[str]) -> None:
     unknown = sorted(name for name, value in options.items() if name not in known and value is not None)
     if unknown:
         raise NotImplementedError(f"a simulated loop does not know {', '.join(unknown)}")
+
+
+@contextlib.contextmanager
+def cheaply_registered() -> Iterator[None]:
+    """asyncio keeps a weak reference to each task, for `all_tasks`, and each runs Python code as its task goes. Until this
+    ends they do not: who iterates passes over those that are dead, and those are dropped here."""
+    known: Any = getattr(tasks, "_all_tasks", getattr(tasks, "_scheduled_tasks", None))
+    if known is None:
+        yield
+        return
+    references, make = known.data, weakref.ref
+    known.add = lambda task: references.add(make(task))
+    try:
+        yield
+    finally:
+        del known.add
+        references.difference_update([reference for reference in references if reference() is None])
 
 
 class Generators:

@@ -291,8 +291,10 @@ class Network:
     def maybe_break(self, sender: End, segment: Segment) -> bool:
         for place in sender.places(segment):
             for each in self.breaks:
-                if each.times and each.matches(place.message) and (each.chance >= 1 or self.draw() < each.chance):
+                if each.matches(place.message) and (each.chance >= 1 or self.draw() < each.chance):
                     each.times -= 1
+                    if not each.times:
+                        self.breaks.remove(each)  # With none left nobody looks into messages.
                     seen = segment.data[: place.end if each.after else max(0, place.start)]
                     receiver = sender.peer
                     receiver.receive(Segment(seen))

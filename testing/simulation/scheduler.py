@@ -62,6 +62,11 @@ class Scheduler:
             self._sweep()
         return entry
 
+    def soon(self, when: float, callback: Callable[..., object]) -> None:
+        """As `at`, for a time that is not past, of what is never cancelled: nearly half of all entries."""
+        pushed = self._pushed = self._pushed + 1
+        heappush(self._heap, [when, self._draw(), pushed, callback, ()])
+
     def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Entry:
         return self.at(self.now + delay_s, callback, *args)
 

@@ -36,8 +36,8 @@ from strandline.testing.simulation.loop import OWNER
 
 OF_ALL, OF_A_PARTITION, OF_A_KIND = 2_000, 500, 1_000
 """How many of the newest are kept."""
-BATCH = 8_192
-"""Entries that are hashed at once."""
+BATCH = 16_384
+"""Events and words of steps that are hashed at once."""
 FORMAT = "strandline-trace-1"
 
 WORLD = 0
@@ -57,6 +57,10 @@ class Event(NamedTuple):
     """Plain values: what JSON knows."""
 
 
+Listener = Callable[[str, int, str, Mapping[str, Any]], object]
+"""Kind, node, partition, and the fields as they were given."""
+
+
 class Trace:
     __slots__ = (
         "_all",
@@ -70,13 +74,14 @@ class Trace:
         "_pending",
         "_recent",
         "about",
+        "listeners",
     )
 
     def __init__(self, now: Callable[[], float], *, full: bool = False) -> None:
         self._now = now
         self._number = 0
-        self._pending: list[tuple[Any, ...]] = []
-        """Not hashed yet, in order."""
+        self._pending: list[Any] = []
+        """Not hashed yet, in order: events, and the three words of each step."""
         self._hash = hashlib.sha256()
         self._encode = msgspec.msgpack.Encoder(enc_hook=_repr).encode
         self._counts: defaultdict[str, int] = defaultdict(int)
@@ -86,11 +91,14 @@ class Trace:
         self._of_kind: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_KIND))
         self.about: dict[str, Any] = {}
         """What was said of a run when it was written down: seed, scenario, hash. Only `read` fills it."""
+        self.listeners: defaultdict[str, list[Listener]] = defaultdict(list)
+        """By kind: who is told of each event as it happens."""
 
     # -- writing
 
     def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
         """By position, so that a field may have any name."""
+        given = fields
         for value in fields.values():
             if type(value) not in _PLAIN:
                 fields = {name: plain(each) for name, each in fields.items()}
@@ -108,22 +116,27 @@ class Trace:
         self._pending.append(event)
         if len(self._pending) >= BATCH:
             self._hash_pending()
+        if kind in self.listeners:
+            for listener in self.listeners[kind]:
+                listener(kind, node, partition, given)
 
     def step(self, time: float, node: int, label: str | int) -> None:
         """The scheduler ran something."""
-        self._pending.append((time, node, label))
-        if len(self._pending) >= BATCH:
+        pending = self._pending
+        pending += (time, node, label)
+        if len(pending) >= BATCH:
             self._hash_pending()
 
     def _hash_pending(self) -> None:
         pending, self._pending = self._pending, []
         try:
-            encoded = list(map(self._encode, pending))
+            encoded = self._encode(pending)
         except (OverflowError, UnicodeEncodeError):
-            encoded = [self._encoded(entry) for entry in pending]
-        self._hash.update(b"".join(encoded))
+            self._hash.update(b"".join([self._encoded(entry) for entry in pending]))
+        else:  # How many were hashed at once, which the array begins with, is not part of what happened.
+            self._hash.update(memoryview(encoded)[_array_head(len(pending)) :])
 
-    def _encoded(self, entry: tuple[Any, ...]) -> bytes:
+    def _encoded(self, entry: Any) -> bytes:
         try:
             return self._encode(entry)
         except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, half of a surrogate pair
@@ -210,6 +223,11 @@ class Trace:
         for event in events:
             trace._counts[event.kind] += 1
         return trace
+
+
+def _array_head(count: int) -> int:
+    """The size of what msgpack says of an array before its first entry."""
+    return 1 if count < 16 else 3 if count < 65_536 else 5
 
 
 _new_event = cast(Callable[[type[Event], tuple[Any, ...]], Event], tuple.__new__)

@@ -89,42 +89,44 @@ class Watch:
     @contextlib.contextmanager
     def installed(self, trace: Any = None) -> Iterator[None]:
         """Watch the calls, and what is emitted to the trace, until this ends."""
-        kind = None if trace is None else type(trace)
-        undo = self._install(kind, trace)
+        undo = self._install()
+        heard = [] if trace is None else [trace.listeners[kind] for kind in self._events]
+        for listeners in heard:
+            listeners.append(self.on_event)
         try:
             yield
         finally:
+            for listeners in heard:
+                listeners.remove(self.on_event)
             for each in reversed(undo):
                 each()
             if is_keeping():
-                Watch(self._sights, lambda _: None)._install(kind, None)
+                Watch(self._sights, lambda _: None)._install()
 
-    def _install(self, kind: Any, trace: Any) -> list[Callable[[], None]]:
-        undo = [wrap("watch", *resolve(target), self._wrapper_of(wanted)) for target, wanted in self._calls.items()]
-        if kind is not None:
-            undo.append(wrap("watch", kind, "emit", self._listening_to(trace)))
-        return undo
+    def _install(self) -> list[Callable[[], None]]:
+        return [wrap("watch", *resolve(target), self._wrapper_of(wanted)) for target, wanted in self._calls.items()]
 
     def _wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """As little as may be for each call: most are watched for one thing, seen when they return or when they raise."""
         raised = [(name, sight) for name, sight in wanted if sight.raised]
         returned = [(name, sight) for name, sight in wanted if not sight.raised]
         befores = [(id(sight), sight.before) for _, sight in wanted if sight.before is not None]
+        nothing: dict[int, Any] = {}
         if not raised and not befores and len(returned) == 1 and returned[0][1].when is not None:
             return self._plain_wrapper_of(returned[0][0], returned[0][1].when)
-        see = self._see
+        see, new = self._see, tuple.__new__
 
         def judge(
             sights: list[tuple[str, OnCall]], args: tuple[Any, ...], result: Any, error: Exception | None, found: dict[int, Any]
         ) -> None:
             for name, sight in sights:
-                if sight.when is None or sight.when(Called(args, result, error, found.get(id(sight)))):
+                if sight.when is None or sight.when(new(Called, (args, result, error, found.get(id(sight))))):
                     see(name)
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
             def watched(*args: Any, **kwargs: Any) -> Any:
-                found = {key: before(*args) for key, before in befores}
+                found = {key: before(*args) for key, before in befores} if befores else nothing
                 try:
                     result = function(*args, **kwargs)
                 except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
@@ -153,20 +155,6 @@ class Watch:
                 return result
 
             return watched
-
-        return wrap
-
-    def _listening_to(self, trace: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        events = self._events
-
-        def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(emit)
-            def emitting(self_: Any, kind: str, node: int, partition: str = "", **fields: Any) -> None:
-                emit(self_, kind, node, partition, **fields)
-                if kind in events and self_ is trace:
-                    self.on_event(kind, node, partition, fields)
-
-            return emitting
 
         return wrap
 

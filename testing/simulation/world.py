@@ -22,7 +22,7 @@ from unittest import mock
 
 from strandline.protocol.rpc import dial
 from strandline.testing.simulation.disk import Mount, SimFiles
-from strandline.testing.simulation.loop import Generators, NodeLoop, SimTask
+from strandline.testing.simulation.loop import Generators, NodeLoop, SimTask, cheaply_registered
 from strandline.testing.simulation.machine import Machine
 from strandline.testing.simulation.network import Network
 from strandline.testing.simulation.scheduler import OutOfTime, Scheduler
@@ -124,7 +124,8 @@ class World:
         before = events._get_running_loop()
         events._set_running_loop(None)
         try:
-            with captured_logs(self.trace), Generators(), mock.patch.object(dial, "look_up", self.network.look_up):
+            looks_up = mock.patch.object(dial, "look_up", self.network.look_up)
+            with captured_logs(self.trace), Generators(), cheaply_registered(), looks_up:
                 yield
         finally:
             events._set_running_loop(before)

@@ -820,6 +820,27 @@ def test_each_process_has_its_own_loop_and_tasks(world: World) -> None:
     assert logs == {1: [(1, {"task of 1"})], 2: [(2, {"task of 2"})]}
 
 
+def test_asyncio_knows_the_tasks_that_live_and_keeps_none_that_is_gone(world: World) -> None:
+    """A worker of a sweep runs thousands of worlds, each with hundreds of tasks."""
+    known: list[int] = []
+
+    async def story() -> None:
+        for _ in range(100):
+            await asyncio.create_task(asyncio.sleep(0))
+        waiting = asyncio.create_task(asyncio.sleep(1))
+        await asyncio.sleep(0)
+        known.append(len(asyncio.all_tasks()))
+        assert asyncio.all_tasks() == {asyncio.current_task(), waiting}
+
+    registry = getattr(asyncio.tasks, "_all_tasks", None)
+    before = 0 if registry is None else len(registry.data)
+    world.run(story())
+    assert known == [2]
+    if registry is not None:
+        assert len(registry.data) - before <= 2, "those that live until the world is closed"
+        assert "add" not in vars(registry)
+
+
 def test_what_the_kernel_calls_sees_no_context_of_others(process: Process) -> None:
     VALUE.set("of the test")
     try:
