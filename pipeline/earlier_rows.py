@@ -28,7 +28,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicPartition
+from strandline.client import (
+    Consumer,
+    LogTruncated,
+    OffsetOutOfRange,
+    RequestTimeout,
+    TopicPartition,
+    TopicRecreated,
+    UnknownTopic,
+)
 from strandline.client.batches import FetchedBatch
 from strandline.client.columns import Columns
 from strandline.client.options import ConsumerOptions
@@ -86,7 +94,7 @@ async def read_back(
                 async with asyncio.timeout(options.write_timeout_ms / 1000):
                     while not (fetched := await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)):
                         await earlier.check_not_behind(consumer, ends)
-            except (OffsetOutOfRange, LogTruncated) as e:
+            except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
                 raise RowsDiffer(f"what an earlier attempt has written cannot be read any more: {e}") from e
             except TimeoutError:
                 text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"

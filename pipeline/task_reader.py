@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout
+from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicRecreated, UnknownTopic
 from strandline.client.batches import FetchedBatch, arrow_batches
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.planning import Range
@@ -51,7 +51,7 @@ class TaskReader:
         while (position := here.run(consumer.position(wanted.place))) < wanted.end:
             try:
                 polled = here.run(consumer.fetch_batches(timeout_ms=min(FETCH_WAIT_MS, self.read_timeout_ms)))
-            except (OffsetOutOfRange, LogTruncated) as e:
+            except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
                 if not self._go_on(here, consumer, wanted, position, e):
                     return
                 continue
@@ -70,8 +70,10 @@ class TaskReader:
     def _go_on(self, here: Session, consumer: Consumer, wanted: Range, position: int, error: Exception) -> bool:
         """Behind what is gone, where the user wants that; False when nothing of the range is left."""
         place = wanted.place
-        earliest = here.run(consumer.beginning_offsets([place]))[place]
-        latest = here.run(consumer.end_offsets([place]))[place]
+        earliest = latest = -1
+        if not isinstance(error, UnknownTopic):
+            earliest = here.run(consumer.beginning_offsets([place]))[place]
+            latest = here.run(consumer.end_offsets([place]))[place]
         if self.fail_on_data_loss:
             raise DataLoss(
                 _what_is_gone(wanted, position, earliest, latest, error), topic=place.topic, partition=place.partition
@@ -90,6 +92,13 @@ class TaskReader:
 def _what_is_gone(wanted: Range, position: int, earliest: int, latest: int, error: Exception) -> str:
     if isinstance(error, LogTruncated):
         return f"the log of {wanted.place} is not the one that was read before: {error}"
+    if isinstance(error, UnknownTopic):
+        return f"{wanted.place} was read up to offset {position} when its topic was deleted"
+    if isinstance(error, TopicRecreated):
+        return (
+            f"{wanted.place} was read up to offset {position} when its topic was deleted and made anew; whoever wants all of the "
+            f"new one, which holds {earliest} to {latest}, begins anew, a stream with another checkpoint"
+        )
     if position < earliest:
         return f"offset {position} of {wanted.place} was expected, and the earliest that is left is {earliest}"
     return f"offset {position} of {wanted.place} was expected, and the log ends at {latest}"

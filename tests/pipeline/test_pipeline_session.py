@@ -9,6 +9,8 @@ from strandline.client.records import TopicPartition
 from strandline.pipeline.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from strandline.testing import ThreadedCluster
 
 
@@ -29,32 +31,38 @@ def fill(log: ThreadedCluster, topic: str, partition: int, value: bytes) -> None
     log.run(send())
 
 
-def test_a_kept_client_reads_a_partition_that_came_after_its_last_task(log: ThreadedCluster) -> None:
-    """Between two tasks its loop stands still, and what it knows grows old: the first task for a new partition failed."""
+def before_and_after(log: ThreadedCluster, change: Callable[[str], None], partition: int) -> tuple[list[bytes | None], ...]:
+    """What two tasks of one process read: of a topic, and of this partition of it when something has changed since."""
     here, topic = Session(), log.create_topic(partitions=1)
     fill(log, topic, 0, b"before")
-    assert first_values(here, log, TopicPartition(topic, 0)) == [b"before"]
+    before = first_values(here, log, TopicPartition(topic, 0))
+    change(topic)
+    fill(log, topic, partition, b"after")
+    return before, first_values(here, log, TopicPartition(topic, partition))
 
-    async def grow() -> None:
-        async with log.cluster.admin() as admin:
-            await admin.create_partitions(topic, 2)
 
-    log.run(grow())
-    fill(log, topic, 1, b"after")
-    assert first_values(here, log, TopicPartition(topic, 1)) == [b"after"]
+def test_a_kept_client_reads_a_partition_that_came_after_its_last_task(log: ThreadedCluster) -> None:
+    """Between two tasks its loop stands still, and what it knows grows old: the first task for a new partition failed."""
+
+    def grow(topic: str) -> None:
+        async def ask() -> None:
+            async with log.cluster.admin() as admin:
+                await admin.create_partitions(topic, 2)
+
+        log.run(ask())
+
+    assert before_and_after(log, grow, partition=1) == ([b"before"], [b"after"])
 
 
 def test_a_kept_client_reads_a_topic_that_was_made_anew_since(log: ThreadedCluster) -> None:
-    """By the old topic's id nothing comes, and no error either."""
-    here, topic = Session(), log.create_topic(partitions=1)
-    fill(log, topic, 0, b"old")
-    assert first_values(here, log, TopicPartition(topic, 0)) == [b"old"]
+    """By the old topic's id nothing comes but an error, and that is for those who were reading it."""
 
-    async def delete() -> None:
-        async with log.cluster.admin() as admin:
-            await admin.delete_topics([topic])
+    def make_anew(topic: str) -> None:
+        async def ask() -> None:
+            async with log.cluster.admin() as admin:
+                await admin.delete_topics([topic])
 
-    log.run(delete())
-    log.create_topic(topic, partitions=1)
-    fill(log, topic, 0, b"new")
-    assert first_values(here, log, TopicPartition(topic, 0)) == [b"new"]
+        log.run(ask())
+        log.create_topic(topic, partitions=1)
+
+    assert before_and_after(log, make_anew, partition=0) == ([b"before"], [b"after"])
