@@ -69,13 +69,25 @@ tests that start Sparks of their own leave all that as it is.)"""
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    """One attempt a task: a second one hides what went wrong in the first. Tests of attempts ask for `two_attempts`."""
     from strandline.pipeline.spark import spark_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Of the JVM: there its daemons are found.
-        session = spark_session("strandline tests", "local[2,2]", {**SMALL, "spark.sql.python.filterPushdown.enabled": "true"})
+        session = spark_session("strandline tests", "local[2]", {**SMALL, "spark.sql.python.filterPushdown.enabled": "true"})
     yield session
     session.stop()
+
+
+@pytest.fixture
+def two_attempts(spark: SparkSession) -> Iterator[None]:
+    """What `local[2,2]` says, for one test: it is read once when a Spark starts, and one of their own costs these tests more."""
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    field = scheduler.getClass().getDeclaredField("maxTaskFailures")
+    field.setAccessible(True)
+    field.setInt(scheduler, 2)
+    yield
+    field.setInt(scheduler, 1)
 
 
 @pytest.fixture(scope="session")

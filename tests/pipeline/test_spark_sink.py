@@ -148,6 +148,7 @@ def retried(spark: SparkSession, log: ThreadedCluster, topic: str, folder: Path)
     return numbers(spark, 6000).select(dying(log, topic, {2000, 5000}, folder)("value").alias("value"))
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
     spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def kill_workers() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
     spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
     assert values(log, topic) == each_once(6000)
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkSession, log: ThreadedCluster) -> None:
     """Its input is computed anew, and is another: whatever was written, a row would be missing or there too often."""
     topic = log.create_topic(partitions=1)
@@ -223,6 +226,7 @@ def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkS
     assert set(values(log, topic).values()) == {1}
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     write(retried(spark, log, topic, tmp_path), log, topic, delivery="at-least-once", **{"strandline.linger_ms": "0"})
@@ -280,6 +284,7 @@ def test_a_copy_holds_each_row_once_and_goes_on_where_it_was(copy: Copy) -> None
     assert values(copy.log, copy.target) == each_once(6000)
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_a_task_of_a_stream_that_is_run_again_doubles_nothing(copy: Copy, tmp_path: Path) -> None:
     copy.fill(0, 5000)
     copy.run(dying(copy.log, copy.target, {901, 3000}, tmp_path))
@@ -298,6 +303,7 @@ def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy
     assert values(copy.log, copy.target) == each_once(4000)
 
 
+@pytest.mark.usefixtures("two_attempts")
 def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_path: Path) -> None:
     """All attempts of a batch fail; the query ends, and is started again."""
     copy.fill(0, 4000)
