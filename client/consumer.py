@@ -255,7 +255,7 @@ class Consumer:
         assert self._fetcher is not None
         renewed = self._subscription.renew(state, topic_id, reset)
         self._drop([state])
-        self._fetcher.on_cluster()
+        self._fetcher.learn_leader(renewed)
         return renewed
 
     # -- records ------------------------------------------------------------------------------------------------------

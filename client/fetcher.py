@@ -109,14 +109,18 @@ class Fetcher:
 
     def on_cluster(self) -> None:
         """Metadata was refreshed, or a connection made."""
-        cache = self._cluster.cache
         for state in self._subscription.states.values():
-            info = cache.partition(*state.place) if cache.is_current(state.place.topic, state.topic_id) else None
-            if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
-                state.on_leader(info.leader_epoch)
-                self.look_at(state)
+            self.learn_leader(state)
         stalled, self._stalled = self._stalled, {}
         for state in stalled:
+            self.look_at(state)
+
+    def learn_leader(self, state: PartitionState) -> None:
+        """From the metadata that is there."""
+        cache = self._cluster.cache
+        info = cache.partition(*state.place) if cache.is_current(state.place.topic, state.topic_id) else None
+        if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
+            state.on_leader(info.leader_epoch)
             self.look_at(state)
 
     def _pump(self) -> None:
