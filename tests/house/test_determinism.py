@@ -265,6 +265,7 @@ SHARED: dict[tuple[str, str], str] = {
     ("protocol/records/builder.py", "_prefixes"): "a function of length and index, remembered",
     ("protocol/records/builder.py", "__missing__"): "a function of the length, remembered",
     ("protocol/rpc/connection.py", "_bad_servers"): "by event loop, so each node has its own",
+    ("protocol/rpc/connection.py", "_scratches"): "by event loop, so each node has its own; nothing in it outlives a read",
     ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",
 }
 """(File, what is shared by all nodes of a process) -> why no node and no later run can tell."""
