@@ -300,6 +300,12 @@ class Cluster:
             timeout_ms = (deadline - loop.time()) * 1000
         return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
 
+    def _begin_request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
+        """`_request`, with a task only where there is something to be waited for before."""
+        if link.connection is not None:
+            return link.connection.ask(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+        return asyncio.get_running_loop().create_task(self._request(link, api_key, body, timeout_ms))
+
     @staticmethod
     async def _connected(link: Link, timeout_ms: float) -> Connection:
         try:
@@ -336,13 +342,15 @@ class Cluster:
         deadline = loop.time() + timeout_ms / 1000
         candidates = self._candidates()
         tried = [link.address for link in candidates]
-        attempts: dict[asyncio.Task[Message], Link] = {}
+        attempts: dict[asyncio.Future[Message], Link] = {}
         stale: tuple[Link, Message] | None = None
         try:
             while candidates or attempts:
                 if candidates:
                     link = candidates.pop(0)
-                    attempts[loop.create_task(self._request(link, api_key, body, timeout_ms))] = link
+                    if link.connection is None and link.is_backing_off(loop.time()):
+                        continue
+                    attempts[self._begin_request(link, api_key, body, timeout_ms)] = link
                 left = deadline - loop.time()
                 if left <= 0:
                     break
@@ -358,7 +366,8 @@ class Cluster:
                         stale, deadline = (link, attempt.result()), min(deadline, loop.time() + STALE_AFTER_MS / 1000)
         finally:
             for attempt in attempts:
-                attempt.cancel()
+                if not attempt.cancel() and not attempt.cancelled():
+                    attempt.exception()  # Nobody wants to know.
         if stale is not None:
             return stale
         if attempts:

@@ -108,6 +108,10 @@ class Link:
         self._begin()
         return 0.0
 
+    def is_backing_off(self, now: float) -> bool:
+        """The last attempt has failed a moment ago, and the next one may not begin yet."""
+        return self._task is None and self.last_error is not None and self.retry_at > now
+
     def attempt(self) -> asyncio.Task[Connection]:
         """The attempt to connect that is under way, begun if need be; an error of the last moment is raised again instead of
         hammering the address. It is everybody's: who does not wait any longer does not cancel it."""
@@ -115,7 +119,7 @@ class Link:
             raise ClientClosed("the client was stopped")
         if self._task is not None:
             return self._task
-        if self.last_error is not None and self.retry_at > asyncio.get_running_loop().time():
+        if self.last_error is not None and self.is_backing_off(asyncio.get_running_loop().time()):
             raise self.last_error.with_traceback(None)  # Or it would remember everybody who was told.
         return self._begin()
 

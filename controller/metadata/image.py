@@ -442,6 +442,8 @@ class _Builder:
     def _producers(self) -> tuple[PersistentMap[str, ProducerName], PersistentMap[int, str]]:
         """The names, and whose each number is."""
         before, changed = self.before, self.producer_names
+        if not changed:
+            return before.producer_names, before.producer_numbers
         kept = {name: producer for name, producer in changed.items() if producer is not None}
         old = {name: before.producer_names[name] for name in changed if name in before.producer_names}
         numbers = {producer.number: name for name, producer in kept.items()}

@@ -154,7 +154,10 @@ class Leading(NodeBase):
             return role.voters[replica_id]
         if replica_id < 0 or replica_id == self.node_id:
             return ReplicaProgress()
-        return role.observers.setdefault(replica_id, ReplicaProgress())
+        observer = role.observers.get(replica_id)
+        if observer is None:
+            observer = role.observers[replica_id] = ReplicaProgress()
+        return observer
 
     def _refuse_divergent(self, fetch: ParkedFetch) -> bool:
         """Answer with where the logs part, or with a snapshot, when the asker's history is not a prefix of ours."""
@@ -245,7 +248,7 @@ class Leading(NodeBase):
     def maybe_advance_high_watermark(self, now: float) -> None:
         role = self.role
         assert isinstance(role, Leader)
-        ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
+        ends = sorted([role.flushed_offset, *[progress.end_offset for progress in role.voters.values()]], reverse=True)
         majority_end = min(ends[len(ends) // 2], self.log.end_offset)
         if majority_end > role.epoch_start_offset:
             self.advance_high_watermark(majority_end)

@@ -168,7 +168,10 @@ class MetadataLog:
 
     @property
     def first_snapshot_id(self) -> SnapshotId | None:
-        return next((snapshot for snapshot in self._snapshots if snapshot.end_offset == self.start_offset), None)
+        for snapshot in self._snapshots:
+            if snapshot.end_offset == self.start_offset:
+                return snapshot
+        return None
 
     @property
     def latest_snapshot_id(self) -> SnapshotId | None:

@@ -203,7 +203,7 @@ class Leader:
     """When to look whether a majority still fetches; moved on lazily."""
 
     def next_deadline(self) -> float:
-        parked = min((fetch.deadline for fetch in self.parked.values()), default=NEVER)
+        parked = min([fetch.deadline for fetch in self.parked.values()], default=NEVER)
         return min(self.check_quorum_at, parked, min(self.begin_epoch_at.values(), default=NEVER))
 
 

@@ -200,6 +200,18 @@ class Connection(asyncio.BufferedProtocol):
         of_silence: bool = False,
     ) -> Message:
         """Send one request and wait for its response; raises `BrokerError`."""
+        return await self.ask(api_key, body, records, timeout_ms=timeout_ms, of_silence=of_silence)
+
+    def ask(
+        self,
+        api_key: int,
+        body: Message,
+        records: Records | None = None,
+        *,
+        timeout_ms: int | None = None,
+        of_silence: bool = False,
+    ) -> asyncio.Future[Message]:
+        """Send one request; its response, to be waited for, or a `BrokerError`."""
         future: asyncio.Future[Message] = self._loop.create_future()
 
         def on_response(response: Message | Exception) -> None:
@@ -211,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_result(response)
 
         self.send(api_key, body, records, on_response=on_response, timeout_ms=timeout_ms, of_silence=of_silence)
-        return await future
+        return future
 
     def close(self) -> None:
         """Close; what was sent in this loop turn still leaves, pending requests fail."""

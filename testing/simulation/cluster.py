@@ -287,7 +287,7 @@ class SimCluster:
 
     def _sees_all(self, broker: BrokerServer) -> bool:
         known = broker.metadata.image.brokers
-        return all(n in known and not known[n].fenced for n in self.brokers) and broker.ready.is_set()
+        return broker.ready.is_set() and all(n in known and not known[n].fenced for n in self.brokers)
 
     # -- faults of the network ----------------------------------------------------------------------------------------
 

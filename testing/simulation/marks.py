@@ -150,7 +150,9 @@ def _hw_lags_behind_epoch(call: Called) -> bool:
 def _majority_is_of_older_epochs(call: Called) -> bool:
     """Raft's figure 8: a majority has it, and still it is not committed, since no record of this epoch is behind it."""
     node, role = call.me, call.me.role
-    ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
+    if node.high_watermark >= role.epoch_start_offset:
+        return False
+    ends = sorted([role.flushed_offset, *[progress.end_offset for progress in role.voters.values()]], reverse=True)
     return bool(node.high_watermark < min(ends[len(ends) // 2], node.log.end_offset) <= role.epoch_start_offset)
 
 

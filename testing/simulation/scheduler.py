@@ -63,9 +63,10 @@ class Scheduler:
         return entry
 
     def soon(self, when: float, callback: Callable[..., object]) -> None:
-        """As `at`, for a time that is not past, of what is never cancelled: nearly half of all entries."""
+        """As `at`, for nearly half of all entries: never cancelled, and at a time that is not past and is itself drawn, so that
+        no order needs to be."""
         pushed = self._pushed = self._pushed + 1
-        heappush(self._heap, [when, self._draw(), pushed, callback, ()])
+        heappush(self._heap, [when, 0.0, pushed, callback, ()])
 
     def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Entry:
         return self.at(self.now + delay_s, callback, *args)
@@ -88,7 +89,8 @@ class Scheduler:
         heap, deadline, last_step = self._heap, self.now + limit_s, self.steps + steps_max
         if self.failure is not None:
             raise self.failure
-        while not is_over():
+        is_quiet = False
+        while is_quiet or not is_over():
             if not heap:
                 raise OutOfTime(f"nothing is left to happen at {self.now:.3f} s")
             entry = heappop(heap)
@@ -102,12 +104,12 @@ class Scheduler:
             self.steps += 1
             entry[3] = None
             entry[4] = ()
-            if callback(*args) is not QUIET:
+            is_quiet = callback(*args) is QUIET
+            if not is_quiet:
                 for after in self.after_step:
                     after()
             if self.failure is not None:
                 raise self.failure
-            heap = self._heap
 
     def waiting(self, callback: Callable[..., object]) -> list[Entry]:
         """What is to be called and was not cancelled, of one callback, in the order in which it was made."""
@@ -120,6 +122,6 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """Cancelled entries (most timers are) are dropped when they have become many."""
-        self._heap = [entry for entry in self._heap if entry[3] is not None]
+        self._heap[:] = [entry for entry in self._heap if entry[3] is not None]
         heapify(self._heap)
         self._limit = max(64, 2 * len(self._heap))

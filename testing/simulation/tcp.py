@@ -30,6 +30,8 @@ from collections import deque
 from math import floor, log, log2
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from strandline.testing.simulation.links import FAST, RTO_S, Link
 from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.messages import Place, count_frames
@@ -57,21 +59,18 @@ def timeout_error() -> OSError:
     return TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
 
-class Segment:
+class Segment(msgspec.Struct, eq=False):
     """Bytes that travel together."""
 
-    __slots__ = ("data", "ends", "frames", "places", "resets")
-
-    def __init__(self, data: bytes, frames: int = 0, *, ends: bool = False, resets: bool = False) -> None:
-        self.data = data
-        self.frames = frames
-        """How many frames are complete with it."""
-        self.places: list[Place] | None = None
-        """The messages among them; None: nobody has looked."""
-        self.ends = ends
-        """Carries the FIN."""
-        self.resets = resets
-        """Is an RST."""
+    data: bytes
+    frames: int = 0
+    """How many frames are complete with it."""
+    ends: bool = False
+    """Carries the FIN."""
+    resets: bool = False
+    """Is an RST."""
+    places: list[Place] | None = None
+    """The messages among them; None: nobody has looked."""
 
     def split(self, at: int, places: list[Place]) -> tuple[Segment, Segment]:
         first, rest = Segment(self.data[:at]), Segment(self.data[at:], ends=self.ends)

@@ -88,9 +88,15 @@ class Workload:
         await self._join("", within_s)
 
     async def _join(self, prefix: str, within_s: float) -> None:
-        tasks = [(name, task) for name, (_, task) in self._tasks.items() if name.startswith(prefix)]
-        what = f"the end of {' '.join(name for name, _ in tasks)}"
-        await self.world.until(lambda: all(task.done() for _, task in tasks), within_s, what)
+        tasks = {name: task for name, (_, task) in self._tasks.items() if name.startswith(prefix)}
+        left = list(tasks.values())
+
+        def are_over() -> bool:
+            while left and left[-1].done():
+                left.pop()
+            return not left
+
+        await self.world.until(are_over, within_s, f"the end of {' '.join(tasks)}")
 
     def behind(self, ends: dict[tuple[str, int], int]) -> list[str]:
         """Consumers that have not read up to these ends. One that has read nothing at all began there."""
