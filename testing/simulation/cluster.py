@@ -331,8 +331,12 @@ class SimCluster:
     @property
     def active_controller(self) -> ControllerServer | None:
         """The one that leads in the highest epoch."""
-        leading = [c for c in self.controllers.values() if c.has_quorum and c.controller.active is not None]
-        return max(leading, key=lambda c: c.controller.active.epoch if c.controller.active else -1, default=None)
+        best, highest = None, -1
+        for server in self.controllers.values():  # A loop: conditions ask this after each step.
+            active = server.controller.active if server.has_quorum else None
+            if active is not None and active.epoch > highest:
+                best, highest = server, active.epoch
+        return best
 
     def image(self) -> Any:
         """The newest metadata image that anybody has: the active controller's, or the longest of the brokers'."""

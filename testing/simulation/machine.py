@@ -78,9 +78,6 @@ class Machine:
     def wall_clock_ms(self) -> int:
         return EPOCH_MS + int((self.world.scheduler.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
 
-    def stopwatch(self) -> float:
-        return self.world.scheduler.now
-
     # -- processes ----------------------------------------------------------------------------------------------------
 
     @property
@@ -103,7 +100,7 @@ class Machine:
         # Of what an event loop can do, only what somebody asks for is there.
         self.loop = loop = NodeLoop(self, self.world.scheduler, Random(random.getrandbits(64)))  # type: ignore[abstract]
         files = self.world.mount_disk(self)
-        return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.stopwatch), files
+        return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> Task[T]:
         """A task of the process that runs here."""

@@ -10,8 +10,10 @@ One scheduler serves all simulated processes (`loop.py`), the network between th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import isnan
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -43,6 +45,8 @@ class Scheduler:
         """Called after every entry that was not `QUIET`: invariants, conditions that somebody waits for."""
         self.failure: BaseException | None = None
         """Set by whoever finds that the run must end; `run` raises it after the entry under way, whoever caught it first."""
+        self.clock: Callable[[], float] = partial(attrgetter("now"), self)
+        """The time, for those who ask very often: no Python code runs for it."""
         self._draw = random.random
         self._heap: list[Entry] = []
         self._pushed = 0

@@ -31,7 +31,7 @@ class Workload:
         self.cluster = cluster
         self.world = cluster.world
         self.options = options
-        self.history = History(clock=lambda: self.world.now)
+        self.history = History(clock=self.world.scheduler.clock)
         self.sent = self.acked = self.unknown = 0
         self.problems: list[str] = []
         """What no client may ever see."""

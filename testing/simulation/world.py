@@ -59,7 +59,7 @@ class World:
         _keep_the_start()
         self.seed = seed
         self.scheduler = Scheduler(self.stream("scheduler"))
-        self.trace = self.trace_class(lambda: self.scheduler.now, full=full_trace)
+        self.trace = self.trace_class(self.scheduler.clock, full=full_trace)
         self.network = Network(self, self.scheduler, self.stream("network"))
         self.machines: dict[int, Machine] = {}
         self.machine = self.add_machine(WORLD, "world")
