@@ -156,7 +156,7 @@ async def test_who_is_alone_may_place_rows_elsewhere(cluster: Cluster) -> None:
     await cluster.create_topic("rows", partitions=2)
     rows = {b"%d" % number for number in range(ROWS)}
 
-    async def attempt(number: int) -> None:
+    async def attempt(number: int, has_begun: asyncio.Event) -> None:
         async with Producer(
             bootstrap_servers=cluster.bootstrap_servers,
             producer_name="sink",
@@ -164,6 +164,7 @@ async def test_who_is_alone_may_place_rows_elsewhere(cluster: Cluster) -> None:
             batch_size=150,
             delivery_timeout_ms=20_000,
         ) as producer:
+            has_begun.set()
             there = await producer.written(PLACES, alone=not producer.is_first_attempt)
             assert producer.note == b"of attempt 0"
             known = {value for place, count in there.items() for value in (await values_of(cluster, place))[:count]}
@@ -173,10 +174,12 @@ async def test_who_is_alone_may_place_rows_elsewhere(cluster: Cluster) -> None:
             await producer.flush()
 
     attempts = []
-    for number in range(4):
-        attempts.append(asyncio.create_task(attempt(number)))
-        await asyncio.sleep(0.4 if number else 1.0)
     async with asyncio.timeout(WITHIN_S):
+        for number in range(4):
+            has_begun = asyncio.Event()
+            attempts.append(asyncio.create_task(attempt(number, has_begun)))
+            await has_begun.wait()  # Who asks for the name first need not have it first, where messages are lost.
+            await asyncio.sleep(0.4 if number else 1.0)
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert outcomes[-1] is None, outcomes
     written = [value for place in PLACES for value in await values_of(cluster, place)]

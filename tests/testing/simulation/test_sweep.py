@@ -22,7 +22,9 @@ from strandline.testing.simulation.scenarios.play import is_perturbed
 from strandline.testing.simulation.sweep import LARGE, Sweep, Tally, endless, main, page, planned, until
 from strandline.testing.simulation.workers import Done, Job, Workers
 
-SEEDS = range(300)
+SEEDS = range(1_000, 1_300)
+MORE_SEEDS = range(1_300, 1_600)
+"""For what these have missed: one seed in fifty sees a follower's damaged tail, so that one block of 400 sees none."""
 WRITTEN, PERTURBED = 2, 6
 """Of each scenario; `make soak` goes on with perturbed ones for as long as it is let."""
 BROKEN = Replay(0, "S01", mutation="M11")
@@ -53,7 +55,11 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
 
 def test_the_random_seeds_come_through_everything_that_they_are_meant_to(swept: Tally) -> None:
     assert swept.seeds >= LARGE
-    assert not swept.marks_at_zero, {name: MARKS[name].meaning for name in swept.marks_at_zero}
+    missed = swept.marks_at_zero
+    if missed:
+        seen = Sweep(2).run(planned(MORE_SEEDS)).marks[SWEEP]
+        missed = [name for name in missed if not seen[name]]
+    assert not missed, {name: MARKS[name].meaning for name in missed}
 
 
 def test_everything_is_acknowledged_and_read_somewhere(swept: Tally) -> None:
