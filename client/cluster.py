@@ -303,7 +303,7 @@ class Cluster:
     def _begin_request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
         """`_request`, with a task only where there is something to be waited for before."""
         if link.connection is not None:
-            return link.connection.ask(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+            return link.connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
         return asyncio.get_running_loop().create_task(self._request(link, api_key, body, timeout_ms))
 
     @staticmethod

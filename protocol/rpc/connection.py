@@ -190,19 +190,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    async def request(
-        self,
-        api_key: int,
-        body: Message,
-        records: Records | None = None,
-        *,
-        timeout_ms: int | None = None,
-        of_silence: bool = False,
-    ) -> Message:
-        """Send one request and wait for its response; raises `BrokerError`."""
-        return await self.ask(api_key, body, records, timeout_ms=timeout_ms, of_silence=of_silence)
-
-    def ask(
+    def request(
         self,
         api_key: int,
         body: Message,
