@@ -215,12 +215,15 @@ class NodeLoop(asyncio.AbstractEventLoop):
         if not self.is_dead:
             if self.is_coarse:
                 handle._due = now + round(min(when - now, DELAY_S_MAX) * 1000) / 1000
-            machine = self.machine
-            at = (handle._due - machine.clock_offset_s) / machine._clock_rate
-            handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
+            self._arm(handle)
         elif self._closed:
             raise RuntimeError("Event loop is closed")
         return handle
+
+    def _arm(self, handle: Timer) -> None:
+        machine = self.machine
+        at = (handle._due - machine.clock_offset_s) / machine._clock_rate
+        handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
 
     def _on_timer(self, handle: Timer) -> object:
         handle._entry = None
@@ -235,8 +238,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         for entry in self._scheduler.waiting(self._on_timer):
             handle: Timer = entry[4][0]
             cancel(entry)
-            at = (handle._due - self.machine.clock_offset_s) / self.machine._clock_rate
-            handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
+            self._arm(handle)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 

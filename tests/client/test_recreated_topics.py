@@ -26,6 +26,14 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, end)]
 
 
+async def read_all_of(there: ScriptedCluster, reader: Consumer, count: int) -> None:
+    """A topic of so many records, assigned and read to its end."""
+    there.create("orders")
+    fill(there, "orders", count)
+    await reader.assign([ORDERS])
+    assert await read(reader, count) == numbers(0, count)
+
+
 async def until_failed(reader: Consumer) -> None:
     """Without asking for records, so that nobody is told."""
     async with asyncio.timeout(5):
@@ -45,10 +53,7 @@ async def until_told(reader: Consumer) -> StrandlineError:
 async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_on_in_the_new_one() -> None:
     """The position lies inside the new log: going on there would skip what is before it."""
     async with ScriptedCluster() as there, earliest(there) as reader:
-        there.create("orders")
-        fill(there, "orders", 30)
-        await reader.assign([ORDERS])
-        assert await read(reader, 30) == numbers(0, 30)
+        await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
         with pytest.raises(TopicRecreated, match=r"deleted and made anew; the position 30 .* seek to go on \(orders-0\)") as told:
@@ -82,10 +87,7 @@ async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_th
 async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log() -> None:
     """It has failed to handle record 20, say, and wants it again: that offset is one of the log that it knows."""
     async with ScriptedCluster() as there, earliest(there) as reader:
-        there.create("orders")
-        fill(there, "orders", 30)
-        await reader.assign([ORDERS])
-        await read(reader, 30)
+        await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
         await until_failed(reader)
@@ -97,10 +99,7 @@ async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log()
 async def test_whoever_seeks_the_beginning_or_the_end_means_the_topic_that_is_there() -> None:
     """These are looked up in the new log, told or not."""
     async with ScriptedCluster() as there, earliest(there) as reader:
-        there.create("orders")
-        fill(there, "orders", 30)
-        await reader.assign([ORDERS])
-        await read(reader, 30)
+        await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 5)
         await reader.refresh_metadata()
@@ -163,10 +162,7 @@ async def test_a_partition_that_the_new_topic_does_not_have_is_told() -> None:
 
 async def test_a_pause_outlasts_the_new_topic_and_hides_its_error() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
-        there.create("orders")
-        fill(there, "orders", 10)
-        await reader.assign([ORDERS])
-        await read(reader, 10)
+        await read_all_of(there, reader, 10)
         there.recreate("orders")
         fill(there, "orders", 3)
         reader.pause(ORDERS)
@@ -229,10 +225,7 @@ async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_h
 
 async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_and_is_told_when_another_takes_its_name() -> None:
     async with ScriptedCluster() as there, earliest(there, on_missing_topic="wait") as reader:
-        there.create("orders")
-        fill(there, "orders", 10)
-        await reader.assign([ORDERS])
-        await read(reader, 10)
+        await read_all_of(there, reader, 10)
         there.delete("orders")
         assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
         there.create("orders")
@@ -243,10 +236,7 @@ async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_an
 async def test_a_topic_that_is_known_again_is_read_on_without_a_seek() -> None:
     """Nobody knew it for a while, and it was there all the time: the log is the one that was read."""
     async with ScriptedCluster() as there, earliest(there) as reader:
-        there.create("orders")
-        fill(there, "orders", 10)
-        await reader.assign([ORDERS])
-        await read(reader, 10)
+        await read_all_of(there, reader, 10)
         for broker in there.brokers.values():
             broker.picture = {}, {}
         await reader.refresh_metadata()

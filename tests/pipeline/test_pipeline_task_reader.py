@@ -47,12 +47,16 @@ def begun(log: ThreadedCluster, place: TopicPartition, fail_on_data_loss: bool) 
     return offsets
 
 
+def make_anew(log: ThreadedCluster, place: TopicPartition, count: int) -> None:
+    delete(log, place.topic)
+    log.create_topic(place.topic, partitions=1)
+    fill(log, place, 100, count)
+
+
 def test_a_topic_that_is_made_anew_under_a_task_is_a_loss_that_says_what_to_do(log: ThreadedCluster) -> None:
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=True)
-    delete(log, place.topic)
-    log.create_topic(place.topic, partitions=1)
-    fill(log, place, 100, 30)
+    make_anew(log, place, 30)
     told = rf"{place} was read up to offset 20 when its topic was deleted and made anew; .* holds 0 to 30, begins anew"
     with pytest.raises(DataLoss, match=told + ".* set the option failOnDataLoss to false"):
         list(offsets)
@@ -62,9 +66,7 @@ def test_where_losses_are_accepted_a_task_goes_on_at_its_offset_in_the_new_topic
     """As one that begins a moment later, and as Kafka's connector does."""
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=False)
-    delete(log, place.topic)
-    log.create_topic(place.topic, partitions=1)
-    fill(log, place, 100, 60)
+    make_anew(log, place, 60)
     assert list(offsets) == list(range(10, 50))
 
 
