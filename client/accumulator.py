@@ -227,6 +227,11 @@ class Accumulator:
         """A single record larger than the whole budget may go when nothing else waits."""
         return self.buffered_bytes + size <= self._options.buffer_memory or self.buffered_bytes == 0
 
+    @property
+    def waiting_records(self) -> int:
+        """Records that are neither acknowledged nor failed."""
+        return sum(len(batch) for batch in self.incomplete) + sum(len(lot.records) for lot in self.parked.values())
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _open(self, topic: TopicQueues, queue: PartitionQueue, size: int) -> Batch:

@@ -6,6 +6,9 @@
         metadata = await receipt                               # topic, partition, offset, timestamp
         await producer.flush()
 
+At its end, a block that was left normally waits until everything is acknowledged. If an exception or a cancellation left it,
+the producer waits one second, and the exception gets a note that says what was not acknowledged.
+
 A named producer writes each row once, whatever attempt of its work writes it:
 
     async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:   # fences who had the name
@@ -21,6 +24,7 @@ list; everything else happens per batch (accumulator.py, sender.py).
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Sequence
 from types import NoneType, TracebackType
 from typing import Any, Self, Unpack
@@ -34,9 +38,9 @@ from strandline.client.identity import ProducerIdentity
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.partition_queue import PartitionQueue
 from strandline.client.producer_states import ProducerQuestions, committed_rows
-from strandline.client.receipts import Receipt, Receipts, RecordMetadata
+from strandline.client.receipts import Receipt, Receipts, RecordMetadata, settled
 from strandline.client.records import TopicPartition
-from strandline.client.sender import Sender
+from strandline.client.sender import Sender, Undelivered
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
 
@@ -46,6 +50,9 @@ BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
 """How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""
 BYTES_PER_PIECE = 1_048_576
 """So much of `send_columns` waits for room at a time."""
+
+STOP_AFTER_ERROR_MS = 1_000
+"""After an exception or a cancel, `stop` waits so long for acknowledgements."""
 
 _PLACE_OF_NAMED = "a named producer is told the partition (or the key) of each record: another attempt must choose it"
 
@@ -66,6 +73,8 @@ class Producer:
         self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
         self._give_way_at = self._batches_per_turn
         self._stopped = False
+        self._started_in_handler = False
+        """An exception was being handled when the producer was started: it does not end this producer."""
         self._is_named = self.options.producer_name is not None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -75,6 +84,7 @@ class Producer:
         within `max_block_ms`: ProducerFenced when there is a higher generation of it."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
+        self._started_in_handler = sys.exception() is not None
         loop = asyncio.get_running_loop()
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         self._accumulator = Accumulator(
@@ -98,33 +108,59 @@ class Producer:
             self._bare_open = self._accumulator.bare_open
 
     async def stop(self, timeout_ms: float | None = None) -> int:
-        """Deliver what waits, within `timeout_ms` (by default `delivery_timeout_ms`), then close. Always returns, with
-        the number of records that were not delivered; their receipts raise ClientClosed."""
+        """Deliver the waiting records, then close. Returns the number of records that were not acknowledged in time; their
+        receipts raise ClientClosed, which says whether the record may be in the log.
+
+        Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or
+        if `stop` is called while an exception is handled (as in a `finally` clause), unless one was when `start` was called. That
+        exception gets a note that names the partitions and the numbers of records."""
+        return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
+
+    async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> int:
+        """`error`: the exception that ends the use of this producer."""
         if self._stopped or self._sender is None or self._cluster is None:
             self._stopped = True
             return 0
         self._stopped = True
         self._bare_open = {}
-        undelivered = 0
+        if timeout_ms is None:
+            timeout_ms = self._flush_timeout_ms(error)
         try:
             if timeout_ms != 0:
-                await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+                await self._flush(timeout_ms)
         except RequestTimeout:
             pass
+        except BaseException as e:
+            error = e
+            raise
         finally:
-            undelivered = self._sender.fail_all(ClientClosed("the producer was stopped before the record was delivered"))
+            undelivered = self._sender.give_up_all()
+            self._report(undelivered, error)
             await self._sender.close()
             await self._cluster.close()
-        if undelivered:
-            log.warning("producer.stopped_with_undelivered", records=undelivered)
-        return undelivered
+        return undelivered.records
+
+    def _flush_timeout_ms(self, error: BaseException | None) -> float:
+        """How long `stop` waits for acknowledgements."""
+        task = asyncio.current_task()
+        is_cancelled = task is not None and task.cancelling() > 0
+        timeout_ms = self.options.delivery_timeout_ms
+        return min(STOP_AFTER_ERROR_MS, timeout_ms) if error is not None or is_cancelled else timeout_ms
+
+    def _report(self, undelivered: Undelivered, error: BaseException | None) -> None:
+        if not undelivered.records:
+            return
+        text = str(undelivered)
+        log.warning("producer.stopped_with_undelivered", records=undelivered.records, reason=text)
+        if error is not None:
+            error.add_note(f"When the producer stopped, {text}.")
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        await self.stop()
+        await self._stop(None, error)
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -440,22 +476,26 @@ class Producer:
         await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
 
     async def _flush(self, timeout_ms: float) -> None:
+        # No `asyncio.timeout`: in a task that is being cancelled, Python 3.11.2 makes its expiry another cancellation.
         accumulator = self._accumulator
-        receipts = [lot.records[-1].receipt for lot in accumulator.parked.values() if lot.records]
-        for batch in list(accumulator.incomplete):
-            if not batch.closed:
-                accumulator.close(batch)
-            receipts.append(Receipt(batch, 0))
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                for receipt in receipts:
-                    try:
-                        await receipt
-                    except Exception:
-                        pass
-        except TimeoutError:
-            left = sum(len(batch) for batch in accumulator.incomplete)
-            raise RequestTimeout(f"flush: {left} records are not delivered yet", elapsed_ms=timeout_ms) from None
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        receipts = [record.receipt for lot in accumulator.parked.values() for record in lot.records]
+        receipts += [Receipt(batch, 0) for batch in accumulator.incomplete]
+        for receipt in receipts:
+            self._close_open(receipt)
+        for receipt in receipts:
+            while not receipt.done:
+                self._close_open(receipt)  # A parked record may have been put into an open batch.
+                if not await settled(receipt.batch, deadline):
+                    left = accumulator.waiting_records
+                    text = f"flush: {left} record{' is' if left == 1 else 's are'} not acknowledged yet"
+                    raise RequestTimeout(text, elapsed_ms=timeout_ms)
+
+    def _close_open(self, receipt: Receipt) -> None:
+        """The receipt's batch does not linger any more."""
+        batch = receipt.batch
+        if isinstance(batch, Batch) and not batch.closed and not batch.done:
+            self._accumulator.close(batch)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions; waits at most `max_block_ms` for its metadata."""

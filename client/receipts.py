@@ -129,3 +129,20 @@ def _wait(batch: Resolvable) -> Generator[None, None, None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     batch.waiters.append(lambda: None if future.done() else future.set_result(None))
     yield from future
+
+
+async def settled(batch: Resolvable, deadline: float) -> bool:
+    """Wait until `batch` is done, or its receipts were re-pointed; False at the deadline (on the loop's clock)."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[bool] = loop.create_future()
+
+    def wake(is_settled: bool) -> None:
+        if not waiter.done():
+            waiter.set_result(is_settled)
+
+    batch.waiters.append(lambda: wake(True))
+    timer = loop.call_at(deadline, wake, False)
+    try:
+        return await waiter
+    finally:
+        timer.cancel()

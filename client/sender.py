@@ -17,6 +17,7 @@ turn drains the set, and answers come back as plain calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,9 @@ _ROWS_ELSEWHERE = {
 }
 """What a named producer's owner has to know."""
 
+PLACES_NAMED = 5
+"""So many partitions are named when the producer stops with undelivered records."""
+
 Attempt = tuple[Batch, int, bytes]
 """A batch, which attempt of it this is, and the topic id it was sent under."""
 
@@ -74,6 +78,44 @@ class Lane:
         self.waiting: dict[PartitionQueue, None] = {}
         """Queues that may have something for this broker, first come first served."""
         self.gather_timer: asyncio.TimerHandle | None = None
+
+
+class Undelivered:
+    """The records that a producer had not delivered when it stopped."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        """Records by partition; by topic while the topic's metadata is not known."""
+        self.reason = ""
+        """What stood against the oldest of them."""
+
+    def add(self, place: str, records: int, reason: str) -> None:
+        self.places[place] = self.places.get(place, 0) + records
+        self.reason = self.reason or reason
+
+    @property
+    def records(self) -> int:
+        return sum(self.places.values())
+
+    def __str__(self) -> str:
+        most = sorted(self.places.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{place}: {records}" for place, records in most[:PLACES_NAMED])
+        rest = f", and {len(most) - PLACES_NAMED} more partitions" if len(most) > PLACES_NAMED else ""
+        count = "1 record was" if self.records == 1 else f"{self.records} records were"
+        return f"{count} not acknowledged ({named}{rest}); {self.reason}"
+
+
+def _place(batch: Batch) -> str:
+    return f"{batch.queue.topic}-{batch.queue.partition}"
+
+
+def _stopped_before(batch: Batch) -> ClientClosed:
+    return _stopped(_place(batch), may_be_written=batch.outstanding or batch.in_doubt)
+
+
+def _stopped(place: str, *, may_be_written: bool) -> ClientClosed:
+    fate = "it may be in the log" if may_be_written else "it was never sent, or every attempt was rejected"
+    return ClientClosed(f"{place}: the producer stopped before the record was acknowledged; {fate}")
 
 
 class Sender:
@@ -409,7 +451,8 @@ class Sender:
         """The cluster will have nothing more of this named producer: all that waits fails, and whatever is handed over."""
         self.refused = error
         log.warning("producer.refused", reason=f"{self._options.producer_name}: {error}")
-        self.fail_all(error)
+        if self.broken is None:
+            self._fail_all(lambda batch: error, lambda topic: error)
 
     def _facts(self, batch: Batch, now: float) -> dict[str, Any]:
         return {
@@ -558,21 +601,31 @@ class Sender:
     def in_flight(self) -> int:
         return sum(len(lane.requests) for lane in self._lanes.values())
 
-    def fail_all(self, error: ClientClosed | ClientError) -> int:
-        """Everything that is not delivered fails. Returns how many records."""
+    def give_up_all(self) -> Undelivered:
+        """The producer stops: all waiting records fail, with an error that says whether the record may be in the log."""
+        undelivered = Undelivered()
         if self.broken is not None:
-            return sum(len(batch) for batch in self._accumulator.incomplete)
-        undelivered = 0
+            for batch in self._accumulator.incomplete:
+                undelivered.add(_place(batch), len(batch), str(self.broken))
+            return undelivered
+        for name in self._accumulator.parked:
+            reason = f"no metadata: {self._cluster.last_error}" if self._cluster.last_error else "no metadata yet"
+            undelivered.add(name, len(self._accumulator.parked[name].records), reason)
+        for batch in self._accumulator.incomplete:
+            undelivered.add(_place(batch), len(batch), self._why_undelivered(batch))
+        self._fail_all(_stopped_before, lambda topic: _stopped(topic, may_be_written=False))
+        return undelivered
+
+    def _fail_all(self, error_of: Callable[[Batch], BaseException], error_of_parked: Callable[[str], BaseException]) -> None:
         for name in list(self._accumulator.parked):
-            undelivered += self._accumulator.fail_parked(name, error)
+            self._accumulator.fail_parked(name, error_of_parked(name))
         for batch in list(self._accumulator.incomplete):
+            error = error_of(batch)
             self._accumulator.give_up(batch)
-            undelivered += len(batch)
             batch.fail(error)
             self._accumulator.release(batch)
         while self.room_waiters:
             self.wake_room_waiter()
-        return undelivered
 
     async def close(self) -> None:
         self._closed = True

@@ -152,6 +152,17 @@ async def test_lingering_gathers_and_flush_does_not_wait_for_it() -> None:
     assert cluster.values("orders") == [b"1", b"2", b"3"]
 
 
+async def test_flush_does_not_linger_for_records_sent_before_metadata() -> None:
+    """They are put into batches during the flush, and those were left open for `linger_ms`."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000) as producer:
+            for i in range(30):
+                producer.send_nowait("orders", b"%d" % i, key=b"%d" % i)
+            await producer.flush(2_000)
+    assert len(cluster.values("orders")) == 30
+
+
 async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)

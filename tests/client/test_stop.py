@@ -1,0 +1,219 @@
+"""How a producer ends: a normal exit delivers what waits; after an exception or a cancel it gives up within about a second."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from strandline.client.errors import ClientClosed
+from strandline.client.producer import Producer
+
+from .scripted import ScriptedCluster
+
+GIVES_UP_WITHIN_S = 2.5
+"""The producer promises one second; the rest is for a busy machine."""
+
+
+async def fail(producer: Producer) -> None:
+    raise KeyError("a bug of the program")
+
+
+async def be_cancelled(producer: Producer) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def be_interrupted(producer: Producer) -> None:
+    """What Ctrl-C does under `asyncio.run`: the signal handler cancels the main task."""
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def cluster_that_is_down_soon() -> AsyncIterator[tuple[ScriptedCluster, Producer]]:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        producer = Producer(bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=60_000)
+        yield cluster, producer
+
+
+async def down(cluster: ScriptedCluster) -> None:
+    for broker in cluster.brokers.values():
+        await broker.stop()
+
+
+@pytest.mark.parametrize("end", [fail, be_cancelled])
+async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
+    """With the cluster down, the exit took all of `delivery_timeout_ms` (two minutes by default) and said nothing."""
+    loop = asyncio.get_running_loop()
+
+    async def program(cluster: ScriptedCluster, producer: Producer) -> None:
+        async with producer:
+            await producer.send_and_wait("orders", b"before")
+            await down(cluster)
+            receipts.extend(producer.send_nowait("orders", b"x") for _ in range(3))
+            begun.append(loop.time())
+            await end(producer)
+
+    receipts: list = []
+    begun: list[float] = []
+    async with cluster_that_is_down_soon() as (cluster, producer):
+        async with asyncio.timeout(30):
+            with pytest.raises((KeyError, asyncio.CancelledError)) as raised:
+                await asyncio.create_task(program(cluster, producer))
+        assert loop.time() - begun[0] < GIVES_UP_WITHIN_S
+        (note,) = raised.value.__notes__
+        assert "3 records were not acknowledged" in note
+        assert "orders-0: 3" in note
+        for receipt in receipts:
+            with pytest.raises(ClientClosed, match=r"orders-0.*stopped before the record was acknowledged"):
+                await receipt
+
+
+@pytest.mark.parametrize("end", [fail, be_cancelled])
+async def test_stop_in_a_finally_clause_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
+    """The way that aiokafka's users write it: `try: ... finally: await producer.stop()`."""
+    loop = asyncio.get_running_loop()
+    undelivered: list[int] = []
+
+    async def program(cluster: ScriptedCluster, producer: Producer) -> None:
+        await producer.start()
+        try:
+            await producer.partitions_for("orders")
+            await down(cluster)
+            producer.send_nowait("orders", b"x")
+            await end(producer)
+        finally:
+            undelivered.append(await producer.stop())
+
+    async with cluster_that_is_down_soon() as (cluster, producer):
+        began = loop.time()
+        async with asyncio.timeout(30):
+            with pytest.raises((KeyError, asyncio.CancelledError)):
+                await asyncio.create_task(program(cluster, producer))
+        assert loop.time() - began < GIVES_UP_WITHIN_S
+        assert undelivered == [1]
+
+
+async def hand_over_and_fail(producer: Producer) -> None:
+    async with producer:
+        for i in range(1000):
+            producer.send_nowait("orders", b"%d" % i)
+        await fail(producer)
+
+
+async def test_exit_after_an_error_still_delivers_what_it_can() -> None:
+    """A second is a long time for a cluster that is well: records handed over before the error are not dropped."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        with pytest.raises(KeyError) as raised:
+            await hand_over_and_fail(Producer(bootstrap_servers=cluster.bootstrap, linger_ms=5000))
+        assert len(cluster.values("orders")) == 1000
+        assert not hasattr(raised.value, "__notes__")
+
+
+async def test_normal_exit_waits_for_the_cluster() -> None:
+    """Without an error the exit delivers: here the cluster answers again after longer than an error would have waited."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
+
+        def be_well() -> None:
+            cluster.produce_fate = lambda broker_id, key: "ok"
+
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            receipt = producer.send_nowait("orders", b"x")
+            asyncio.get_running_loop().call_later(1.5, be_well)
+        assert (await receipt).offset == 0
+
+
+async def test_normal_exit_inside_an_exception_handler_waits_for_the_cluster() -> None:
+    """An error that is being handled around the `async with` is not an error of its body."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
+
+        def be_well() -> None:
+            cluster.produce_fate = lambda broker_id, key: "ok"
+
+        try:
+            raise KeyError
+        except KeyError:
+            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                receipt = producer.send_nowait("orders", b"x")
+                asyncio.get_running_loop().call_later(1.5, be_well)
+            other = Producer(bootstrap_servers=cluster.bootstrap)
+            await other.start()
+            await other.send("orders", b"y")
+            assert await other.stop() == 0
+        assert (await receipt).offset == 0
+
+
+async def test_cancel_during_the_flush_of_an_exit_ends_it_at_once() -> None:
+    async with cluster_that_is_down_soon() as (cluster, producer):
+        await producer.start()
+        await producer.partitions_for("orders")
+        await down(cluster)
+        receipt = producer.send_nowait("orders", b"x")
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        async with asyncio.timeout(5):
+            with pytest.raises(asyncio.CancelledError):
+                await stopping
+        with pytest.raises(ClientClosed):
+            await receipt
+
+
+async def test_error_of_a_record_says_whether_it_may_be_in_the_log() -> None:
+    """A record that was never sent can be sent again safely; one that was sent and not answered might be doubled."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        producer = Producer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        await producer.partitions_for("orders")
+        for broker in cluster.brokers.values():
+            broker.hanging = True
+        sent = producer.send_nowait("orders", b"x", partition=0)
+        await eventually(lambda: producer.metrics()["requests_in_flight"] == 1)
+        waits = producer.send_nowait("unknown", b"y")
+        assert await producer.stop(timeout_ms=0) == 2
+        with pytest.raises(ClientClosed, match="it may be in the log"):
+            await sent
+        with pytest.raises(ClientClosed, match="it was never sent"):
+            await waits
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_keyboard_interrupt_ends_a_program_soon() -> None:
+    """Ctrl-C with the cluster down: `asyncio.run` raises KeyboardInterrupt after about a second."""
+    began: list[float] = []
+    ended: list[float] = []
+
+    async def program() -> None:
+        async with cluster_that_is_down_soon() as (cluster, producer):
+            loop = asyncio.get_running_loop()
+            try:
+                async with producer:
+                    await producer.partitions_for("orders")
+                    await down(cluster)
+                    producer.send_nowait("orders", b"x")
+                    began.append(loop.time())
+                    await be_interrupted(producer)
+            finally:
+                ended.append(loop.time())
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(asyncio.wait_for(program(), 30))
+    assert ended[0] - began[0] < GIVES_UP_WITHIN_S
