@@ -16,8 +16,10 @@ one consumer read in one go. Values must be unique in a history, so that a value
 The same checker serves the simulator, the testing kit and real processes. Offsets give the order of versions, so every
 check is linear (a sort or two per partition apart); no search as for a general linearizability check.
 
-**Each send is held to its own promise.** acks=all: it must stay, at its offset. acks=0 and 1: it may be lost, and its offset
-be another's; but once read it must stay readable. Idempotent (with acks=all): one place, in the order of sending. Not
+**Every acknowledgement is a promise.** A record whose producer was told an offset, with acks=all or acks=1, must stay at that
+offset. Kafka promises less for acks=1: the record may be lost with its leader. Callers that want this weaker judge say so:
+`check(history, acks="all")` holds each send to Kafka's promise for its own acks. With acks=0 nothing is acknowledged. Whatever
+the acks, a record that was read once must stay readable. Idempotent (with acks=all): one place, in the order of sending. Not
 idempotent: copies are counted, not reported.
 
 The names are those of Jepsen's checker for Kafka (`jepsen.tests.kafka`), so that results compare:
@@ -57,8 +59,8 @@ any time, and inside a lost range only the final read, and sends that began late
 nobody read without a final read, corruption in records whose bytes are not the value. What came before the first read of a
 consumer that was not told to begin anywhere. Whether an acknowledgement was late or early within an operation: only what
 ended before the other began is in an order. Lag counts from acknowledgements, so a consumer that begins at the start of a
-long log lags by all of it: measure one that follows. A history with few polls proves little; `Verdict.read` and `polls` say
-how many there were.
+long log lags by all of it: measure one that follows. A history with few polls or acknowledgements proves little;
+`Verdict.judged`, `read` and `polls` say how many there were.
 
 Not checked, since there is nothing yet that could break it: transactions (precommitted reads, G1c, torn transactions) and groups
 (regress of committed offsets, two owners of a partition in one generation).
@@ -68,12 +70,14 @@ from strandline.testing.history.checker import check
 from strandline.testing.history.dumps import Dump, DumpComparison, compare_dumps
 from strandline.testing.history.operations import (
     ALL,
+    EVERY_ACK,
     FAIL,
     INFO,
     LEADER,
     NONE,
     OK,
     OPEN,
+    Acks,
     Declared,
     History,
     Latest,
@@ -88,6 +92,7 @@ from strandline.testing.history.verdict import MEANINGS, Anomaly, Lag, Unseen, V
 
 __all__ = [
     "ALL",
+    "EVERY_ACK",
     "FAIL",
     "INFO",
     "LEADER",
@@ -95,6 +100,7 @@ __all__ = [
     "NONE",
     "OK",
     "OPEN",
+    "Acks",
     "Anomaly",
     "Declared",
     "Dump",

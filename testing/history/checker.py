@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from strandline.testing.history.dumps import Dump, check_dumps
 from strandline.testing.history.operations import (
+    EVERY_ACK,
     FAIL,
     INFO,
     OK,
     OPEN,
+    Acks,
     Declared,
     History,
     Latest,
@@ -21,11 +23,12 @@ from strandline.testing.history.operations import (
     SeenEpoch,
     Send,
     Value,
+    acks_numbers,
 )
 from strandline.testing.history.order import check_order
 from strandline.testing.history.reads import check_reads
 from strandline.testing.history.realtime import check_latest, check_stale_leaders, check_unseen, worst_lag
-from strandline.testing.history.verdict import Findings, Lag, Verdict, unseen_over_time
+from strandline.testing.history.verdict import Findings, Lag, Verdict, short, unseen_over_time
 from strandline.testing.history.view import View
 from strandline.testing.history.writes import (
     check_duplicates,
@@ -38,19 +41,23 @@ from strandline.testing.history.writes import (
 def check(
     history: History,
     *,
+    acks: Acks = EVERY_ACK,
     idempotent: bool = True,
     lag_s_max: float | None = None,
     replicas: Mapping[Partition, Mapping[str, Iterable[Dump]]] | None = None,
 ) -> Verdict:
     """Judge a history.
 
-    `idempotent`: of the sends that do not say it themselves. `lag_s_max`: a poll that is further behind is an anomaly; without
-    it the worst lag is only measured. `replicas`: by partition and replica, its records as (offset, epoch, bytes); they
-    must be equal.
+    `acks`: which acknowledgements bind. By default every one: a record that its producer was told an offset of stays there.
+    With `acks="all"` each send is held to Kafka's promise for its own acks instead, so a record acknowledged by its leader
+    alone (acks=1) may be lost, and is counted in `Verdict.unpromised_lost`. `idempotent`: of the sends that do not say it
+    themselves. `lag_s_max`: a poll that is further behind is an anomaly; without it the worst lag is only measured.
+    `replicas`: by partition and replica, its records as (offset, epoch, bytes); they must be equal.
     """
-    checker = _Checker(history, idempotent, lag_s_max)
+    checker = _Checker(history, acks_numbers(acks), idempotent, lag_s_max)
     for partition in checker.partitions():
         checker.judge(partition)
+    checker.judge_unplaced()
     for partition, dumps in (replicas or {}).items():
         declared = history.declared.get(partition, Declared())
         check_dumps(partition, dumps, checker.findings, log_start=declared.log_start)
@@ -68,8 +75,9 @@ def _by_partition(operations: Iterable[_Operation]) -> dict[Partition, list[_Ope
 
 
 class _Checker:
-    def __init__(self, history: History, idempotent: bool, lag_s_max: float | None) -> None:
+    def __init__(self, history: History, binding: frozenset[int], idempotent: bool, lag_s_max: float | None) -> None:
         self.history = history
+        self.binding = binding
         self.idempotent = idempotent
         self.lag_s_max = lag_s_max
         self.findings = Findings()
@@ -80,7 +88,7 @@ class _Checker:
         self.final_expected = any(poll.final for poll in history.polls)
         self.unplaced = sum(send.outcome != FAIL for send in self.sends.get(None, ()))
         self._sends_by_value: dict[Value, Send] | None = None
-        self.read = self.duplicates = self.unpromised_lost = 0
+        self.read = self.judged = self.duplicates = self.unpromised_lost = 0
         self.lag: Lag | None = None
         self.acked_at, self.seen_at = array("d"), array("d")
 
@@ -100,6 +108,19 @@ class _Checker:
         check_unseen(view, self.acked_at, self.seen_at, self.history.healed_at, findings)
         self._take_lag(worst_lag(view))
         self.read += len(view.read_at)
+        self.judged += len(view.promised)
+
+    def judge_unplaced(self) -> None:
+        """Acknowledged sends whose partition no client said: the final read of any partition has to show the value."""
+        acked = [s for s in self.sends.get(None, ()) if s.outcome == OK and s.acks in self.binding]
+        if not acked or not self.final_expected:
+            return
+        self.judged += len(acked)
+        there = {value for poll in self.history.polls if poll.final for value in poll.values}
+        for send in acked:
+            if send.value not in there:
+                text = f"{short(send.value)}, acknowledged without a partition, is not in the final read"
+                self.findings.add("lost-write", None, text, None, send.ended_at)
 
     def _view(self, partition: Partition) -> View:
         return View(
@@ -109,6 +130,7 @@ class _Checker:
             self.latests.get(partition, []),
             self.epochs.get(partition, []),
             self.history.declared.get(partition, Declared()),
+            binding=self.binding,
             idempotent=self.idempotent,
             final_expected=self.final_expected,
             unplaced=self.unplaced,
@@ -133,6 +155,7 @@ class _Checker:
         outcomes = Counter(send.outcome for send in self.history.sends)
         return Verdict(
             acknowledged=outcomes[OK],
+            judged=self.judged,
             unknown=outcomes[INFO] + outcomes[OPEN],
             failed=outcomes[FAIL],
             read=self.read,

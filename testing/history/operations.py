@@ -25,6 +25,11 @@ OPEN, OK, FAIL, INFO = "open", "ok", "fail", "info"
 ALL, LEADER, NONE = -1, 1, 0
 """Of `acks`, as numbers of the protocol."""
 
+Acks = int | Iterable[int | str] | str
+"""One or several of 0, 1 and "all" (-1)."""
+EVERY_ACK: Acks = (LEADER, "all")
+"""Every send that a broker answers. With acks=0 no broker does: nothing was acknowledged."""
+
 Partition = Hashable
 """Whatever names a partition: `(topic id, index)`, `(topic, index)`, a number. A topic that is deleted and made anew under
 its name is another one: use the id where that happens. None: not known yet (the producer's partitioner chooses)."""
@@ -355,6 +360,15 @@ def _events_of(send: Send) -> Iterator[dict[str, Any]]:
 
 def _wall(time: float) -> dict[str, float]:
     return {} if isnan(time) else {"wall": time}
+
+
+def acks_numbers(acks: Acks) -> frozenset[int]:
+    """As numbers of the protocol. ValueError for what is none of 0, 1 and "all"."""
+    given = (acks,) if isinstance(acks, (int, str)) else tuple(acks)
+    numbers = frozenset(map(_number, given))
+    if not numbers or not numbers <= {NONE, LEADER, ALL}:
+        raise ValueError(f'acks is one or several of 0, 1 and "all", not {acks!r}')
+    return numbers
 
 
 def _number(acks: int | str) -> int:

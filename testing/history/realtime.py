@@ -10,7 +10,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from strandline.testing.history.operations import Latest, Poll, SeenEpoch, Send
+from strandline.testing.history.operations import ALL, Latest, Poll, SeenEpoch, Send
 from strandline.testing.history.verdict import Findings, Lag, short
 from strandline.testing.history.view import View
 
@@ -50,7 +50,7 @@ class _Lowered(NamedTuple):
 
 def _floors(view: View) -> list[_Source | _Lowered]:
     """Whatever shows how far the log reaches at least, from the time at which it was known."""
-    floors: list[_Source | _Lowered] = [*view.placed_by_end]
+    floors: list[_Source | _Lowered] = [*sorted(view.committed, key=attrgetter("ended_at"))]
     floors += [p for p in view.polls if p.offsets and (p.final or not view.excuses.touched(p.offsets[-1]))]
     floors += [answer for answer in view.latests if not _excused(view, answer)]
     floors += [_Lowered(first, at) for first, _, at in view.excuses.losses]
@@ -109,7 +109,7 @@ def _check_final_end(view: View, findings: Findings) -> None:
 
 def check_stale_leaders(view: View, findings: Findings) -> None:
     """With acks=1 an old leader may acknowledge: only acks=all needs those who have left it."""
-    acked = [send for send in view.promised if send.leader_epoch >= 0]
+    acked = [send for send in view.promised if send.acks == ALL and send.leader_epoch >= 0]
     if not acked:
         return
     seen: list[SeenEpoch | Send] = [*view.epochs, *acked]
@@ -139,7 +139,7 @@ def worst_lag(view: View) -> Lag | None:
     """As Jepsen measures it: how long before the poll began a record was there that its consumer has not reached with it."""
     if not any(poll.began_at is not None and not poll.final for poll in view.polls):
         return None
-    sends = sorted(view.placed, key=attrgetter("offset"))
+    sends = sorted(view.committed, key=attrgetter("offset"))
     acked = _Known([send.offset for send in sends], [send.ended_at for send in sends])
     polls = sorted((poll for poll in view.polls if poll.offsets), key=lambda poll: poll.offsets[-1])
     read = _Known([poll.offsets[-1] for poll in polls], [poll.ended_at for poll in polls])

@@ -129,11 +129,13 @@ class Verdict:
     anomalies: tuple[Anomaly, ...]
     """At most KEPT_OF_EACH of each name."""
     total: Counter[str]
+    judged: int = 0
+    """Acknowledged sends that were held to their acknowledgement: `check(acks=...)` says which."""
     polls: int = 0
     duplicates_allowed: int = 0
     """Values at several offsets whose producers were not idempotent."""
     unpromised_lost: int = 0
-    """Acknowledged with acks=0 or 1, or within a declared loss, and never read: permitted, and good to know."""
+    """Acknowledged with acks that do not bind, or within a declared loss, and not there: permitted, and good to know."""
     lag: Lag | None = None
     """The worst of all polls whose beginning is known, but for final ones. None: there is no such poll."""
     unseen: Unseen = field(default_factory=Unseen)
@@ -166,11 +168,13 @@ class Verdict:
             lines.append(f"permitted: {self.duplicates_allowed} duplicates of producers that are not idempotent")
         if self.unpromised_lost:
             lines.append(
-                f"permitted: {self.unpromised_lost} acknowledged records are not there (acks=0 or 1, or declared as lost)"
+                f"permitted: {self.unpromised_lost} acknowledged records are not there (by their acks, or declared as lost)"
             )
         if self.lag is not None and self.lag.seconds > 0:
             lines.append(f"worst lag: {self.lag}")
-        if not self.good and self.unseen.last:
+        if self.acknowledged and not self.judged:
+            lines.append("no acknowledgement was judged: their acks do not bind, or what they say was declared as lost")
+        if self.unseen.last:
             lines.append(f"unseen: {self.unseen.last} acknowledged records at the end, at most {self.unseen.most}")
         return lines
 
@@ -219,6 +223,8 @@ class Verdict:
 def label(partition: Hashable) -> str:
     """`orders-0`, as logs and folders call it; an id in hexadecimal."""
     match partition:
+        case None:
+            return "an unknown partition"
         case (topic, int(index)):
             return f"{topic.hex() if isinstance(topic, bytes) else topic}-{index}"
         case bytes():

@@ -3,8 +3,8 @@
 Built once per partition, in a few passes; every check is a pass over it. Memory is a few dictionaries of the partition's
 size, and partitions are judged one after the other.
 
-Not everything that was acknowledged is promised: with acks=0 and 1 a record may be lost and its offset given to another,
-and so may whatever lies in a declared loss. Such acknowledgements say nothing about the log here. What was *read* binds,
+Not everything that was acknowledged is promised: the caller says which acks bind (`binding`), and whatever lies in a declared
+loss may be lost. Acknowledgements that do not bind say nothing about the log here. What was *read* binds,
 whoever sent it: it was below the high watermark.
 """
 
@@ -114,6 +114,7 @@ class View:
         epochs: list[SeenEpoch],
         declared: Declared,
         *,
+        binding: frozenset[int],
         idempotent: bool,
         final_expected: bool,
         unplaced: int,
@@ -125,6 +126,8 @@ class View:
         self.polls = polls
         self.latests = latests
         self.epochs = epochs
+        self.binding = binding
+        """The acks whose acknowledgements are promises."""
         self.idempotent = idempotent
         self.unplaced = unplaced
         """Sends to whatever partition, that may be in this one."""
@@ -133,7 +136,7 @@ class View:
         self.log_start = declared.log_start
 
         self.promised: list[Send] = []
-        """Acknowledged by all, and nothing was declared that excuses their loss."""
+        """Their acknowledgements bind, and nothing was declared that excuses their loss."""
         self.unpromised: list[Send] = []
         """Acknowledged, too."""
         self.send_of: dict[Value, Send] = {}
@@ -173,7 +176,7 @@ class View:
                 self._repeat(send)
             if send.outcome != OK:
                 continue
-            if send.acks != ALL or (losses and self.excuses.forgives(send.offset, send.invoked_at)):
+            if send.acks not in self.binding or (losses and self.excuses.forgives(send.offset, send.invoked_at)):
                 self.unpromised.append(send)
             else:
                 promised.append(send)
@@ -242,6 +245,11 @@ class View:
     def placed(self) -> list[Send]:
         """What is promised to be at a known offset."""
         return [send for send in self.promised if send.offset >= 0]
+
+    @cached_property
+    def committed(self) -> list[Send]:
+        """Those of `placed` that were below the high watermark when they were acknowledged: with acks=all."""
+        return [send for send in self.placed if send.acks == ALL]
 
     @cached_property
     def placed_by_end(self) -> list[Send]:

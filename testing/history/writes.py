@@ -94,7 +94,9 @@ def _missing_in_the_final_read(view: View) -> Iterable[Send]:
         if offset >= 0 and final_at.get(offset, NOTHING) == send.value:
             continue
         may_be_deleted = max(offset, 0) < view.log_start  # one without an offset may lie anywhere
-        if not may_be_deleted and send.value not in view.final_values:
+        # One of several sends of a value has a copy of its own: that of another send does not stand for it.
+        is_elsewhere = send.value in view.final_values and not (offset >= 0 and send.value in view.repeated)
+        if not may_be_deleted and not is_elsewhere:
             yield send
 
 

@@ -32,7 +32,7 @@ from strandline.client import Admin, ConsumerRecord, NewTopic
 from strandline.local_cluster import settings_by_role
 from strandline.protocol.errors import UsageError
 from strandline.storage.files import Files, MemoryFiles, RealFiles
-from strandline.testing.history import History, Verdict
+from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit import oracles
 from strandline.testing.kit.conditions import Condition, caught_up, controller, epoch, leader
 from strandline.testing.kit.disks import Disk
@@ -402,26 +402,55 @@ class Cluster:
         """Everything in the topic from the beginning to what is its end now, by partition and offset."""
         return await oracles.read_all(self.bootstrap_servers, topic, within_s, oracles.known_ends(self.history, topic))
 
-    async def verdict(self, history: History | None = None, *, idempotent: bool = True, within_s: float = WITHIN_S) -> Verdict:
-        """Read everything that the history speaks of once more, and judge it: `verdict.good`, `str(verdict)`."""
+    async def verdict(
+        self,
+        history: History | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        idempotent: bool = True,
+        within_s: float = WITHIN_S,
+    ) -> Verdict:
+        """Read everything that the history speaks of once more, and judge it: `verdict.good`, `verdict.judged`, `str(verdict)`.
+
+        `acks`: which acknowledgements bind; `"all"` permits that records acknowledged with acks=1 are lost.
+        """
         judged = self.history if history is None else history
-        return await oracles.final_verdict(self.bootstrap_servers, judged, within_s, idempotent=idempotent)
+        return await oracles.final_verdict(self.bootstrap_servers, judged, within_s, acks=acks, idempotent=idempotent)
 
     async def assert_no_acked_loss(
-        self, acked: History | Iterable[oracles.Acked] | None = None, *, within_s: float = WITHIN_S
+        self,
+        acked: History | Iterable[oracles.Acked] | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        at_least: int = 1,
+        within_s: float = WITHIN_S,
     ) -> None:
-        """Everything that was acknowledged is there, and has always been: by the history, or by pairs of the metadata that a
-        producer was given and the value that it had sent."""
+        """Every record that was acknowledged is there, by the history, or by pairs of the metadata that a producer was given
+        and the value that it had sent. A record that was read once is there as well.
+
+        `acks`: which acknowledgements of a history bind. By default every one, with acks=all or acks=1; `acks="all"` is the
+        weaker judge, for which a record with acks=1 may be lost with its leader, as in Kafka. `at_least`: how many
+        acknowledgements must have been judged, so that a test in which nothing was acknowledged fails. AssertionError names
+        what was lost.
+        """
         __tracebackhide__ = True
         if acked is None or isinstance(acked, History):
-            verdict = await self.verdict(acked, within_s=within_s)
+            history = self.history if acked is None else acked
+            verdict = await self.verdict(history, acks=acks, within_s=within_s)
             found = [str(a) for a in verdict.anomalies if a.name in ("lost-write", "inconsistent-offsets")]
+            too_few = oracles.too_few(verdict.judged, at_least, history)
         else:
-            found = await oracles.missing(self.bootstrap_servers, acked, within_s)
+            if acks is not EVERY_ACK:
+                raise UsageError("acks=... is for a history; of pairs of metadata and value, each one is judged")
+            pairs = list(acked)
+            found = await oracles.missing(self.bootstrap_servers, pairs, within_s)
+            too_few = oracles.too_few(len(pairs), at_least, None)
         if found:
             more = f"\n  ... and {len(found) - 20} more" if len(found) > 20 else ""
             shown = "\n  ".join(found[:20])
             raise AssertionError(f"acknowledged records were lost:\n  {shown}{more}")
+        if too_few:
+            raise AssertionError(too_few)
 
     async def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
         """Once its replicas have caught up, every replica of every partition holds the same bytes."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.client import Admin, Consumer, ConsumerRecord, RecordMetadata, TopicPartition
 from strandline.protocol.errors import UsageError
-from strandline.testing.history import History, Verdict, check
+from strandline.testing.history import ALL, EVERY_ACK, Acks, History, Verdict, check
 from strandline.testing.kit.nodes import KitError
 from strandline.testing.kit.recording import FINAL
 
@@ -55,7 +56,9 @@ async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPart
     return [TopicPartition(topic, partition.partition) for partition in description.partitions]
 
 
-async def final_verdict(bootstrap: str, history: History, within_s: float, *, idempotent: bool) -> Verdict:
+async def final_verdict(
+    bootstrap: str, history: History, within_s: float, *, acks: Acks = EVERY_ACK, idempotent: bool = True
+) -> Verdict:
     """Read every topic of the history once more, and judge all of it."""
     history.polls[:] = [poll for poll in history.polls if not poll.final]
     for topic in topics_of(history):
@@ -64,7 +67,7 @@ async def final_verdict(bootstrap: str, history: History, within_s: float, *, id
             by_partition.setdefault(record.partition, []).append((record.offset, record.value))
         for partition in range(len(await _places(bootstrap, topic, within_s))):
             history.poll(FINAL, (topic, partition), by_partition.get(partition, []), final=True)
-    return check(history, idempotent=idempotent)
+    return check(history, acks=acks, idempotent=idempotent)
 
 
 def known_ends(history: History, topic: str) -> dict[int, int]:
@@ -82,6 +85,23 @@ def topics_of(history: History) -> list[str]:
         if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str)):
             raise UsageError(f"in a history that a cluster judges a partition is (topic, index), not {place!r}")
     return sorted({place[0] for place in places if isinstance(place, tuple)})
+
+
+def too_few(judged: int, at_least: int, history: History | None) -> str:
+    """Why a judgement of so few acknowledgements proves nothing; empty when there were enough."""
+    if judged >= at_least:
+        return ""
+    if history is None:
+        seen = "that is how many pairs were handed in"
+    elif not history.sends:
+        seen = "the history has no send: only clients of cluster.producer(), or with history=..., write into it"
+    else:
+        outcomes = Counter(f"{send.outcome}, acks={'all' if send.acks == ALL else send.acks}" for send in history.sends)
+        seen = "the sends of the history: " + "; ".join(f"{number} {kind}" for kind, number in sorted(outcomes.items()))
+    return (
+        f"{judged} acknowledgements were judged, and at least {at_least} had to be ({seen}); "
+        "at_least=0 permits a test in which nothing is acknowledged"
+    )
 
 
 async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> list[str]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from strandline.client import ConsumerRecord, RecordMetadata
-from strandline.testing.history import History, Verdict
+from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit.cluster import WITHIN_S, Cluster
 from strandline.testing.kit.conditions import Condition
 from strandline.testing.kit.network import Rule
@@ -146,11 +146,25 @@ class ThreadedCluster:
     def read_all(self, topic: str, *, within_s: float = WITHIN_S) -> list[ConsumerRecord]:
         return self.run(self.cluster.read_all(topic, within_s=within_s))
 
-    def verdict(self, history: History | None = None, *, idempotent: bool = True, within_s: float = WITHIN_S) -> Verdict:
-        return self.run(self.cluster.verdict(history, idempotent=idempotent, within_s=within_s))
+    def verdict(
+        self,
+        history: History | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        idempotent: bool = True,
+        within_s: float = WITHIN_S,
+    ) -> Verdict:
+        return self.run(self.cluster.verdict(history, acks=acks, idempotent=idempotent, within_s=within_s))
 
-    def assert_no_acked_loss(self, acked: History | Iterable[Acked] | None = None, *, within_s: float = WITHIN_S) -> None:
-        self.run(self.cluster.assert_no_acked_loss(acked, within_s=within_s))
+    def assert_no_acked_loss(
+        self,
+        acked: History | Iterable[Acked] | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        at_least: int = 1,
+        within_s: float = WITHIN_S,
+    ) -> None:
+        self.run(self.cluster.assert_no_acked_loss(acked, acks=acks, at_least=at_least, within_s=within_s))
 
     def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
         self.run(self.cluster.assert_logs_identical(topic, within_s=within_s))

@@ -182,14 +182,14 @@ class _Run:
         if self.options.loss_permitted:
             self._judge_loss_permitted()
         else:
-            self.report.history = verdict = check(workload.history)
+            self.report.history = verdict = check(workload.history, acks="all")
             self._anomalies(verdict.anomalies)
         for problem in workload.problems:
             self._violated(Violation("client", problem))
         self._tracebacks()
 
     def _judge_loss_permitted(self) -> None:
-        self.report.history = verdict = check(self.phases.workload.history)
+        self.report.history = verdict = check(self.phases.workload.history, acks="all")
         losses = [a for a in verdict.anomalies if a.name not in NEVER]
         self._anomalies(a for a in verdict.anomalies if a.name in NEVER)
         if losses:

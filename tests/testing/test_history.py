@@ -3,6 +3,7 @@ comes near it without breaking a promise is left alone."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,16 @@ def bad(name: str) -> Callable[[Build], Build]:
 def good(build: Build) -> Build:
     GOOD.append(build)
     return build
+
+
+def by_their_acks(build: Build) -> Build:
+    """Each send is held to Kafka's promise for its own acks, the weaker judge."""
+
+    @functools.wraps(build)
+    def weaker(history: History) -> dict[str, Any]:
+        return {"acks": "all", **(build(history) or {})}
+
+    return weaker
 
 
 class Clock:
@@ -102,6 +113,7 @@ def a_topic_that_was_made_anew_under_its_name_is_another_one(h: History) -> None
 
 
 @good
+@by_their_acks
 def the_offset_of_a_record_that_was_lost_with_acks_1_is_given_away(h: History) -> None:
     h.invoke("p", P, "a", acks=1).ok(0)
     h.invoke("q", P, "b").ok(0)
@@ -229,7 +241,50 @@ def an_acknowledged_value_beyond_what_was_read(h: History) -> None:
     read(h, "r", "a")
 
 
+@bad("lost-write")
+def a_record_that_its_leader_alone_acknowledged_is_missing(h: History) -> None:
+    """Its producer was told an offset: by default every acknowledgement binds."""
+    h.invoke("p", P, "a", acks=1).ok(0)
+    read(h, "r", "", final=True)
+
+
 @good
+def what_no_broker_answered_may_be_missing(h: History) -> None:
+    """With acks=0 the producer is told nothing."""
+    h.invoke("p", P, "a", acks=0).ok()
+    read(h, "r", "", final=True)
+
+
+@good
+def the_end_lies_before_what_a_leader_alone_acknowledged(h: History) -> None:
+    """The high watermark follows later, without a loss."""
+    h.invoke("p", P, "a", acks=1, at=1).ok(0, at=2)
+    h.latest("c", P, 0, began_at=3, at=4)
+    read(h, "late", "a", final=True, at=6)
+
+
+@bad("lost-write")
+def one_of_two_copies_of_a_value_is_missing(h: History) -> None:
+    """Two sends of one value are two records: the copy of the one does not stand for the other."""
+    h.invoke("p", P, "a").ok(0)
+    h.invoke("p", P, "a").ok(1)
+    read(h, "r", "a", final=True)
+
+
+@bad("lost-write")
+def a_record_that_was_acknowledged_without_a_partition_is_missing(h: History) -> None:
+    h.invoke("p", None, "a").ok(3)
+    read(h, "r", "", final=True)
+
+
+@good
+def a_record_that_was_acknowledged_without_a_partition_is_there(h: History) -> None:
+    h.invoke("p", None, "a").ok(0)
+    read(h, "r", "a", final=True)
+
+
+@good
+@by_their_acks
 def what_was_acknowledged_by_the_leader_alone_may_be_missing(h: History) -> None:
     h.invoke("p", P, "a", acks=1).ok(0)
     h.invoke("p", P, "b", acks="0").ok()
@@ -425,6 +480,7 @@ def there_are_more_holes_than_records_in_doubt(h: History) -> None:
 
 
 @bad("gap")
+@by_their_acks
 def a_record_that_was_lost_with_acks_1_leaves_no_hole(h: History) -> None:
     """Its offset is given to the next one."""
     sent(h, {"a": 0, "c": 2})
@@ -515,6 +571,7 @@ def two_sends_without_idempotence_change_places(h: History) -> None:
 
 
 @good
+@by_their_acks
 def a_later_send_with_acks_1_got_the_lower_offset(h: History) -> None:
     """The leader changed, and what it had beyond the high watermark is gone."""
     sent(h, {"a": 7, "b": 5}, acks=1)
@@ -580,6 +637,7 @@ def a_send_that_began_before_the_acknowledgement_got_the_lower_offset(h: History
 
 
 @good
+@by_their_acks
 def a_send_that_began_after_one_with_acks_1_got_the_lower_offset(h: History) -> None:
     h.invoke("p", P, "a", at=1, acks=1).ok(1, at=2)
     h.invoke("q", P, "b", at=3).ok(0, at=4)
@@ -628,6 +686,7 @@ def the_end_of_two_questions_at_the_same_time(h: History) -> None:
 
 
 @good
+@by_their_acks
 def the_end_lies_behind_all(h: History) -> None:
     h.invoke("p", P, "a", at=0).ok(0, at=1)
     h.invoke("q", P, "x", at=0, acks=1).ok(7, at=1)
@@ -694,6 +753,7 @@ def an_acknowledged_record_is_read_by_nobody_while_faults_go_on(h: History) -> N
 
 
 @good
+@by_their_acks
 def everything_is_read_after_all_is_healed(h: History) -> None:
     sent(h, {"a": 0, "b": 1})
     h.invoke("q", P, "c", acks=1).ok(2)
@@ -857,3 +917,21 @@ def test_a_fork_of_which_both_sides_were_acknowledged_is_told_with_the_loss_that
     h.invoke("q", P, "b").ok(0)
     read(h, "r", "a", final=True)
     assert check(h).counts() == {"inconsistent-offsets": 1, "lost-write": 1}
+
+
+def test_acks_of_the_judge_are_known_ones() -> None:
+    assert check(History(), acks=("all", 1, 0)).good
+    with pytest.raises(ValueError, match='acks is one or several of 0, 1 and "all", not 2'):
+        check(History(), acks=2)
+    with pytest.raises(ValueError, match="not \\(\\)"):
+        check(History(), acks=())
+
+
+def test_the_verdict_counts_what_it_judged() -> None:
+    """A verdict that judged nothing is good as well."""
+    h = History()
+    h.invoke("p", P, "a").ok(0)
+    h.invoke("p", P, "b", acks=1).ok(1)
+    h.invoke("p", P, "c", acks=0).ok()
+    read(h, "r", "ab", final=True)
+    assert (check(h).judged, check(h, acks="all").judged, check(h).acknowledged) == (2, 1, 3)

@@ -188,7 +188,7 @@ def test_a_partition_that_keeps_its_promises_is_found_good(part: int) -> None:
     """One false alarm in a night of a hundred thousand runs is one too many."""
     seen: Counter[str] = Counter()
     for seed in range(part * SEEDS // 10, (part + 1) * SEEDS // 10):
-        verdict = check(Model(seed).run())
+        verdict = check(Model(seed).run(), acks="all")
         assert verdict.good, f"seed {seed}: {verdict}"
         seen.update(ok=verdict.acknowledged, info=verdict.unknown, failed=verdict.failed, read=verdict.read)
         seen.update(copies=verdict.duplicates_allowed, lost=verdict.unpromised_lost)
@@ -265,7 +265,7 @@ def test_one_broken_promise_among_much_that_is_right_is_found(name: str) -> None
         history = Model(seed, losses=False).run()
         if spoil(history, Random(seed), name):
             spoiled += 1
-            counts = check(history).counts()
+            counts = check(history, acks="all").counts()
             assert counts[name], f"seed {seed}: {name} was not found, but {counts}"
     assert spoiled > 20
 
@@ -282,7 +282,7 @@ def test_the_checks_of_the_model_can_fail() -> None:
         history = model.history
         model.history = _Deaf(history, lost)  # type: ignore[assignment]
         model.run()
-        found += check(history).counts()
+        found += check(history, acks="all").counts()
     assert {"lost-write", "inconsistent-offsets", "nonmonotonic-poll", "nonmonotonic-latest"} <= found.keys(), found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from strandline.client import ConsumerRecord
 from strandline.local_cluster import settings_by_role
-from strandline.testing.history import History, Verdict
+from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit import oracles
 from strandline.testing.kit.cluster import WITHIN_S, Cluster
 from strandline.testing.kit.nodes import KitError, Nodes
@@ -130,18 +130,30 @@ class SimulatedCluster(Cluster):
             await self._sheltered()
             return await super().read_all(topic, within_s=within_s)
 
-    async def verdict(self, history: History | None = None, *, idempotent: bool = True, within_s: float = WITHIN_S) -> Verdict:
+    async def verdict(
+        self,
+        history: History | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        idempotent: bool = True,
+        within_s: float = WITHIN_S,
+    ) -> Verdict:
         with self.weather.shelter():
             await self._sheltered()
-            return await super().verdict(history, idempotent=idempotent, within_s=within_s)
+            return await super().verdict(history, acks=acks, idempotent=idempotent, within_s=within_s)
 
     async def assert_no_acked_loss(
-        self, acked: History | Iterable[oracles.Acked] | None = None, *, within_s: float = WITHIN_S
+        self,
+        acked: History | Iterable[oracles.Acked] | None = None,
+        *,
+        acks: Acks = EVERY_ACK,
+        at_least: int = 1,
+        within_s: float = WITHIN_S,
     ) -> None:
         __tracebackhide__ = True
         with self.weather.shelter():
             await self._sheltered()
-            await super().assert_no_acked_loss(acked, within_s=within_s)
+            await super().assert_no_acked_loss(acked, acks=acks, at_least=at_least, within_s=within_s)
 
     async def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
         __tracebackhide__ = True
