@@ -4,7 +4,8 @@ is called: `strandline --help` shall be there before the finger has left the key
 A node and its health check are started by machines: the one stays for months, the other is called every second, and for
 neither is typer imported, unless they are called in a way that only typer can explain (`--help`, an unknown option).
 
-Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the cluster is not healthy (or the work was done and its verdict is bad).
+Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the cluster is not healthy (or the work was done and its verdict is bad), 130
+interrupted by Ctrl-C (interrupts.py).
 Tables are for people; `--json` has stable keys for programs. Results go to stdout, everything else to stderr.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+
+from strandline.cli import interrupts
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Run a local cluster of real processes until Ctrl-C."),
@@ -38,23 +41,38 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 def main() -> None:
     """The console script: runs the command and turns every failure into one sentence and an exit code."""
-    try:
-        code = _run_plainly(sys.argv[1:])
-        if code is not None:
-            sys.exit(code)
-        from strandline.cli.root import app
+    interrupts.install()
+    interrupts.leave(_exit_code(sys.argv[1:]))
 
-        app(prog_name="strandline")
+
+def _exit_code(words: Sequence[str]) -> int:
+    try:
+        code = _run_plainly(words)
+        if code is None:
+            code = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output has enough of it (`| head`). Python would complain once more while it shuts down.
-        sys.stdout = None
-        sys.exit(0)
+        return interrupts.EXIT_CODE
     except Exception as e:
+        if isinstance(e, BrokenPipeError) and (interrupts.is_closed(1) or interrupts.is_closed(2)):
+            return 0  # the reader of our output has read enough (`| head`)
         from strandline.cli.common import explain
 
-        sys.exit(explain(e))
+        return explain(e)
+
+
+def _run(words: Sequence[str]) -> int:
+    from strandline.cli.root import PipeBroke, app
+
+    try:
+        app(words, prog_name="strandline")
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 0
+    except PipeBroke as e:
+        raise e.error from None
+    return 0
 
 
 def _run_plainly(words: Sequence[str]) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, print_json, print_table, run
+from strandline.cli.interrupts import AT_ONCE, PROCESSES_GRACE_S
 
 if TYPE_CHECKING:
     from strandline.bench.figures import Figures
@@ -119,7 +120,8 @@ def failover(
     """Start a cluster of its own, send a record per partition and millisecond, and take a node away."""
     from strandline.bench.failover import failover as measure
 
-    _print(run(measure(fault=fault.value, record_size=record_size)), json)
+    measured = run(measure(fault=fault.value, record_size=record_size), grace_s=PROCESSES_GRACE_S, on_interrupt=AT_ONCE)
+    _print(measured, json)
 
 
 def _acks(acks: Acks) -> Literal["all", 0, 1]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, new_app, parse_settings, print_json, print_table, run
+from strandline.cli.common import UNHEALTHY, Json, new_app, parse_settings, print_json, print_table, run, temporary_folder
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +79,8 @@ def run_(
         if repeat > 1:
             print(f"-- run {number} of {repeat}", file=sys.stderr)
         with ExitStack() as stack:
-            report = run(_one(scenario, _driver(compose, local, project, stack)))
+            work = _one(scenario, _driver(compose, local, project, stack))
+            report = run(work, grace_s=MENDING_GRACE_S, on_interrupt=MENDING)
         reports.append(report)
         if not json:
             _print(report)
@@ -102,8 +102,7 @@ def _driver(compose: Path | None, local: Path | None, project: str | None, stack
 
     if local is not None:
         return RunningCluster(local)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="strandline-chaos-", ignore_cleanup_errors=True))
-    return OwnCluster(Path(folder))
+    return OwnCluster(Path(stack.enter_context(temporary_folder("strandline-chaos-"))))
 
 
 async def _one(scenario: Scenario, driver: Driver) -> Report:
@@ -111,6 +110,9 @@ async def _one(scenario: Scenario, driver: Driver) -> Report:
 
     return await run_scenario(scenario, driver, _say)
 
+
+MENDING_GRACE_S = 120.0
+MENDING = "mending what the scenario has broken (Ctrl-C again: exit at once, and leave it broken)"
 
 MARKS = {"step": ">", "seen": " ", "claim": " ", "note": "#", "problem": "!"}
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Annotated, Any, NoReturn, TypeVar
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from strandline.cli import interrupts
 from strandline.protocol.errors import StrandlineError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -49,8 +54,9 @@ def explain(error: Exception) -> int:
 
 
 def note(text: str) -> None:
-    """A word to the person, out of the way of the results."""
-    print(f"strandline: {text}", file=sys.stderr, flush=True)
+    """A word to the person, out of the way of the results. Where it cannot be written, the command goes on."""
+    with suppress(OSError):
+        print(f"strandline: {text}", file=sys.stderr, flush=True)
 
 
 def fail(text: str, code: int = ERROR) -> NoReturn:
@@ -58,12 +64,35 @@ def fail(text: str, code: int = ERROR) -> NoReturn:
     raise typer.Exit(code)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a client's work on uvloop."""
+def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on_interrupt: str | None = None) -> T:
+    """Run a client's work on uvloop. Ctrl-C cancels it: it has `grace_s` to clean up, and `on_interrupt` is noted for a
+    cleanup that takes a person's time. Raises KeyboardInterrupt when it has ended for that."""
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with interrupts.cancelling(task, asyncio.get_running_loop(), grace_s, on_interrupt):
+            return await main
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(cancellable())
+    except asyncio.CancelledError:
+        if interrupts.was_interrupted():
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        main.close()  # where the loop did not come to it
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """A folder that is removed at the end, also after Ctrl-C."""
+    import tempfile
+
+    with interrupts.unwinding(), tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def print_json(document: Any) -> None:
@@ -75,7 +104,6 @@ def print_json(document: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """A table for people; columns whose cells are all numbers are right-aligned."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -86,8 +114,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console = _console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
+
+
+def _console(width: int | None) -> Console:
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # within an `except` of rich, which would exit with 1; `main` handles it
+
+    return Plain(width=width, highlight=False)
 
 
 def _cell(value: object) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import ERROR, Json, new_app, print_json, print_table, run
+from strandline.cli.common import ERROR, Json, new_app, print_json, print_table, run, temporary_folder
+from strandline.cli.interrupts import AT_ONCE, PROCESSES_GRACE_S
 
 if TYPE_CHECKING:
     from strandline.demo import Result
@@ -30,8 +30,9 @@ def demo(
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="strandline-demo-", ignore_cleanup_errors=True) as temporary:
-        result = run(run_demo(Path(data or temporary), say=say, limit=lines))
+    with temporary_folder("strandline-demo-") as temporary:
+        work = run_demo(Path(data or temporary), say=say, limit=lines)
+        result = run(work, grace_s=PROCESSES_GRACE_S, on_interrupt=AT_ONCE)
     if json:
         print_json(result.to_json())
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strandline.cli import interrupts
 from strandline.cli.common import fail
 from strandline.protocol.errors import UsageError
 
@@ -69,14 +71,19 @@ def _session_for(job: str, master: str, *, with_delta: bool) -> Iterator[SparkSe
 
 
 def session_of(with_delta: bool) -> Callable[[str, str, Mapping[str, str]], SparkSession]:
-    """What makes a session."""
-    if with_delta:
-        from strandline.pipeline.jobs.delta import delta_session
+    """What makes a session. Ctrl-C exits at once, as without Spark: Spark's own handler would print tracebacks, and the JVM
+    ends when this process does."""
 
-        return delta_session
-    from strandline.pipeline.spark import spark_session
+    def make(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+        if with_delta:
+            from strandline.pipeline.jobs.delta import delta_session as session
+        else:
+            from strandline.pipeline.spark import spark_session as session
+        spark = session(name, master, settings)
+        interrupts.reinstall()
+        return spark
 
-    return spark_session
+    return make
 
 
 @contextmanager
@@ -86,7 +93,10 @@ def _without_preamble() -> Iterator[None]:
     if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder,
+        interrupts.exiting_after(lambda: shutil.rmtree(folder, ignore_errors=True)),
+    ):
         Path(folder, "log4j2.properties").write_text(TO_NOBODY)
         os.environ["SPARK_CONF_DIR"] = folder
         try:

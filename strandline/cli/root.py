@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
@@ -9,6 +11,23 @@ import typer
 from typer.core import TyperGroup
 
 from strandline.cli import COMMANDS
+
+
+class PipeBroke(Exception):
+    """Carries a BrokenPipeError past typer."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@contextmanager
+def _past_typer() -> Iterator[None]:
+    """Typer would exit with 1 itself, whatever pipe broke. `main` finds out which."""
+    try:
+        yield
+    except BrokenPipeError as e:
+        raise PipeBroke(e) from e
 
 
 class LazyGroup(TyperGroup):
@@ -31,13 +50,26 @@ class LazyGroup(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _past_typer():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _past_typer():
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.commands = dict.fromkeys(COMMANDS, cast(Any, None))  # names for "did you mean"
         return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
-    cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

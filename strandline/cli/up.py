@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import tempfile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import Json, Settings, new_app, note, parse_settings, print_json, print_table
+from strandline.cli import interrupts
+from strandline.cli.common import Json, Settings, new_app, note, parse_settings, print_json, print_table, temporary_folder
 
 if TYPE_CHECKING:
     from strandline.local_cluster import LocalCluster
@@ -37,7 +37,7 @@ def up(
             note(f"{event.node} {event.text}")
 
     ready: list[bool] = []
-    with tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True) as temporary:
+    with temporary_folder("strandline-") as temporary:
         cluster = LocalCluster(
             data or temporary,
             brokers=brokers,
@@ -65,7 +65,7 @@ async def _run(cluster: LocalCluster, *, json: bool, ready: list[bool]) -> None:
         if not start.done():
             start.cancel()
             await asyncio.wait({start})
-            return
+            raise typer.Exit(interrupts.EXIT_CODE)
         start.result()
         ready.append(True)
         _announce(cluster, json)

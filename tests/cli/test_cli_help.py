@@ -18,9 +18,10 @@ def test_help_lists_every_command() -> None:
     assert all(f"\n  {name} " in outcome.out for name in COMMANDS)
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    outcome = run(command, "--help")
+def test_every_command_has_help(command: str, option: str) -> None:
+    outcome = run(command, option)
     assert outcome.code == 0
     assert f"Usage: strandline {command}" in outcome.out
 
