@@ -351,12 +351,7 @@ class FetcherCore:
             self._on_disk_failure(state, e)
             return False
         except BrokerError as e:
-            told = self._admit(state, e.code, now)
-            if told is not None:
-                log.warning(
-                    "fetcher.append_refused", **state.partition.fields, error=e.code.name, reason=printable(e), **told.fields
-                )
-            self._delay(state, now)
+            self._on_refusal(state, e, now)
             return False
         except Exception:
             log.exception("fetcher.partition_failed", **state.partition.fields)
@@ -367,6 +362,15 @@ class FetcherCore:
         if not appended or len(records):
             self._make_ready(state.partition.key)
         return appended
+
+    def _on_refusal(self, state: _State, error: BrokerError, now: float) -> None:
+        """Our own replica cannot take what the leader sent, or must not yet. It asks again, from where its log is damaged if
+        that was the reason."""
+        told = self._admit(state, error.code, now)
+        if told is not None:
+            partition, name = state.partition, error.code.name
+            log.warning("fetcher.append_refused", **partition.fields, error=name, reason=printable(error), **told.fields)
+        self._delay(state, now)
 
     def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -418,6 +422,9 @@ class FetcherCore:
                 return
         except DiskError as e:
             self._on_disk_failure(state, e)
+            return
+        except BrokerError as e:
+            self._on_refusal(state, e, now)
             return
         log.info("fetcher.range_taken", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
         state.due = 0.0

@@ -318,12 +318,16 @@ class Partition:
     def _cut_damage(self, offset: int) -> None:
         """The leader agrees with our history up to the damage and has what follows: let go of our own rest."""
         log_ = self.log
-        if self.is_in_isr:
-            reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._check_may_drop_damage(offset)
         log.warning("partition.damaged_tail_dropped", **self.fields, offset=offset, records=log_.log_end_offset - offset)
         log_.truncate_to(offset)
         self.damage_told = log_.corrupt_at
+
+    def _check_may_drop_damage(self, offset: int) -> None:
+        """With the damage go whole records behind it, and a member of the ISR has promised to have them."""
+        if self.is_in_isr:
+            reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
         """The leader says that our history is not its own.
@@ -349,6 +353,8 @@ class Partition:
         | we know no epoch at all                  | the leader's end                                             |
 
         The high watermark of such a response is not taken: it says nothing about the part that is cut.
+
+        DamagedBatch when something below the cut cannot be read: nothing is cut then, and the next fetch asks from the damage.
         """
         if not self._is_at(position):
             return
@@ -370,16 +376,17 @@ class Partition:
         """Out of range because the leader deleted what follows our log: begin again at its start, with what the leader knows of
         named producers whose batches it has deleted."""
         if self._is_at(position):
+            if self.log.corrupt_at is not None:
+                self._check_may_drop_damage(self.log.corrupt_at)
             log.info("partition.restarted", **self.fields, offset=offset)
             self.log.truncate_fully_and_start_at(offset, ProducerStates.told(producers, offset))
 
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log
         high_watermark, end = log_.high_watermark, log_.log_end_offset
-        if offset < end:  # else only the epochs differ, of which no record was written
+        if log_.truncate_to(offset):  # else only the epochs differ, of which no record was written
             log.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
-        log_.truncate_to(offset)
-        offset = min(offset, log_.log_end_offset)  # lower, where damage was met on the way
+        offset = min(offset, log_.log_end_offset)  # lower, where it lies inside a batch
         if offset < high_watermark:
             self.context.measures.truncated_below_hw += 1
             log.warning("partition.truncated_below_hw", **self.fields, offset=offset)

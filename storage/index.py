@@ -144,6 +144,11 @@ class TimeIndex(_Index):
     def last(self) -> tuple[int, int]:
         return self._entry(len(self) - 1) if len(self) else (-1, 0)
 
+    def last_before(self, relative_offset: int) -> tuple[int, int]:
+        """The last entry below an offset; (-1, 0): none."""
+        count = self._count_up_to(relative_offset - 1, 1)
+        return self._entry(count - 1) if count else (-1, 0)
+
     def truncate_from(self, relative_offset: int) -> None:
         """Drop the entries at or beyond an offset."""
         self._keep(self._count_up_to(relative_offset - 1, 1))

@@ -397,7 +397,8 @@ class Log:
 
     def truncate_to(self, offset: int) -> bool:
         """Cut the log's end back to `offset` (to the start of the batch that holds it). False when no record went; epochs
-        that began at or after it go in any case (KAFKA-10706)."""
+        that began at or after it go in any case (KAFKA-10706). DamagedBatch when something below `offset` cannot be read:
+        nothing was changed then but `corrupt_at`."""
         with self._disk():
             return truncation.truncate_to(self, offset)
 

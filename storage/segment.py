@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import error
+from typing import NamedTuple
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, MAGIC, BatchHeader, corrupt
+from strandline.protocol.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, MAGIC, BatchHeader, check_crc, corrupt
 from strandline.storage.disk import Buffer, File, Files, join
 from strandline.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 
@@ -38,6 +39,29 @@ class DamagedBatch(BrokerError):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} is damaged on this replica's disk: {reason}")
         self.position = position
         self.offset = offset
+
+
+class Cut(NamedTuple):
+    """Where a segment can be cut, with all that has to be read for it: a cut itself reads nothing, so it cannot stop half way."""
+
+    position: int
+    offset: int
+    """The base offset of the first batch that goes: the segment's new end."""
+    max_timestamp: int
+    """The newest timestamp of what stays; -1 when nothing stays."""
+    max_timestamp_offset: int
+
+
+class _Stop(NamedTuple):
+    """Where a walk over the headers ended."""
+
+    began_at: int
+    """The position of a batch that an index entry names truly, or 0."""
+    position: int
+    offset: int
+    """What was expected at `position`: one batch goes on where the one before it ended."""
+    header: BatchHeader | None
+    """None: the segment ends there."""
 
 
 def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
@@ -232,9 +256,10 @@ class Segment:
         room = self.size - position
         return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
 
-    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from `position` to the end; CORRUPT_MESSAGE where one is not plausible."""
-        chunk, start, end = memoryview(b""), position, self.size
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from `position` to `end` (the segment's, unless given); CORRUPT_MESSAGE where one
+        is not plausible."""
+        chunk, start, end = memoryview(b""), position, self.size if end is None else end
         while position < end:
             if position + HEADER_SIZE > start + len(chunk):
                 chunk, start = self.file.pread(_CHUNK, position), position
@@ -245,31 +270,45 @@ class Segment:
     def position_of(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Where the batch lies that contains `offset`; None when the segment ends before. DamagedBatch when on the way
         there a batch is not plausible or does not go on where the last one ended."""
-        relative, position = self.offset_index.lookup(offset - 1 - self.base_offset)
-        expected = self.base_offset
-        if position:
-            try:
-                if self.header_at(position).last_offset != self.base_offset + relative:
-                    position = 0
-                else:
-                    position, expected = self._behind(position)
-            except BrokerError:
-                position = 0  # the entry lies, or its batch is damaged: walk from the start and see
+        stop = self._walk(offset)
+        return None if stop.header is None else (stop.position, stop.header)
+
+    def _walk(self, offset: int) -> _Stop:
+        """From the nearest index entry to the batch that contains `offset`, or to the segment's end."""
+        began_at, before = self._entry_below(offset)
+        position = began_at if before is None else began_at + before.size
+        expected = self.base_offset if before is None else before.next_offset
+        before_at = began_at
         try:
             for found, header in self.headers(position):
                 position = found
                 if header.base_offset != expected:
                     corrupt(f"offset {header.base_offset} where {expected} was expected")
                 if header.last_offset >= offset:
-                    return found, header
+                    return _Stop(began_at, found, expected, header)
+                before_at, before = found, header
                 position, expected = found + header.size, header.next_offset
         except BrokerError as e:
+            if before is not None and not self._is_whole(before_at, before):
+                position, expected = before_at, before.base_offset  # a wrong length has led the walk astray
             raise DamagedBatch(position, expected, str(e)) from None
-        return None
+        return _Stop(began_at, position, expected, None)
 
-    def _behind(self, position: int) -> tuple[int, int]:
-        header = self.header_at(position)
-        return position + header.size, header.next_offset
+    def _entry_below(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """The batch of the last index entry below `offset`; (0, None) where there is none, where the entry lies or where its
+        batch is damaged: a walk from the start will show."""
+        relative, position = self.offset_index.lookup(offset - 1 - self.base_offset)
+        if position:
+            try:
+                header = self.header_at(position)
+            except BrokerError:
+                return 0, None
+            if header.last_offset == self.base_offset + relative:
+                return position, header
+        return 0, None
+
+    def _is_whole(self, position: int, header: BatchHeader) -> bool:
+        return check_crc(self.file.pread(header.size, position), 0, header.size)
 
     def load_tail(self) -> int:
         """After an orderly stop: take up the state of the last segment from its indexes. Returns the next offset."""
@@ -299,21 +338,36 @@ class Segment:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    def truncate_to(self, position: int, offset: int) -> None:
-        """Cut at a batch boundary: `offset` is the base offset of the first batch that goes."""
+    def find_cut(self, offset: int) -> Cut:
+        """Where to cut so that all below `offset` stays, or all before the batch that holds it. Changes nothing. DamagedBatch
+        when something below `offset` cannot be read: where the batches end that are to stay is not known then."""
+        try:
+            began_at, position, found, header = self._walk(offset)
+        except DamagedBatch as e:
+            if e.offset < offset:
+                raise
+            began_at, position, found, header = 0, e.position, e.offset, None
+        if found < offset and header is None:
+            raise DamagedBatch(position, found, "the segment ends there")
+        if found < offset and header is not None and not self._is_whole(position, header):
+            raise DamagedBatch(position, found, f"it claims to reach to offset {header.last_offset}, and its checksum is wrong")
+        timestamp, relative = self.time_index.last_before(found - self.base_offset) if began_at else (NO_TIMESTAMP, 0)
+        newest, newest_at = timestamp, self.base_offset + relative
+        for _, kept in self.headers(began_at, position):
+            if kept.max_timestamp > newest:
+                newest, newest_at = kept.max_timestamp, kept.last_offset
+        return Cut(position, found, newest, newest_at)
+
+    def cut(self, at: Cut) -> None:
+        """`at` is what `find_cut` has just found."""
         index, times = self.offset_index, self.time_index
-        self.file.truncate(position)
-        index.truncate_to_position(position)
-        times.truncate_from(offset - self.base_offset)
+        self.file.truncate(at.position)
+        index.truncate_to_position(at.position)
+        times.truncate_from(at.offset - self.base_offset)
         self._indexed_timestamp = NO_TIMESTAMP
-        self.max_timestamp, relative = times.last()
-        self.max_timestamp_offset = self.base_offset + relative
-        _, last = index.last()
-        self._unindexed = position - last
-        for _, header in self.headers(last):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
-        if not position:
+        self.max_timestamp, self.max_timestamp_offset = at.max_timestamp, at.max_timestamp_offset
+        self._unindexed = at.position - index.last()[1]
+        if not at.position:
             self.first_timestamp = NO_TIMESTAMP
 
     def close(self) -> None:

@@ -1,4 +1,9 @@
-"""Cutting a log back: all that is derived from the batches goes back with them, and log start <= HW <= LEO holds on."""
+"""Cutting a log back: all that is derived from the batches goes back with them, and log start <= HW <= LEO holds on.
+
+First it is looked where to cut, and only then anything is changed. A batch below the target that cannot be read (a bit has
+flipped, a read brought old bytes) raises `DamagedBatch`, with the log as it was and the place in `Log.corrupt_at`: cut there
+instead, the log would lose records that may be committed, and would count as a complete one that is only shorter.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from strandline.protocol.loggers import get_logger
 from strandline.storage import recovery
-from strandline.storage.segment import DamagedBatch, Segment
+from strandline.storage.segment import Cut, DamagedBatch, Segment
 
 if TYPE_CHECKING:
     from strandline.storage.log import Log
@@ -23,39 +28,39 @@ def truncate_to(log: Log, offset: int) -> bool:
     if offset < log.segments[0].base_offset:
         truncate_fully_and_start_at(log, max(offset, 0), log.producers.before(offset))
         return True
-    old_end = log.log_end_offset
-    _lower(log, offset, log.segments[log.segment_for(offset)].base_offset)
-    offset = _cut_segments(log, offset)
-    _after_cut(log, offset)
-    logger.debug("log.truncated", **log.fields, offset=offset, records=old_end - offset)
+    old_end, keep = log.log_end_offset, log.segment_for(offset)
+    cut = _look(log, log.segments[keep], offset)
+    _lower(log, cut.offset, log.segments[keep].base_offset)
+    _cut_segments(log, keep, cut)
+    _after_cut(log, cut.offset)
+    logger.debug("log.truncated", **log.fields, offset=cut.offset, records=old_end - cut.offset)
     return True
 
 
-def _cut_segments(log: Log, offset: int) -> int:
-    """Returns the log's new end: `offset`, or the start of the batch that holds it."""
-    keep = log.segment_for(offset)
+def _look(log: Log, segment: Segment, offset: int) -> Cut:
+    """Before anything changes. What is damaged below the target is to stay, and what lies between the two is whole: both may
+    be committed, so it is the owner's to decide what becomes of them."""
+    try:
+        return segment.find_cut(offset)
+    except DamagedBatch as e:
+        log.mark_corrupt(e.offset)
+        raise
+
+
+def _cut_segments(log: Log, keep: int, cut: Cut) -> None:
     removed = log.segments[keep + 1 :]
     del log.segments[keep + 1 :]
     for segment in removed:
         discard(log, segment)
     segment = log.segments[keep]
-    try:
-        found = segment.position_of(offset)
-    except DamagedBatch as e:
-        log.mark_corrupt(e.offset)
-        _cut(segment, e.position, e.offset)
-        return e.offset
-    if found is not None:
-        position, header = found
-        offset = header.base_offset
-        _cut(segment, position, offset)
-    return offset
+    if cut.position < segment.size:
+        _cut(segment, cut)
 
 
-def _cut(segment: Segment, position: int, offset: int) -> None:
+def _cut(segment: Segment, cut: Cut) -> None:
     """Durably, before anything is written over it. Else a power cut could leave some sectors of what was cut and some of
     what came in its place: batches of two histories, in the right order and each of them whole, that no leader ever had."""
-    segment.truncate_to(position, offset)
+    segment.cut(cut)
     segment.file.fsync()
 
 

@@ -13,6 +13,7 @@ from strandline.broker.partition import Role
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import MAX_TIMESTAMP
+from strandline.protocol.records.batch import iter_headers
 from strandline.storage.memory_files import MemoryFiles
 
 SEGMENT = "/data/orders-0/00000000000000000000.log"
@@ -189,6 +190,61 @@ def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> N
     world.replicate(2, 3)
     world.replicate(2, 3)
     assert (follower.p.log.corrupt_at, follower.leo) == (None, COUNT)
+
+
+def with_a_fork(world: World, broker_id: int) -> None:
+    """The broker leads for a moment and appends what nobody copies; then broker 1 leads again."""
+    world.elect(broker_id, at=(broker_id,))
+    for index in range(3):
+        world[broker_id].produce(batch(f"never-{index}"), acks=1)
+    world.elect(1)
+    world.elect(1)
+
+
+def flip_length(files: MemoryFiles, index: int) -> None:
+    """In a header, where a walk over the headers meets it."""
+    sizes = [header.size for _, header in iter_headers(files.read(SEGMENT))]
+    files.flip_bit(SEGMENT, (sum(sizes[:index]) + 8) * 8 + 6)
+
+
+def test_a_member_of_the_isr_that_truncates_keeps_what_lies_behind_damage(world: World, logged: list[Any]) -> None:
+    """Its leader sends it back to where their histories part, and on the way there is damage. Cut at the damage and still in
+    the ISR, it could be elected, the third replica would truncate to follow it, and acknowledged records would be gone."""
+    follower = world[2]
+    with_a_fork(world, 2)
+    assert follower.leo == COUNT + 3
+    flip_length(follower.files, COUNT - 1)
+    before = follower.files.read(SEGMENT)
+    with pytest.raises(BrokerError, match="damaged"):
+        world.replicate(2, 1)
+    assert (follower.p.log.corrupt_at, follower.leo, follower.hw) == (COUNT - 1, COUNT + 3, COUNT)
+    assert follower.files.read(SEGMENT) == before
+    assert not events(logged, "partition.truncated")
+    assert follower.p.fetch_position().fetch_offset == COUNT - 1
+    with pytest.raises(BrokerError, match="until this replica has left the ISR"):
+        world.replicate(2, 1)
+    proposal = world[1].alter.take()
+    assert [member for member, _ in proposal.isr] == [1, 3]
+    commit(proposal)
+    world.change(PartitionChangeRecord(*P, isr=(1, 3)))
+    for _ in range(3):
+        world.replicate(2, 1)
+    assert (follower.p.log.corrupt_at, follower.leo, follower.hw) == (None, COUNT, COUNT)
+    assert follower.files.read(SEGMENT) == world[1].files.read(SEGMENT)
+
+
+def test_a_member_of_the_isr_with_damage_does_not_start_over_at_the_leaders_start(world: World) -> None:
+    """The leader has deleted what is damaged here, so the position is out of its range. What lies behind its start is whole on
+    this replica and may be committed: it stays until the replica has left the ISR."""
+    follower = world[2]
+    follower.p.log.mark_corrupt(7)
+    position = follower.p.fetch_position()
+    with pytest.raises(BrokerError, match="until this replica has left the ISR"):
+        follower.p.truncate_fully_and_start_at(position, 10)
+    assert follower.leo == COUNT
+    world.set_isr(1, 3)
+    follower.p.truncate_fully_and_start_at(follower.p.fetch_position(), 10)
+    assert (follower.p.log.log_start_offset, follower.leo, follower.p.log.corrupt_at) == (10, 10, None)
 
 
 def test_a_damaged_epoch_is_found_when_the_leader_goes_on_with_an_older_one(logged: list[Any]) -> None:

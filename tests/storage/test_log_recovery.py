@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from random import Random
 
@@ -14,7 +15,8 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import LEADER_EPOCH_POS, MAGIC_POS
 from strandline.storage.disk import DiskError
 from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory_files import MemoryFile, MemoryFiles
+from strandline.storage.segment import DamagedBatch
 
 SEGMENT = f"{DIR}/{0:020d}.log"
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -214,17 +216,95 @@ def test_a_damaged_epoch_is_never_served() -> None:
         log.read(8, 1 << 20, 20)
 
 
-def test_damage_that_a_truncation_meets_is_told_before_it_is_cut_away() -> None:
-    """The cut goes further back than the leader asked for; what it takes with it must not go without a word (I20)."""
+HEADER_BITS = range(61 * 8)
+"""All but the last offset delta lie about one batch only; that one and the length lead a reader astray."""
+
+
+@pytest.mark.parametrize("index", [0, 4, 7])
+@pytest.mark.parametrize("config", [None, LogConfig(index_interval_bytes=100)])
+def test_a_truncation_that_meets_damage_below_its_target_changes_nothing(index: int, config: LogConfig | None) -> None:
+    """The batches between the damage and the target may be committed, and a follower in the ISR has promised to have them.
+    Whichever header bit has flipped, the log is either cut at the target, or left as it was with the damage marked."""
+    damaged = 0
+    for bit in HEADER_BITS:
+        files, held = disk_with(10, config=config)
+        log = open_log(files, high_watermark=14, config=config)
+        start = sum(map(len, held[:index]))
+        files.flip_bit(SEGMENT, start * 8 + bit)
+        before, fields = files.read(SEGMENT), dict(log.fields)
+        with contextlib.suppress(DamagedBatch):
+            log.truncate_to(16)
+        if log.corrupt_at is None:
+            assert (log.log_end_offset, log.high_watermark) == (16, 14), bit
+            assert files.read(SEGMENT) == before[: sum(map(len, held[:8]))], bit
+            continue
+        damaged += 1
+        assert log.corrupt_at == 2 * index, bit
+        assert (log.fields, files.read(SEGMENT)) == (fields, before), bit
+        assert log.measures.truncations == 0, bit
+    assert damaged > 100 or config is not None, "an index entry may lead past the damage"
+
+
+def test_damage_at_the_target_of_a_truncation_goes_with_the_rest() -> None:
+    """What follows the target is what the leader does not have: it is not missed."""
+    for bit in HEADER_BITS:
+        files, held = disk_with(10)
+        log = open_log(files, high_watermark=14)
+        files.flip_bit(SEGMENT, sum(map(len, held[:8])) * 8 + bit)
+        assert log.truncate_to(16), bit
+        assert (log.log_end_offset, log.high_watermark, log.corrupt_at) == (16, 14, None), bit
+        assert files.read(SEGMENT) == b"".join(held[:8]), bit
+        assert log.epochs.entries == [(0, 0)], bit
+        fill(log, 2)
+        forget_tail(log)
+        assert read_all(log)[:8] == held[:8], bit
+
+
+def test_a_truncation_into_a_segment_that_ends_too_early_changes_nothing() -> None:
+    """Part of a closed segment is missing. The log's end would be moved to an offset up to which it has no batches."""
+    files = MemoryFiles(Random(7))
+    log = open_log(files, config=SMALL)
+    held = fill(log, 20)
+    log.update_high_watermark(40)
+    first, second = log.segments[:2]
+    target = second.base_offset - 2
+    first.file.truncate(len(held[0]))
+    with pytest.raises(DamagedBatch):
+        log.truncate_to(target)
+    assert (log.corrupt_at, log.log_end_offset, log.high_watermark) == (2, 40, 40)
+    assert len(log.segments) > 2
+    assert log.truncate_to(2)
+    assert read_all(log) == held[:1]
+
+
+def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk brings old bytes once. The second try finds the log whole and cuts it where it was asked to."""
+    files, held = disk_with(10)
+    log = open_log(files, high_watermark=14)
+    pread, answers = MemoryFile.pread, [bytes(4096)]
+
+    def stale(file: MemoryFile, size: int, position: int, *, may_block: bool = True) -> memoryview:
+        return memoryview(answers.pop()) if answers and size > 61 else pread(file, size, position, may_block=may_block)
+
+    monkeypatch.setattr(MemoryFile, "pread", stale)
+    with pytest.raises(DamagedBatch):
+        log.truncate_to(16)
+    assert (log.log_end_offset, log.high_watermark) == (20, 14)
+    assert log.truncate_to(16)
+    assert (log.log_end_offset, log.high_watermark) == (16, 14)
+    assert files.read(SEGMENT) == b"".join(held[:8])
+
+
+@pytest.mark.parametrize("field", [11, 26], ids=["length", "last offset delta"])
+def test_damage_that_leads_a_reader_astray_is_found_where_it_is(field: int) -> None:
+    """A wrong length or last offset is noticed at the batch that comes next. Repaired from there on, the damage would stay, or
+    the leader would be asked for an offset inside a batch, for ever."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
-    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + 8) * 8 + 6)  # the length in the header of the fifth batch
-    before = log.measures.corrupt_ranges
-    log.cursors.clear()
-    assert log.truncate_to(16)
-    assert log.log_end_offset == 8
-    assert log.measures.corrupt_ranges == before + 1
-    assert log.corrupt_at is None, "it is gone"
+    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8)
+    with pytest.raises(BrokerError):
+        log.read(14, 1 << 20, 20)
+    assert log.corrupt_at == 8
 
 
 INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]
