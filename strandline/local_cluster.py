@@ -4,7 +4,7 @@
 own (`python -m strandline.node`), in a session of its own, so that Ctrl-C reaches only us and we stop the nodes in order;
 each holds the read end of a pipe from us as its standard input and stops when we are gone, however we went.
 
-    DIR/cluster.json                     who is who: ids, ports, pids; rewritten atomically at each change
+    DIR/.lock, DIR/cluster.json          see `cluster_folder.py`: whose the folder is, and ids, ports, pids
     DIR/broker-1/broker.toml             its configuration; `strandline broker --config` runs it by hand
     DIR/broker-1/data/                   its log directory
     DIR/broker-1/log.jsonl               what it logged
@@ -29,16 +29,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
+from strandline.cluster_folder import ClusterError, ClusterFolder, cannot_write
 from strandline.node import RESERVED_ENVIRONMENT, keys_of
-from strandline.protocol.errors import BrokerError, StrandlineError, UsageError
+from strandline.protocol.errors import BrokerError, UsageError
+
+__all__ = ["HOST", "ClusterError", "Event", "LocalCluster", "Node", "free_port_range"]
 
 HOST = "127.0.0.1"
 READY_POLL_MS = 15
 STOP_TIMEOUT_MS = 15_000
-
-
-class ClusterError(StrandlineError):
-    """The cluster on this machine did not do what was asked: a node ended, or was not ready in time."""
+QUORUM_SIZES = (1, 3, 5)
 
 
 class Event(NamedTuple):
@@ -129,9 +129,12 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        if brokers < 1 or controllers < 1:
-            raise UsageError("a cluster has at least one broker and one controller")
+        if brokers < 1:
+            raise UsageError(f"--brokers takes 1 or more, not {brokers}")
+        if controllers not in QUORUM_SIZES:
+            raise UsageError(f"--controllers takes 1, 3 or 5, not {controllers}")
         self.folder = Path(folder).absolute()
+        self._folder = ClusterFolder(self.folder)
         self.cluster_id = ""
         self._settings = settings_by_role(settings or {})
         self._on_event = on_event or (lambda event: None)
@@ -144,6 +147,12 @@ class LocalCluster:
         for i, (role, number) in enumerate(plan):
             name, http_port = f"{role}-{number}", base + len(plan) + i if with_http else 0
             self.nodes[name] = Node(name, role, number, base + i, http_port, self.folder / name)
+        check_port_numbers(self._ports())
+        for node in self.nodes.values():
+            check_config(node.role, self._config(node))
+
+    def _ports(self) -> list[int]:
+        return [port for node in self.nodes.values() for port in (node.port, node.http_port) if port]
 
     # -- who is who
 
@@ -178,9 +187,8 @@ class LocalCluster:
         await self.stop()
 
     async def start(self, *, timeout_ms: int = 30_000) -> None:
-        """Start every node and wait until the cluster is ready; on failure nothing is left running."""
-        check_ports_are_free(port for n in self.nodes.values() for port in (n.port, n.http_port) if port)
-        self._prepare_folder()
+        """Take the folder, start every node and wait until the cluster is ready; on failure nothing is left running."""
+        await self._take_folder()
         try:
             # Controllers first: their election runs while the brokers import.
             for node in [*self.controllers, *self.brokers]:
@@ -196,6 +204,7 @@ class LocalCluster:
         for group in (self.brokers, self.controllers):
             await asyncio.gather(*(self._end(node, abruptly) for node in group))
         self._write_state()
+        self._folder.release()
 
     async def _end(self, node: Node, abruptly: bool) -> None:
         if not node.running:
@@ -242,6 +251,7 @@ class LocalCluster:
         node = self.node(name)
         if node.running:
             raise UsageError(f"{name} is running already (pid {node.pid})")
+        self._folder.hold()
         await self._spawn(node)
         self._write_state()
 
@@ -326,22 +336,35 @@ class LocalCluster:
 
     # -- the folder
 
-    def _prepare_folder(self) -> None:
+    async def _take_folder(self) -> None:
+        """Nothing is written before the folder is ours, no node of an earlier cluster is left in it, and the ports are free."""
+        self._folder.hold()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.cluster_id = _known_cluster_id(self.folder) or base64.urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+            await self._folder.wait_for_earlier_nodes()
+            self._folder.check_controllers(node.name for node in self.controllers)
+            check_ports_are_free(self._ports())
+            self._write_configs()
+        except BaseException:
+            self._folder.release()
+            raise
+
+    def _write_configs(self) -> None:
+        known = str(self._folder.read_state().get("cluster_id", ""))
+        self.cluster_id = known or base64.urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+        try:
             for node in self.nodes.values():
                 node.folder.mkdir(exist_ok=True)
-                node.config_file.write_text(self._config_text(node))
+                node.config_file.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in self._config(node).items()))
         except OSError as e:
-            raise ClusterError(f"cannot write to {e.filename or self.folder}: {e.strerror}") from None
+            raise cannot_write(self.folder, e) from None
 
-    def _config_text(self, node: Node) -> str:
+    def _config(self, node: Node) -> dict[str, Any]:
+        """The keys of the node's file. The cluster's id is missing until it is known."""
         listener = "PLAINTEXT" if node.role == "broker" else "CONTROLLER"
         voters = ",".join(f"{n.id}@{HOST}:{n.port}" for n in self.controllers)
         config: dict[str, Any] = {
             "node.id": node.id,
-            "cluster.id": self.cluster_id,
+            **({"cluster.id": self.cluster_id} if self.cluster_id else {}),
             "listeners": f"{listener}://{HOST}:{node.port}",
             "log.dirs": str(node.data),
             "controller.quorum.voters": voters,
@@ -351,13 +374,13 @@ class LocalCluster:
         replication = min(3, len(self.brokers))
         defaults = {"default.replication.factor": replication, "min.insync.replicas": max(1, replication - 1)}
         config |= {k: v for k, v in defaults.items() if k in known}
-        config |= self._settings[node.role]
-        return "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
+        return config | self._settings[node.role]
 
     def describe(self) -> dict[str, Any]:
         """What `cluster.json` holds."""
         return {
             "cluster_id": self.cluster_id,
+            "folder": str(self.folder),
             "bootstrap": self.bootstrap,
             "pid": os.getpid(),
             **self.extra_state,
@@ -365,8 +388,7 @@ class LocalCluster:
         }
 
     def _write_state(self) -> None:
-        if self.folder.is_dir():
-            write_json(self.folder / "cluster.json", self.describe())
+        self._folder.write_state(self.describe())
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
@@ -393,11 +415,27 @@ async def unfenced_brokers(port: int) -> set[int]:
     return {b.broker_id for b in answer.brokers if not b.is_fenced}
 
 
+def check_port_numbers(ports: Iterable[int]) -> None:
+    wrong = next((port for port in ports if not 0 < port < 65536), None)
+    if wrong is not None:
+        raise UsageError(f"a port is a number from 1 to 65535, and a node of this cluster would get {wrong}; change --base-port")
+
+
+def check_config(role: str, config: Mapping[str, Any]) -> None:
+    """UsageError for what the node itself would refuse: keys that contradict each other, as well as single ones."""
+    if role == "broker":
+        from strandline.broker.config import BrokerConfig
+
+        BrokerConfig.from_mapping(config)
+    else:
+        from strandline.controller.config import ControllerConfig
+
+        ControllerConfig.from_mapping(config)
+
+
 def check_ports_are_free(ports: Iterable[int]) -> None:
     """A clear word before six processes each stumble over it."""
     for port in ports:
-        if not 0 < port < 65536:
-            raise UsageError(f"port {port} is not a port number")
         if not _is_free(port):
             raise ClusterError(f"port {port} on {HOST} is in use by another process; choose others with --base-port")
 
@@ -439,22 +477,6 @@ def settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             known[role][name].parse(value)  # a wrong value is refused here, once, and not by each process
             by_role[role][name] = value
     return by_role
-
-
-def _known_cluster_id(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / "cluster.json").read_text())["cluster_id"])
-    except FileNotFoundError:
-        return ""
-    except (ValueError, KeyError, TypeError):
-        raise ClusterError(f"{folder / 'cluster.json'} is not readable as the state of a cluster") from None
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Readers see the old document or the new one, nothing between."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    temporary.replace(path)
 
 
 def _toml(value: Any) -> str:

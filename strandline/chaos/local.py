@@ -200,7 +200,8 @@ class RunningCluster(_Processes):
         await self._each("pause", names)
 
     async def resume(self, names: Sequence[str]) -> None:
-        await self._each("resume", names)
+        await self._ask("list")
+        await self._each("resume", [name for name in names if self._node(name)["state"] == "paused"])
 
     async def ending(self, name: str) -> Ending:
         await self._ask("list")

@@ -138,6 +138,17 @@ def _cell(value: object) -> str:
     return str(value)
 
 
+def short_path(path: str) -> str:
+    """A path for a person: relative to the current folder where that is shorter."""
+    import os
+
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # the current folder is gone
+        return path
+    return min(path, relative if relative.startswith((".", os.sep)) else f".{os.sep}{relative}", key=len)
+
+
 def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
     """`--set key=value`, several times."""
     parsed = {}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
-from strandline.cli.common import Json, new_app, note, print_json, print_table
+from strandline.cli.common import Json, new_app, note, print_json, print_table, short_path
 
 app = new_app("List, kill, stop, pause, resume or start a node of a local cluster.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="For example broker-1 or controller-101.")]
-Data = Annotated[
-    str | None, typer.Option("--data", metavar="DIR", help="The folder of the cluster; without it, the newest one that runs.")
-]
+Data = Annotated[str | None, typer.Option("--data", metavar="DIR", help="The cluster's folder; needed only when several run.")]
 
 DONE = {
     "kill": "killed (SIGKILL)",
@@ -27,15 +26,15 @@ DONE = {
 @app.command("list")
 def list_(data: Data = None, json: Json = False) -> None:
     """List the nodes with their state, process id, address and folder."""
-    from strandline.control import ask
-
-    nodes = ask("list", folder=data)["nodes"]
+    state = _ask("list", "", data)
+    nodes = state["nodes"]
     if json:
-        print_json({"nodes": nodes})
+        print_json({"folder": state["folder"], "bootstrap": state["bootstrap"], "nodes": nodes})
         return
     columns = ("name", "state", "pid", "address", "http", "data")
     rows = [(n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], n["data"]) for n in nodes]
     print_table(columns, rows)
+    print(f"cluster in {short_path(state['folder'])}, bootstrap {state['bootstrap']}")
 
 
 @app.command()
@@ -69,11 +68,16 @@ def start(name: Name, data: Data = None, json: Json = False) -> None:
 
 
 def _act(action: str, name: str, data: str | None, json: bool) -> None:
-    from strandline.control import ask
-
-    state: dict[str, Any] = ask(action, name, folder=data)
+    state = _ask(action, name, data)
     node = next(n for n in state["nodes"] if n["name"] == name)
     if json:
-        print_json(node)
-    else:
-        note(f"{name} {DONE[action]}" + (f", pid {node['pid']}" if node["pid"] else ""))
+        print_json({**node, "folder": state["folder"], "bootstrap": state["bootstrap"]})
+        return
+    pid = f", pid {node['pid']}" if node["pid"] else ""
+    note(f"{name} {DONE[action]}{pid}, in the cluster of {short_path(state['folder'])}")
+
+
+def _ask(action: str, name: str, data: str | None) -> dict[str, Any]:
+    from strandline.control import ask
+
+    return ask(action, name, folder=data, bootstrap=os.environ.get("STRANDLINE_BOOTSTRAP"))

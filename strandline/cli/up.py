@@ -33,7 +33,7 @@ def up(
     def tell(event: Event) -> None:
         if json:
             print_json({"event": event.kind, "node": event.node, "text": event.text})
-        elif event.kind != "started" or ready:
+        elif ready:  # until then one sentence says what went wrong
             note(f"{event.node} {event.text}")
 
     ready: list[bool] = []

@@ -195,7 +195,8 @@ def test_what_cannot_be_done_here_is_one_sentence_before_anything_is_done(up: Pa
 
 def test_a_cluster_that_does_not_run_is_one_sentence(tmp_path: Path) -> None:
     outcome = chaos("kill-leader", "--local", str(tmp_path))
-    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, f"strandline: no `strandline up` runs a cluster in {tmp_path}")
+    told = f"strandline: no cluster is running in {tmp_path}; start it with `strandline up --data {tmp_path}`"
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, told)
 
 
 def test_the_list_names_every_file() -> None:

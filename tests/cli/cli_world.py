@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from strandline.local_cluster import free_port_range
 
 COMMAND = [str(Path(sys.executable).with_name("strandline"))]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_")}
@@ -74,3 +78,27 @@ class Up(NamedTuple):
     @property
     def bootstrap(self) -> str:
         return str(self.ready["bootstrap"])
+
+
+@contextmanager
+def start_up(folder: Path, *arguments: str, base_port: str = "", env: dict[str, str] | None = None) -> Iterator[Up]:
+    """`strandline up --json --data FOLDER/data ARGUMENTS...`, from when it is ready until the block ends."""
+    words = ["up", "--json", "--data", str(folder / "data"), "--base-port", base_port or str(free_port_range(12)), *arguments]
+    output, errors = folder / "up.jsonl", folder / "up.err"
+    with output.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen([*COMMAND, *words], stdout=out, stderr=err, text=True, env=ENVIRONMENT | (env or {}))
+    try:
+
+        def events() -> list[dict[str, Any]]:
+            return [json.loads(line) for line in output.read_text().splitlines()]
+
+        def is_ready() -> bool:
+            assert process.poll() is None, errors.read_text()
+            return any(e["event"] == "ready" for e in events())
+
+        wait_until(is_ready, "the cluster is ready")
+        yield Up(process, next(e for e in events() if e["event"] == "ready"), folder / "data", events)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
