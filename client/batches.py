@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -30,8 +30,11 @@ from strandline.client.records import TopicPartition
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.protocol.records.reader import Columns, Headers, decode_columns
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+ArrowBatch: TypeAlias = Any
+"""pyarrow.RecordBatch. pyarrow has no types; its name in the signature of a public function would be an error in every program
+that pyright checks strictly."""
+ArrowSchema: TypeAlias = Any
+"""pyarrow.Schema."""
 
 ROWS = 10_000
 """Of one Arrow batch: with fewer the cost per batch shows, with more Spark gains nothing."""
@@ -238,7 +241,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
             stop = min(first + rows, count)
             yield self._slice(first, stop, self.offsets[stop] if stop < count else self.next_offset)
 
-    def to_arrow(self, *, include_headers: bool = False) -> pa.RecordBatch:
+    def to_arrow(self, *, include_headers: bool = False) -> ArrowBatch:
         """These rows alone; see `arrow_batches`."""
         return arrow_form().record_batch([self], include_headers)
 
@@ -278,15 +281,13 @@ def _timestamps(columns: Columns) -> memoryview:
 # -- Arrow ------------------------------------------------------------------------------------------------------------
 
 
-def arrow_schema(*, include_headers: bool = False) -> pa.Schema:
+def arrow_schema(*, include_headers: bool = False) -> ArrowSchema:
     """key, value: binary; topic: string; partition: int32; offset: int64; timestamp: timestamp[us, tz=UTC];
     timestampType: int32; and headers: list<struct<key: string, value: binary>>, null where there are none."""
     return arrow_form().schema(include_headers)
 
 
-def arrow_batches(
-    batches: Iterable[FetchedBatch], *, rows: int = ROWS, include_headers: bool = False
-) -> Iterator[pa.RecordBatch]:
+def arrow_batches(batches: Iterable[FetchedBatch], *, rows: int = ROWS, include_headers: bool = False) -> Iterator[ArrowBatch]:
     """The same rows in the same order, in Arrow batches of at most `rows` and at most `ARROW_BYTES_MAX`.
 
     Batches of another partition begin another Arrow batch. A batch of the log is divided only when it has more rows.

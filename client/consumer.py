@@ -22,7 +22,8 @@ behind still know the old topic, or not yet the new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -65,7 +66,7 @@ _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 class Consumer:
     """See `ConsumerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
 
-    def __init__(self, *topics: str, doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
+    def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
         self._doors = doors or real_doors()
         self._subscription = Subscription(_RESETS[self.options.auto_offset_reset])
@@ -75,6 +76,9 @@ class Consumer:
         self._topic_errors: dict[str, StrandlineError] = {}
         """Subscribed topics that do not exist, not raised yet."""
         self._missing_since: dict[str, float] = {}
+        self._assigning: Coroutine[Any, Any, None] | None = None
+        """The newest `assign`. If no one has awaited it, reading is an error."""
+        self._assigning_places: list[TopicPartition] = []
         if topics:
             self._subscription.subscribe(_checked_topics(topics))
 
@@ -121,18 +125,22 @@ class Consumer:
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
-    def subscribe(self, *topics: str) -> None:
-        """Read all partitions of these topics, and no others. Without a group nobody shares the work."""
-        self._drop(self._subscription.subscribe(_checked_topics(topics)))
+    def subscribe(self, *topics: str | Iterable[str]) -> None:
+        """Read all partitions of these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. There are no
+        consumer groups, so each consumer reads everything."""
+        names = _checked_topics(topics)
+        self._drop(self._subscription.subscribe(names))
+        self._assigning = None
         self._topic_errors.clear()
         self._missing_since.clear()
         if self._cluster is not None:
-            self._cluster.want_topics(topics)
+            self._cluster.want_topics(names)
             self._cluster.request_refresh()
             self._on_cluster()
 
     def unsubscribe(self) -> None:
         """Read nothing any more."""
+        self._assigning = None
         self._drop(self._subscription.clear())
 
     def _drop(self, states: Iterable[PartitionState]) -> None:
@@ -141,10 +149,15 @@ class Consumer:
                 self._fetcher.ready.pop(state, None)
                 self._fetcher.look_at(state)
 
-    async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions. Waits at most `max_block_ms` for their topics' metadata."""
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
+        """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
+        `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
+        self._assigning_places = [TopicPartition(*place) for place in partitions]
+        self._assigning = self._assign(self._assigning_places)
+        return self._assigning
+
+    async def _assign(self, places: list[TopicPartition]) -> None:
         fetcher, cluster = self._running()
-        places = [TopicPartition(*place) for place in partitions]
         ids: dict[str, bytes] = {}
         for topic, wanted in by_topic(places).items():
             ids[topic] = (await cluster.topic(topic, self.options.max_block_ms, wanted)).topic_id
@@ -158,6 +171,13 @@ class Consumer:
             if place not in kept:
                 self._begin(self._subscription.add(place, ids[place.topic], self._subscription.default_reset))
         fetcher.on_cluster()
+
+    def _check_assigned_is_awaited(self) -> None:
+        if self._assigning is not None and inspect.getcoroutinestate(self._assigning) == inspect.CORO_CREATED:
+            raise UsageError(
+                f"assign() of {', '.join(map(str, self._assigning_places))} was not awaited and has done nothing: "
+                "write `await consumer.assign(...)`"
+            )
 
     def _begin(self, state: PartitionState) -> None:
         """A new state: without a reset policy it needs a seek before it can be read."""
@@ -371,6 +391,10 @@ class Consumer:
 
     async def _next_ready(self, only: set[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
         """A state with something buffered; None at the deadline. Raises what stands against reading on."""
+        if self._assigning is not None:
+            await asyncio.sleep(0)  # A task that was made of `assign` begins now.
+            self._check_assigned_is_awaited()
+            self._assigning = None
         while True:
             fetcher, _ = self._running()
             self._raise_errors(first_time=True)
@@ -414,6 +438,7 @@ class Consumer:
     def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
         state = self._subscription.states.get(TopicPartition(*place))
         if state is None:
+            self._check_assigned_is_awaited()
             raise UsageError(f"{TopicPartition(*place)} is not assigned to this consumer")
         return state
 
@@ -581,8 +606,11 @@ def _checked_limit(name: str, limit: int | None) -> int | None:
     return limit
 
 
-def _checked_topics(topics: Iterable[str]) -> list[str]:
-    names = list(topics)
+def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
+    """The names, given one by one or in lists."""
+    names: list[str] = []
+    for given in topics:
+        names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)
     for name in names:
         if not isinstance(name, str) or not name:
             raise UsageError(f"a topic is named by a non-empty str, not {name!r}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -25,6 +25,11 @@ class RecordMetadata(NamedTuple):
     offset: int
     timestamp_ms: int
 
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name that aiokafka uses."""
+        return self.timestamp_ms
+
 
 class Resolvable(Protocol):
     """What a receipt may point at: a batch, or a parking lot."""
@@ -36,6 +41,13 @@ class Resolvable(Protocol):
     def metadata(self, index: int) -> RecordMetadata:
         """The record's metadata, or its error raised. Only when done."""
         ...
+
+
+def _refuse_callback() -> NoReturn:
+    raise TypeError(
+        "a receipt is awaitable, but no future: for several of them use `await asyncio.gather(*receipts)` or `await "
+        "producer.flush()`, and where a future is needed, `asyncio.ensure_future(receipt)`"
+    )
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
@@ -57,6 +69,10 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             raise asyncio.InvalidStateError("the record is still on its way")
         return self.batch.metadata(self.index)
 
+    def add_done_callback(self, *_: object, **__: object) -> NoReturn:
+        """A receipt is no future: `asyncio.wait`, which calls this, gets a TypeError that says what to use."""
+        _refuse_callback()
+
     def __await__(self) -> Generator[None, None, RecordMetadata]:
         while not self.batch.done:
             yield from _wait(self.batch)
@@ -71,6 +87,11 @@ class BatchMetadata(NamedTuple):
     offset: int
     records: int
     timestamp_ms: int
+
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name that aiokafka uses."""
+        return self.timestamp_ms
 
 
 class Receipts:
@@ -116,6 +137,10 @@ class Receipts:
             yield first
             for i in range(1, count):
                 yield Receipt(first.batch, first.index + i)
+
+    def add_done_callback(self, *_: object, **__: object) -> NoReturn:
+        """As `Receipt.add_done_callback`."""
+        _refuse_callback()
 
     def __await__(self) -> Generator[None, None, list[BatchMetadata]]:
         result = []

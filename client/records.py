@@ -33,6 +33,11 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
     leader_epoch: int = -1
 
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name that aiokafka uses."""
+        return self.timestamp_ms
+
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     """One record. Cheap on purpose: made in bulk, not tracked by the collector."""
@@ -45,6 +50,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     value: Any
     headers: Headers
     leader_epoch: int
+
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name that aiokafka uses: milliseconds since 1970, UTC."""
+        return self.timestamp_ms
 
 
 Decode = Callable[[bytes], Any]

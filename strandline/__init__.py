@@ -1,7 +1,9 @@
 """Strandline: a replicated log with Kafka's replication, in Python.
 
-The public face. `Producer`, `Consumer`, `Admin` and `LocalCluster` are imported on first use, so that the command line
-and the nodes of a cluster start quickly.
+    from strandline import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+
+The public face: the clients, what they take and return, and every error that they raise. Everything is imported on first use,
+so that the command line and the nodes of a cluster start quickly.
 """
 
 from __future__ import annotations
@@ -10,28 +12,89 @@ import os.path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, Consumer, Producer
+    from strandline.client import (
+        Admin,
+        BufferFull,
+        ClientClosed,
+        ClientError,
+        Consumer,
+        ConsumerRecord,
+        CorruptRecords,
+        DeliveryFailed,
+        DeliveryTimeout,
+        LogTruncated,
+        NewTopic,
+        NoBrokersAvailable,
+        OffsetAndTimestamp,
+        OffsetOutOfRange,
+        Producer,
+        ProducerFenced,
+        Receipt,
+        Receipts,
+        RecordMetadata,
+        RecordTooLarge,
+        RequestFailed,
+        RequestTimeout,
+        StrandlineError,
+        TopicPartition,
+        TopicRecreated,
+        UnknownTopic,
+        UsageError,
+    )
     from strandline.local_cluster import LocalCluster
 
-__all__ = ["Admin", "Consumer", "LocalCluster", "Producer"]
+    __version__: str
 
-_HOMES = {
-    "Admin": "strandline.client",
-    "Consumer": "strandline.client",
-    "Producer": "strandline.client",
-    "LocalCluster": "strandline.local_cluster",
-}
+__all__ = [
+    "Admin",
+    "BufferFull",
+    "ClientClosed",
+    "ClientError",
+    "Consumer",
+    "ConsumerRecord",
+    "CorruptRecords",
+    "DeliveryFailed",
+    "DeliveryTimeout",
+    "LocalCluster",
+    "LogTruncated",
+    "NewTopic",
+    "NoBrokersAvailable",
+    "OffsetAndTimestamp",
+    "OffsetOutOfRange",
+    "Producer",
+    "ProducerFenced",
+    "Receipt",
+    "Receipts",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "RequestFailed",
+    "RequestTimeout",
+    "StrandlineError",
+    "TopicPartition",
+    "TopicRecreated",
+    "UnknownTopic",
+    "UsageError",
+    "__version__",
+]
 
 _HERE = os.path.dirname(__file__)
 if not os.path.isdir(os.path.join(_HERE, "client")):
-    # A checkout: the sub-packages are the folders beside this one. Whoever runs a script from there has this very file
-    # before the installed one on his path, and would find nothing else of it.
+    # A checkout: the sub-packages are the folders beside this one. A script that is run there has this very file before the
+    # installed one on its path, and would find no sub-package otherwise.
     __path__.append(os.path.dirname(_HERE))
 
+if not TYPE_CHECKING:  # To a type checker, a module with __getattr__ would have every name that is misspelled.
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            from importlib.metadata import version
 
-    return getattr(import_module(_HOMES[name]), name)
+            return version("strandline")
+        from importlib import import_module
+
+        return getattr(import_module("strandline.local_cluster" if name == "LocalCluster" else "strandline.client"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -99,6 +99,22 @@ class Scenario:
     parameters: Mapping[str, float] = field(default_factory=dict)
 
 
+OURS = Path(__file__).with_name("scenarios")
+"""The scenario files that come with the package. In the checkout they are the files of deploy/chaos."""
+
+
+def find_scenario(written: str) -> Path:
+    """A file that exists, or the scenario of the package that has this name. Anything else is a UsageError."""
+    path = Path(written)
+    names = [file.stem for file in OURS.glob("*.toml")]
+    if path.exists() or len(path.parts) > 1:
+        return path  # A path that does not exist is reported when it is read.
+    if path.name.removesuffix(".toml") not in names:
+        hint = nearest(path.name, names) or "; `strandline chaos list` names them all"
+        raise UsageError(f"there is no file and no scenario {written!r}{hint}")
+    return OURS / f"{path.name.removesuffix('.toml')}.toml"
+
+
 def load_scenario(path: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     try:
         text = path.read_text()

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 app = new_app("Run a scenario of faults under load, or list the scenarios.")
 
-SCENARIOS = Path("deploy/chaos")
-
 
 @app.command("list")
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the scenario files are.")] = SCENARIOS, json: Json = False
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="A folder of scenario files.", show_default="those of the package")
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """List the scenarios of a folder with their titles."""
-    from strandline.chaos.scenario import load_scenario
+    """List scenarios with their titles: those that come with the package, or those of a folder."""
+    from strandline.chaos.scenario import OURS, load_scenario
 
-    files = sorted(folder.glob("*.toml"))
+    files = sorted((folder or OURS).glob("*.toml"))
     if not files:
-        raise UsageError(f"there are no scenario files (*.toml) in {folder}")
+        raise UsageError(f"there are no scenario files (*.toml) in {folder or OURS}")
     scenarios = [(file, load_scenario(file)) for file in files]
     if json:
         rows: list[dict[str, Any]] = [
@@ -40,7 +41,8 @@ def list_(
         ]
         print_json({"scenarios": rows})
     else:
-        print_table(("file", "title", "requires"), [(f, s.title, ", ".join(s.requires)) for f, s in scenarios])
+        rows_shown = [(f.stem if folder is None else str(f), s.title, ", ".join(s.requires)) for f, s in scenarios]
+        print_table(("name" if folder is None else "file", "title", "requires"), rows_shown)
 
 
 def _describe(file: Path, scenario: Scenario) -> dict[str, Any]:
@@ -50,7 +52,9 @@ def _describe(file: Path, scenario: Scenario) -> dict[str, Any]:
 
 @app.command("run")
 def run_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as deploy/chaos/kill-leader.toml.")],
+    file: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A name from `strandline chaos list`, such as kill-leader, or a TOML file.")
+    ],
     compose: Annotated[
         Path | None, typer.Option(metavar="PROJECT_DIR", help="Against the running compose project of this folder.")
     ] = None,
@@ -68,11 +72,11 @@ def run_(
     """Run a scenario under a steady load with acks=all and judge what the clients saw. Without --compose or --local it
     starts a cluster of its own. The cluster is left whole, also after Ctrl-C. Exit code 3 when the verdict is bad."""
     from strandline.chaos.report import summary
-    from strandline.chaos.scenario import load_scenario
+    from strandline.chaos.scenario import find_scenario, load_scenario
 
     if compose is not None and local is not None:
         raise UsageError("--compose and --local exclude each other")
-    scenario = load_scenario(file, parse_settings(settings))
+    scenario = load_scenario(find_scenario(file), parse_settings(settings))
     print(f"{scenario.title}\n{scenario.why}\n", file=sys.stderr)
     reports = []
     for number in range(1, repeat + 1):

@@ -461,3 +461,64 @@ async def test_subscribing_and_assigning_anew_forgets_the_old_partitions() -> No
             assert consumer.assignment() == set()
             with pytest.raises(UsageError):
                 consumer.seek(ORDERS, 1)
+
+
+async def test_topics_may_be_subscribed_as_a_list() -> None:
+    """aiokafka and the other clients take a list; here it used to be refused as a wrong name."""
+    async with ScriptedCluster() as cluster:
+        for topic in ("orders", "other"):
+            cluster.create(topic)
+            fill(cluster, topic, 5)
+        async with earliest(cluster) as consumer:
+            for topics in ((["orders", "other"],), ("orders", "other"), (("orders",), {"other"})):
+                consumer.subscribe(*topics)
+                assert len(await read(consumer, 10)) == 10
+                assert consumer.assignment() == {ORDERS, TopicPartition("other", 0)}
+                consumer.unsubscribe()
+        async with earliest(cluster, ["orders", "other"]) as consumer:  # type: ignore[arg-type]
+            assert len(await read(consumer, 10)) == 10
+            with pytest.raises(UsageError, match="non-empty str, not 7"):
+                consumer.subscribe(["orders", 7])  # type: ignore[list-item]
+
+
+async def test_record_has_aiokafkas_name_of_the_timestamp() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 1)
+        async with earliest(cluster, "orders") as consumer:
+            record = await consumer.getone(timeout_ms=5000)
+            assert record.timestamp == record.timestamp_ms == 1_700_000_000_000
+            found = await consumer.offsets_for_times({ORDERS: 0})
+            assert (first := found[ORDERS]) is not None
+            assert first.timestamp == first.timestamp_ms
+
+
+@pytest.mark.parametrize(
+    "read_one", [lambda c: c.getone(), lambda c: c.getmany(), lambda c: c.fetch_batches(), lambda c: anext(c.__aiter__())]
+)
+async def test_assign_that_was_not_awaited_is_an_error_at_the_next_read(read_one) -> None:
+    """aiokafka's assign is a plain call. Without `await`, ours does nothing, and the read after it would wait for ever."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 2)
+        fill(cluster, "orders", 5)
+        async with earliest(cluster) as consumer:
+            forgotten = consumer.assign([ORDERS, ("orders", 1)])
+            for _ in range(2):
+                with pytest.raises(UsageError, match=r"assign\(\) of orders-0, orders-1 was not awaited.*`await consumer.assign"):
+                    async with asyncio.timeout(2):
+                        await read_one(consumer)
+            with pytest.raises(UsageError, match=r"was not awaited"):
+                consumer.seek(ORDERS, 0)
+            await consumer.assign([ORDERS])
+            assert len(await read(consumer, 5)) == 5
+            forgotten.close()
+
+
+async def test_assign_may_run_as_a_task() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 5)
+        async with earliest(cluster) as consumer:
+            task = asyncio.create_task(consumer.assign([ORDERS]))
+            assert (await consumer.getone(timeout_ms=5000)).value == b"0"
+            await task

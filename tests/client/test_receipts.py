@@ -11,7 +11,7 @@ import pytest
 from strandline.client.batch import Batch
 from strandline.client.errors import DeliveryTimeout, UnknownTopic
 from strandline.client.parking import Failure
-from strandline.client.receipts import Receipt, Resolvable
+from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata, Resolvable
 
 
 class Marker:
@@ -57,3 +57,26 @@ def test_each_record_of_a_failed_batch_tells_the_same(make: type[Resolvable]) ->
     assert str(errors[0]) == str(errors[1])
     assert vars(errors[0]) == vars(errors[1])
     assert errors[0].topic == "t"
+
+
+async def test_receipt_handed_to_asyncio_wait_is_refused_with_a_sentence() -> None:
+    """asyncio.wait wants futures. A receipt is none, and used to fail there with an AttributeError about a private matter."""
+    receipt, receipts = Receipt(failed_batch(), 1), Receipts()  # type: ignore[call-arg, arg-type]
+    receipts.add_run(receipt, 2)
+    for handed in ([receipt], [receipts], receipts):
+        with pytest.raises(
+            TypeError, match=r"a receipt is awaitable, but no future: .*asyncio\.gather\(\*receipts\).*ensure_future"
+        ):
+            await asyncio.wait(handed)  # type: ignore[type-var, call-overload]
+
+
+async def test_what_the_sentence_proposes_for_receipts_works() -> None:
+    receipt = Receipt(failed_batch(), 1)  # type: ignore[call-arg, arg-type]
+    assert [type(e) for e in await asyncio.gather(receipt, return_exceptions=True)] == [DeliveryTimeout]
+    done, _ = await asyncio.wait({asyncio.ensure_future(receipt)})
+    assert [type(future.exception()) for future in done] == [DeliveryTimeout]
+
+
+def test_metadata_has_aiokafkas_name_of_the_timestamp() -> None:
+    assert RecordMetadata("orders", 0, 7, 1234).timestamp == 1234
+    assert BatchMetadata("orders", 0, 7, 2, 1234).timestamp == 1234

@@ -94,7 +94,6 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "broker/server.py": {".run_in_executor": BLOCKING},
     "broker/upkeep.py": {".run_in_executor": BLOCKING},
     "client/arrow.py": {"pyarrow": "turns buffers into rows, for who asks; nothing of them comes back"},
-    "client/batches.py": {"pyarrow": "the names of its types"},
 }
 """File -> what it may use beside the harmless (`.name`: a method) -> why."""
 

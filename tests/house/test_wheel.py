@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
+from installed import ROOT, build, copy_sources
 
-ROOT = Path(__file__).parents[2]
 TIMELINE = "strandline/testing/simulation/timeline.html"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = {
+    "pipeline/pyspark_strandline": "pyspark_strandline",
+    "strandline": "strandline",
+    **{room: f"strandline/{room}" for room in ("broker", "client", "controller", "pipeline", "protocol", "storage", "testing")},
+}
+"""Folder -> where it lies in the wheel."""
 
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel that is built from a copy of the sources: no left-over of an earlier build can help."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
-    for name in filter(None, files):
-        if (ROOT / name).is_file():
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = out.glob("*.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+    """The names in a wheel that is built from a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return set(zipfile.ZipFile(build("build_wheel", copy_sources(folder / "source"), folder / "wheel")).namelist())
 
 
 def source_modules() -> dict[str, str]:
-    """Every module under the mapped folders -> its name in the wheel."""
-    folders = PROJECT["tool"]["setuptools"]["package-dir"]
+    """Every module of the top-level folders -> its name in the wheel. It does not go by src/, so that a missing link shows."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     modules = {}
-    for package, folder in folders.items():
-        for path in tracked:
+    for path in tracked:
+        for folder, package in FOLDERS.items():
             if path.startswith(folder + "/") and (ROOT / path).is_file():
-                modules[path] = package.replace(".", "/") + path.removeprefix(folder)
+                modules[path] = package + path.removeprefix(folder)
+                break
     return modules
 
 
 def test_the_wheel_holds_every_module(wheel_names: set[str]) -> None:
-    """A sub-package that is missing from pyproject.toml works in an editable install and is absent for every user."""
+    """A folder without an `__init__.py` works in an editable install and is absent for every user."""
     missing = {path for path, name in source_modules().items() if name not in wheel_names}
-    assert not missing, f"not in the wheel (pyproject.toml, [tool.setuptools] packages): {sorted(missing)}"
+    assert not missing, f"not in the wheel (a folder without __init__.py, or without a link in src/?): {sorted(missing)}"
 
 
 def test_the_wheel_holds_nothing_else(wheel_names: set[str]) -> None:
-    expected = {*source_modules().values(), "strandline/py.typed", TIMELINE}
+    scenarios = {f"strandline/chaos/scenarios/{file.name}" for file in (ROOT / "deploy" / "chaos").glob("*.toml")}
+    expected = {*source_modules().values(), "strandline/py.typed", TIMELINE, *scenarios}
     foreign = {n for n in wheel_names if ".dist-info/" not in n} - expected
     assert not foreign
 

@@ -1,0 +1,103 @@
+"""What a user gets from `pip install .` and from `pip install -e .`: types, scenario files, and the names of a first program.
+
+Type checkers do not run the import hooks that setuptools writes for an editable install when packages are mapped one by one, so
+to them such an install is empty. src/ has the package in its installed shape; these tests hold both installs against
+mypy --strict and pyright (basedpyright is pyright with a Node from PyPI, so that nothing else has to be downloaded).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from installed import ROOT, Install, install
+
+PROGRAM = ROOT / "tests" / "house" / "users_program.py"
+CLI = "from strandline.cli import main; main()"
+WRONG = """
+from strandline import Producer, TopicPartition, nonsense
+from strandline.client import Receipt
+
+async def main() -> None:
+    async with Producer(ack="all") as producer:
+        receipt: Receipt = await producer.send_and_wait("orders", b"1")
+        place: TopicPartition = receipt.result().offset
+"""
+"""A misspelled name, a misspelled option, and two results of another type: in lines 2, 6, 7 and 8."""
+
+
+@pytest.fixture(scope="module", params=["build_wheel", "build_editable"])
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Install:
+    return install(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def mypy(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
+    """The errors of all programs in a folder as (file, line), and the whole output."""
+    words = ["--strict", "--python-executable", str(installed.python), "--cache-dir", str(folder / "cache"), "--no-error-summary"]
+    command = [sys.executable, "-m", "mypy", *words, *sorted(p.name for p in folder.glob("*.py"))]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    errors = [line.split(":")[:2] for line in done.stdout.splitlines() if ": error:" in line]
+    return [(file, int(line)) for file, line in errors], done.stdout + done.stderr
+
+
+def pyright(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "include": ["."]}')
+    command = [sys.executable, "-m", "basedpyright", "--pythonpath", str(installed.python), "--outputjson"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    found = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
+    errors = [(Path(d["file"]).name, d["range"]["start"]["line"] + 1) for d in found]
+    return errors, "\n".join(f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found)
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_type_checkers_see_the_types_of_an_installed_package(checker, installed: Install, tmp_path: Path) -> None:
+    """A program in the ways of the documents is clean under the strict settings, and mistakes in one are found."""
+    if checker is pyright:
+        pytest.importorskip("basedpyright", reason="basedpyright is not installed: pip install -e '.[dev]'")
+    (tmp_path / "program.py").write_text(PROGRAM.read_text())
+    (tmp_path / "wrong.py").write_text(WRONG)
+    errors, output = checker(installed, tmp_path)
+    assert [e for e in errors if e[0] == "program.py"] == [], output
+    assert sorted({line for file, line in errors if file == "wrong.py"}) == [2, 6, 7, 8], output
+
+
+def test_every_part_of_the_package_is_linked_in_src() -> None:
+    """A file beside `strandline/__init__.py` that src/ does not link would be missing in every install."""
+    parts = {p.name for p in (ROOT / "strandline").iterdir() if p.name != "__pycache__"}
+    linked = {p.name for p in (ROOT / "src" / "strandline").iterdir() if p.is_symlink() and p.exists()}
+    assert parts <= linked, "ln -s ../../strandline/NAME src/strandline/NAME"
+
+
+def test_chaos_list_finds_the_scenarios_outside_the_checkout(installed: Install, tmp_path: Path) -> None:
+    done = installed.run("-c", CLI, "chaos", "list", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    scenarios = json.loads(done.stdout)["scenarios"]
+    expected = sorted(file.name for file in (ROOT / "deploy" / "chaos").glob("*.toml"))
+    assert [Path(scenario["file"]).name for scenario in scenarios] == expected
+    assert all(str(ROOT) not in scenario["file"] for scenario in scenarios)
+
+
+def test_a_scenario_of_the_package_is_found_by_its_name(installed: Install, tmp_path: Path) -> None:
+    """Nothing is started: the parameter is wrong, and the sentence about that names the scenario's file."""
+    done = installed.run("-c", CLI, "chaos", "run", "kill-leader", "--set", "nonsense=1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "kill-leader.toml" in done.stderr
+    done = installed.run("-c", CLI, "chaos", "run", "kill-lead", cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "did you mean 'kill-leader'?" in done.stderr
+
+
+def test_names_of_a_first_program_stand_at_top_level(installed: Install, tmp_path: Path) -> None:
+    """And importing the package stays cheap: nothing that they need is imported before they are used."""
+    code = (
+        "import sys, strandline; before = set(sys.modules); "
+        "from strandline import NewTopic, TopicPartition, StrandlineError, UsageError, __version__; "
+        "missing = [name for name in strandline.__all__ if not hasattr(strandline, name) or name not in dir(strandline)]; "
+        "slow = {'asyncio', 'msgspec', 'importlib.metadata', 'strandline.client'} & before; "
+        "print(__version__, missing, slow)"
+    )
+    done = installed.run("-c", code, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("0.1.0 [] set()\n", "")

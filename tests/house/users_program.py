@@ -1,0 +1,142 @@
+"""A user's program, as the documents show it: type checkers judge it against an installed package (test_installs.py)."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+import strandline
+from strandline import (
+    Admin,
+    BufferFull,
+    Consumer,
+    ConsumerRecord,
+    DeliveryFailed,
+    LocalCluster,
+    NewTopic,
+    NoBrokersAvailable,
+    Producer,
+    ProducerFenced,
+    Receipt,
+    RecordMetadata,
+    StrandlineError,
+    TopicPartition,
+)
+from strandline.client import Receipts, arrow_batches
+from strandline.testing import Cluster, ThreadedCluster, isr, leader, simulated
+
+BOOTSTRAP = "127.0.0.1:9092"
+VERSION: str = strandline.__version__
+
+
+async def create(names: Sequence[str]) -> None:
+    async with Admin(bootstrap_servers=BOOTSTRAP) as admin:
+        await admin.create_topics([NewTopic(name, partitions=6, configs={"min.insync.replicas": 2}) for name in names])
+        for topic in await admin.describe_topics(names):
+            leaders: list[int] = [partition.leader_id for partition in topic.partitions]
+            print(topic.name, leaders)
+        for entry in await admin.describe_configs("topic", names[0]):
+            print(entry.name, entry.value, entry.source)
+
+
+async def write() -> None:
+    async with Producer(bootstrap_servers=BOOTSTRAP, acks="all", linger_ms=5, config={"batch.size": 65_536}) as producer:
+        where: RecordMetadata = await producer.send_and_wait("orders", b"2 tea", key=b"alice", headers=[("trace", b"1")])
+        print(where.topic, where.partition, where.offset, where.timestamp_ms)
+        receipt: Receipt = await producer.send("orders", b"1 coffee", partition=0)
+        try:
+            receipt = producer.send_nowait("orders", b"3 cocoa")
+        except BufferFull as e:
+            print(e.retriable)
+        receipts: Receipts = producer.send_many("orders", [b"a", b"b"])
+        for run in await receipts:
+            print(run.offset, run.records)
+        try:
+            print((await receipt).offset)
+        except DeliveryFailed as e:
+            print(e.topic, e.partition, e.attempts, e.code)
+        await producer.flush()
+
+
+async def write_rows(rows: Sequence[bytes], batch_id: int) -> None:
+    try:
+        async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:
+            there = await producer.written([("orders", 0)])
+            for row in rows[there[TopicPartition("orders", 0)] :]:
+                await producer.send("orders", row, partition=0)
+    except ProducerFenced as e:
+        print(e)
+
+
+def handle(record: ConsumerRecord) -> None:
+    print(record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, record.headers)
+
+
+async def read() -> None:
+    async with Consumer(
+        "orders", bootstrap_servers=BOOTSTRAP, auto_offset_reset="earliest", value_deserializer=json.loads
+    ) as consumer:
+        async for record in consumer:
+            handle(record)
+            break
+        consumer.subscribe(["orders", "payments"])
+        consumer.subscribe("orders", "payments")
+        for partition, records in (await consumer.getmany(timeout_ms=1000, max_records=500)).items():
+            print(partition.topic, partition.partition, len(records))
+        for batches in (await consumer.fetch_batches(timeout_ms=1000)).values():
+            for rows in arrow_batches(batches, rows=10_000):
+                print(rows.num_rows)
+    async with Consumer(bootstrap_servers=BOOTSTRAP) as consumer:
+        place = TopicPartition("orders", 0)
+        await consumer.assign([place, ("orders", 1)])
+        consumer.seek(place, 0)
+        handle(await consumer.getone(timeout_ms=1000))
+        ends: dict[TopicPartition, int] = await consumer.end_offsets([place])
+        print(ends[place], await consumer.position(place))
+
+
+@pytest.mark.strandline(brokers=3, seed=7)
+async def test_a_killed_leader_costs_no_record(cluster: Cluster) -> None:
+    """With the fixtures of `strandline.testing`, as docs/testing.md shows them."""
+    await cluster.create_topic("orders")
+    async with cluster.producer() as producer, cluster.consumer("orders", auto_offset_reset="earliest") as consumer:
+        await producer.send_and_wait("orders", b"1 tea")
+        first = await cluster.leader_of("orders")
+        await cluster.kill(first)
+        await cluster.until(leader("orders") != first, within_s=5)
+        await cluster.until(isr("orders") == {1, 2, 3} - {first})
+        await producer.send_and_wait("orders", b"2 coffee")
+        print((await consumer.getone()).value)
+    assert [record.value for record in await cluster.read_all("orders")] == [b"1 tea", b"2 coffee"]
+    await cluster.assert_no_acked_loss()
+
+
+async def test_several_clusters(make_cluster: Callable[..., Awaitable[Cluster]]) -> None:
+    one = await make_cluster(brokers=1)
+    await one.create_topic("orders")
+
+
+def test_without_a_loop(threaded_cluster: ThreadedCluster) -> None:
+    threaded_cluster.kill(1)
+
+
+@simulated(seeds=3)
+async def test_under_a_seed(cluster: Cluster) -> None:
+    await cluster.create_topic("orders")
+
+
+async def main() -> None:
+    async with LocalCluster("./cluster") as cluster:
+        print(cluster.bootstrap)
+    try:
+        await create(["orders"])
+        await asyncio.gather(write(), read())
+    except NoBrokersAvailable as e:
+        print(e.retriable)
+    except StrandlineError as e:
+        print(e)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
