@@ -131,7 +131,11 @@ class Log:
         log.log_start_offset = log_start_offset
         log.recovery_point = recovery_point
         log.high_watermark = high_watermark
-        recovery.load(log, clean_shutdown=clean_shutdown, now_ms=now_ms)
+        try:
+            recovery.load(log, clean_shutdown=clean_shutdown, now_ms=now_ms)
+        except BaseException:
+            log.abandon()
+            raise
         return log
 
     def __repr__(self) -> str:

@@ -125,7 +125,8 @@ def _remove_leftovers(log: Log, names: list[str]) -> None:
 def _open_segments(log: Log, names: list[str], now_ms: int) -> bool:
     """True when there was none and an empty one was made."""
     bases = [int(match[1]) for name in names if (match := _OURS.match(name)) and match[2] == LOG_SUFFIX]
-    log.segments = [Segment.open(log.files, log.dir, base, now_ms) for base in sorted(bases)]
+    for base in sorted(bases):
+        log.segments.append(Segment.open(log.files, log.dir, base, now_ms))
     if not log.segments:
         log.segments = [Segment.create(log.files, log.dir, log.log_start_offset, now_ms)]
     log.log_end_offset = log.segments[-1].base_offset
@@ -320,10 +321,9 @@ class _Scan:
         kept = damage.index + 1
         if not damage.position and damage.index > self.first:
             kept = damage.index  # nothing of this segment is left; the one before ends where the log ends
-        for segment in log.segments[kept:]:
-            for path in segment.remove():
+        while len(log.segments) > kept:
+            for path in log.segments.pop().remove():
                 log.files.remove(path)
-        del log.segments[kept:]
         if kept > damage.index:
             file = log.segments[damage.index].file
             file.truncate(damage.position)

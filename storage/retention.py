@@ -19,18 +19,18 @@ def delete_old_segments(log: Log, now_ms: int) -> list[str]:
         return []
     start = log.segments[count].base_offset
     log.keep_producers(start)
-    gone = log.segments[:count]
-    del log.segments[:count]
     if start > log.log_start_offset:
         log.log_start_offset = start
         log.epochs.truncate_from_start(start)
-    removed = set(map(id, gone))
+    removed = set(map(id, log.segments[:count]))
     log.cursors = {offset: cursor for offset, cursor in log.cursors.items() if id(cursor[0]) not in removed}
     log.unsynced[log.dir] = None
     if log.corrupt_at is not None and log.corrupt_at < start:
         log.corrupt_at = None
+    # Nothing before this takes a segment out: should the disk refuse, each is in the log, or its file is closed.
+    paths = [path for _ in range(count) for path in log.segments.pop(0).remove()]
     logger.info("log.segments_deleted", **log.fields, segments=count)
-    return [path for segment in gone for path in segment.remove()]
+    return paths
 
 
 def _deletable(log: Log, now_ms: int) -> int:

@@ -48,10 +48,9 @@ def _look(log: Log, segment: Segment, offset: int) -> Cut:
 
 
 def _cut_segments(log: Log, keep: int, cut: Cut) -> None:
-    removed = log.segments[keep + 1 :]
-    del log.segments[keep + 1 :]
-    for segment in removed:
-        discard(log, segment)
+    """The newest first: a process that dies on the way leaves a log without a gap."""
+    while len(log.segments) > keep + 1:
+        discard(log, log.segments.pop())
     segment = log.segments[keep]
     if cut.position < segment.size:
         _cut(segment, cut)
