@@ -323,15 +323,23 @@ class SideTopic:
         if made[0].topic_id in self._met:
             return  # a broker that had not heard of it said that there was none, and a lost answer hid that there was one
         self._met.add(made[0].topic_id)
-        await self._write()
-        await self._read(made[0].topic_id)
+        if await self._write(made[0].topic_id):
+            await self._read(made[0].topic_id)
 
-    async def _write(self) -> None:
+    async def _write(self, topic_id: bytes) -> bool:
+        """False when a broker that is behind has named the topic that was deleted, and records went, or may have gone, there."""
         async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
+            await producer.partitions_for(self.NAME)
             for number in range(self.RECORDS):
+                known = {producer._cluster.cache.topics[self.NAME].topic_id}
                 receipt = await producer.send_and_wait(self.NAME, b"%d %d" % (self.generation, number), partition=0)
+                info = producer._cluster.cache.topics.get(self.NAME)
+                known.add(b"" if info is None else info.topic_id)
+                if known != {topic_id}:
+                    return False
                 if receipt.offset != number:
                     self._problem(f"record {number} is at {receipt.offset}")
+        return True
 
     async def _read(self, topic_id: bytes) -> None:
         """A broker that is behind may still serve the topic that was deleted, and does so under that one's id."""

@@ -81,6 +81,10 @@ class Brokers:
         """Those of a deleted topic are found again in the next one: what must not happen."""
         self.behind: tuple[int, bytes] | None = None
         """What a broker that has not heard of the deletion serves: the id and the first record of the topic before."""
+        self.named = 0
+        """The id that such a broker names to a producer; 0: the present one."""
+        self.old_records: list[bytes] = []
+        """Of the topic before, when a producer writes there."""
 
     async def list_topics(self, *, timeout_ms: float) -> list[str]:
         return [SideTopic.NAME] if self.id and not self.is_hidden else []
@@ -98,11 +102,17 @@ class Brokers:
 
     @asynccontextmanager
     async def producer(self, **_: Any) -> AsyncIterator[Any]:
-        async def send_and_wait(topic: str, value: bytes, *, partition: int) -> Any:
-            self.records.append(value)
-            return SimpleNamespace(offset=len(self.records) - 1)
+        topics = {SideTopic.NAME: SimpleNamespace(topic_id=(self.named or self.id).to_bytes(16))}
 
-        yield SimpleNamespace(send_and_wait=send_and_wait)
+        async def send_and_wait(topic: str, value: bytes, *, partition: int) -> Any:
+            records = self.old_records if self.named else self.records
+            records.append(value)
+            return SimpleNamespace(offset=len(records) - 1)
+
+        async def partitions_for(topic: str) -> None: ...
+
+        cluster = SimpleNamespace(cache=SimpleNamespace(topics=topics))
+        yield SimpleNamespace(send_and_wait=send_and_wait, partitions_for=partitions_for, _cluster=cluster)
 
     @asynccontextmanager
     async def consumer(self, **_: Any) -> AsyncIterator[Any]:
@@ -146,6 +156,22 @@ async def test_a_broker_that_is_behind_may_serve_the_old_topic_as_the_old_one() 
     brokers.behind = brokers.id, brokers.records[0]
     await side.churn(brokers)
     assert problems == []
+
+
+async def test_a_producer_may_write_to_the_old_topic_when_a_broker_that_is_behind_names_it() -> None:
+    """Its leader is cut off with that broker, and has not heard of the deletion either. The records go on there where the old
+    topic ended, and the new topic lacks them: neither is a problem."""
+    brokers = Brokers()
+    side, problems = side_topic(brokers)
+    await side.churn(brokers)
+    brokers.named, brokers.old_records = brokers.id, list(brokers.records)
+    await side.churn(brokers)
+    assert problems == []
+    assert len(brokers.old_records) > SideTopic.RECORDS
+    brokers.named = 0
+    await side.churn(brokers)
+    assert problems == []
+    assert brokers.records[0] == b"3 0"
 
 
 async def test_a_new_topic_with_records_of_the_old_one_is_a_problem() -> None:
