@@ -206,6 +206,18 @@ def _wipe(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the disk of {name_of(node)} is lost; it will come back with an empty one"
 
 
+def _wipe_last(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"all other brokers die, and then the disk of {names_of(nodes)} is lost"
+
+
+def _wiped_voter(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{names_of(said['behind'])} miss a decision, {names_of(nodes)} forgets it, and {names_of(said['others'])} die"
+
+
+def _stop_power(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{name_of(node)} is stopped in order, starts again, and is to lose its power soon"
+
+
 def _disk_slow(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the disk of {name_of(node)} is {said['factor']:g} times as slow"
 
@@ -298,11 +310,15 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "cold_reads": _cold_reads,
     "hold": _hold,
     "ambush": _own_words,
+    "lead_returns": _own_words,
     "blackout": _blackout,
     "rolling": _rolling,
+    "stop_power": _stop_power,
     "crash_in_disk": _crash_in_disk,
     "crash_in_start": _crash_in_start,
     "wipe": _wipe,
+    "wipe_last": _wipe_last,
+    "wiped_voter": _wiped_voter,
     "disk_slow": _disk_slow,
     "disk_stall": _disk_stall,
     "disk_error": _disk_error,

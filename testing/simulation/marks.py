@@ -2,8 +2,9 @@
 
 A sweep that never saw a diverging truncation has not tested one, however many seeds it ran. So each thing that a simulation
 is meant to go through has a name here, and a sweep in which one stays at zero fails: the nemesis is too weak, too strong,
-or aims elsewhere. The code names most of them itself, in its log lines; what it does not say is seen from outside, by
-wrapping a function for as long as the simulation runs (`watching.py`).
+or aims elsewhere. What happens in one seed of fifty has to be seen by a sweep of some hundreds, what happens in one of three
+hundred by a sweep of thousands. The code names most of them itself, in its log lines; what it does not say is seen from
+outside, by wrapping a function for as long as the simulation runs (`watching.py`).
 
     with Marks().watching(world.trace) as marks:
         world.run(story)
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC
 from typing import Any, Self
 
+from strandline.broker.partition import Role
 from strandline.broker.partition_state import PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.produce import DelayedProduce
 from strandline.controller.cluster_control import BrokerControlState
@@ -32,7 +34,7 @@ from strandline.testing.simulation.watching import Called, OnCall, OnEvent, Sigh
 
 C = ErrorCode
 
-SWEEP, SCENARIO = "sweep", "scenario"
+SWEEP, RARE, SCENARIO = "sweep", "rare", "scenario"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Mark:
     sights: tuple[Sight, ...]
     """Any of them is it."""
     reach: str = SWEEP
-    """SWEEP: random seeds must come through it. SCENARIO: only directed ones do, or a sweep of another kind of cluster."""
+    """SWEEP: a few hundred random seeds must come through it. RARE: some thousands must. SCENARIO: only directed runs do, or a
+    sweep of another kind of cluster, or tests."""
 
 
 class Marks:
@@ -156,6 +159,23 @@ def _majority_is_of_older_epochs(call: Called) -> bool:
     return bool(node.high_watermark < min(ends[len(ends) // 2], node.log.end_offset) <= role.epoch_start_offset)
 
 
+def _is_late(fetcher: Any, plan: Any, response: Any, now: float) -> bool:
+    """A response to the fetch of this plan has a partition that the fetcher gave up, was given again, or has asked for since."""
+    if plan.generation != fetcher._generation:
+        return False
+    for answer in response.partitions:
+        state = fetcher._states.get((answer.topic_id, answer.partition))
+        if state is None or state.sent is None or state.sequence > plan.sequence:
+            return True
+    return False
+
+
+def _returned_to_leader(partition: Any, registration: Any) -> bool:
+    """A follower of this leader is about to follow it again, in a later epoch, and was not told of the one in between."""
+    is_same = registration.leader == partition.leader_id >= 0
+    return is_same and registration.leader_epoch > partition.leader_epoch + 1 and partition.role is Role.FOLLOWER
+
+
 def _fetch_error(*codes: int) -> OnCall:
     return OnCall("broker.fetch:Fetch._add_error", lambda call: call.args[2] in codes)
 
@@ -237,7 +257,7 @@ MARKS: dict[str, Mark] = {
             _refused("controller.replication_control:check_broker_epoch", C.STALE_BROKER_EPOCH),
             _refused("controller.cluster_control:check_broker_epoch", C.STALE_BROKER_EPOCH),
         ),
-        SCENARIO,
+        RARE,
     ),
     "broker.unfenced": Mark("a broker may lead and be in ISRs", (said("broker.unfenced"),)),
     "broker.fenced_by_session": Mark("a session timed out", (said("broker.fencing", _begins("reason", "its session")),)),
@@ -276,7 +296,7 @@ MARKS: dict[str, Mark] = {
     ),
     "isr.member_lags": Mark("a follower was too slow for the ISR", (said("isr.member_lags"),)),
     "isr.member_lost_records": Mark(
-        "a member asked for committed records that it had had", (said("isr.member_lost_records"),), SCENARIO
+        "a member asked for committed records that it had had", (said("isr.member_lost_records"),), RARE
     ),
     "isr.waits_for_epoch_start": Mark(
         "a follower had reached the HW, and not yet the start of the leader's epoch",
@@ -302,7 +322,16 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "isr.proposal_retried": Mark(
-        "a controller had no use for a proposal, and it was sent again", (said("alter_partition.retry"),), SCENARIO
+        "a controller had no use for a proposal, and it was sent again", (said("alter_partition.retry"),)
+    ),
+    "isr.answer_lost": Mark(
+        "a proposal got no answer and was sent again, so that two copies of it were on their way",
+        (
+            OnCall(
+                "broker.alter_partition:AlterPartitionQueue.on_lost",
+                lambda call: call.me._doubtful,
+            ),
+        ),
     ),
     # High watermark
     "hw.waits_for_min_isr": Mark(
@@ -361,14 +390,12 @@ MARKS: dict[str, Mark] = {
     # Fetch, at the leader
     "fetch.session_opened": Mark("a fetch session began", (OnCall(_SESSIONS + "_full", lambda call: call.result.id > 0),)),
     "fetch.session_continued": Mark("an incremental fetch", (OnCall(_SESSIONS + "_continue"),)),
-    "fetch.session_evicted": Mark(
-        "a full cache gave a session's place away", (_returned(_SESSIONS + "_try_evict", True),), SCENARIO
-    ),
+    "fetch.session_evicted": Mark("a full cache gave a session's place away", (_returned(_SESSIONS + "_try_evict", True),)),
     "fetch.session_unknown": Mark(
         "a fetch named a session that is gone", (_refused(_SESSIONS + "_continue", C.FETCH_SESSION_ID_NOT_FOUND),)
     ),
     "fetch.session_epoch_wrong": Mark(
-        "a fetch was not the session's next one", (_refused(_SESSIONS + "_continue", C.INVALID_FETCH_SESSION_EPOCH),), SCENARIO
+        "a fetch was not the session's next one", (_refused(_SESSIONS + "_continue", C.INVALID_FETCH_SESSION_EPOCH),), RARE
     ),
     "fetch.woken": Mark(
         "a parked fetch was answered because something came",
@@ -383,6 +410,16 @@ MARKS: dict[str, Mark] = {
     "fetch.expired": Mark("a parked fetch was answered because its time was over", (OnCall("broker.fetch:Fetch.on_expiration"),)),
     "fetch.epoch_fenced": Mark("the asker was of an older leader epoch", (_fetch_error(C.FENCED_LEADER_EPOCH),)),
     "fetch.epoch_unknown": Mark("the asker was of a newer leader epoch", (_fetch_error(C.UNKNOWN_LEADER_EPOCH),)),
+    "fetch.of_earlier_leadership": Mark(
+        "a follower fetched with the epoch of an earlier leadership of the same broker, which leads again",
+        (
+            OnCall(
+                "broker.partition:Partition.leading_follower",
+                lambda call: call.code == C.FENCED_LEADER_EPOCH and call.me.leadership is not None,
+                raised=True,
+            ),
+        ),
+    ),
     "fetch.not_leader": Mark("the asked broker does not lead", (_fetch_error(C.NOT_LEADER_OR_FOLLOWER),)),
     "fetch.out_of_range": Mark("the asker's offset is not in the log", (_fetch_error(C.OFFSET_OUT_OF_RANGE),)),
     "fetch.diverging": Mark(
@@ -392,7 +429,7 @@ MARKS: dict[str, Mark] = {
     "fetch.old_incarnation": Mark(
         "a follower fetched that has registered anew since",
         (_refused(_LEADERSHIP + "on_follower_fetch", C.NOT_LEADER_OR_FOLLOWER),),
-        SCENARIO,
+        RARE,
     ),
     "fetch.ahead_of_hw": Mark(
         "a consumer asked beyond what this replica knows to be committed, and waited",
@@ -426,21 +463,27 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "follower.truncated_below_hw": Mark(
-        "a replica that may have lost records cut below its own HW", (said("partition.truncated_below_hw"),), SCENARIO
+        "a replica that may have lost records cut below its own HW", (said("partition.truncated_below_hw"),), RARE
     ),
-    "follower.restarted": Mark("a follower began anew at its leader's start", (said("partition.restarted"),), SCENARIO),
+    "follower.restarted": Mark("a follower began anew at its leader's start", (said("partition.restarted"),), RARE),
     "follower.stale_response": Mark(
         "a fetch response answered a position that the follower no longer had",
         (_returned("broker.partition:Partition.append_fetched", False),),
         SCENARIO,
     ),
+    "follower.late_response": Mark(
+        "a fetch response held a partition that the follower had given up, or asked for anew, since the request",
+        (OnCall("broker.fetcher:FetcherCore.on_response", lambda call: call.before, _is_late),),
+    ),
+    "follower.leader_returned": Mark(
+        "another broker led meanwhile, and the follower learned only that its own leader leads again in a later epoch",
+        (OnCall("broker.partition:Partition.make_follower", lambda call: call.result and call.before, _returned_to_leader),),
+    ),
     "follower.future_epoch_cut": Mark(
         "a response held records of a newer epoch than was asked with", (said("partition.future_epoch_cut"),), SCENARIO
     ),
     "follower.fenced": Mark("a follower's own metadata was behind its leader's", (said("fetcher.fenced"),)),
-    # As rare as an evicted session: after an answer that did not come the follower leaves the connection, and with it the
-    # session.
-    "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),), SCENARIO),
+    "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),)),
     "follower.connection_lost": Mark("a follower lost the connection to its leader", (said("fetcher.connection_lost"),)),
     "follower.repaired": Mark(
         "a follower dropped its damaged tail and fetched it anew", (said("partition.damaged_tail_dropped"),)
@@ -453,7 +496,7 @@ MARKS: dict[str, Mark] = {
     "disk.write_failed": Mark("a write failed", (_disk_error(lambda operation, errno: operation == "write" and errno == EIO),)),
     "disk.fsync_failed": Mark("an fsync failed", (_disk_error(lambda operation, errno: operation == "fsync"),)),
     "log_dir.offline": Mark("a broker gave its log directory up", (said("log_dir.offline"),)),
-    "log_dir.checkpoint_damaged": Mark("a checkpoint could not be believed", (said("log_dir.checkpoint_damaged"),), SCENARIO),
+    "log_dir.checkpoint_damaged": Mark("a checkpoint could not be believed", (said("log_dir.checkpoint_damaged"),), RARE),
     "log.rolled": Mark(
         "a new segment began",
         (OnCall("storage.log:Log.roll", lambda call: call.before, lambda log, *_: log.segments[-1].size),),
@@ -501,7 +544,7 @@ MARKS: dict[str, Mark] = {
     ),
     "topic.deleted": Mark("a topic's logs were deleted", (said("partition.deleted"),)),
     "log.stray": Mark(
-        "a broker came back with the log of a topic that is gone", (said("logs.stray"), said("log_dir.log_set_aside")), SCENARIO
+        "a broker came back with the log of a topic that is gone", (said("logs.stray"), said("log_dir.log_set_aside"))
     ),
     # The quorum
     "raft.pre_vote_refused": Mark(
@@ -572,7 +615,7 @@ MARKS: dict[str, Mark] = {
                 ),
             ),
         ),
-        SCENARIO,
+        RARE,
     ),
     "raft.snapshot_written": Mark("a controller wrote a snapshot", (said("quorum.snapshot_written"),)),
     "raft.snapshot_installed": Mark("a controller installed its leader's snapshot", (said("quorum.snapshot_installed"),)),
@@ -601,7 +644,7 @@ MARKS: dict[str, Mark] = {
         "after a failure all that was unresolved went again, in order",
         (OnCall(_QUEUE + "_recovered", lambda call: call.result and call.me.unresolved),),
     ),
-    "producer.epoch_bumped": Mark("a partition's producer epoch was bumped", (OnCall(_QUEUE + "_bump_epoch"),), SCENARIO),
+    "producer.epoch_bumped": Mark("a partition's producer epoch was bumped", (OnCall(_QUEUE + "_bump_epoch"),)),
     "producer.left_deposed_leader": Mark(
         "batches left a leader that had not answered for the one that leads now", (OnCall(_QUEUE + "abandon_attempts"),)
     ),
@@ -623,7 +666,7 @@ MARKS: dict[str, Mark] = {
     "consumer.truncated": Mark(
         "a consumer was told that what it had read is gone",
         (OnCall("client.positions:truncated"), OnCall("client.fetcher:truncated")),
-        SCENARIO,
+        RARE,
     ),
     "consumer.out_of_range": Mark("a consumer's position was outside the log", (said("consumer.out_of_range"),), SCENARIO),
     "consumer.session_lost": Mark(

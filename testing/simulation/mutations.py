@@ -29,8 +29,11 @@ from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.storage import log_read
+from strandline.storage.checkpoints import CleanShutdown
+from strandline.storage.disk import join
 from strandline.storage.files import Files
 from strandline.storage.log import Log
+from strandline.storage.log_dir import CLEAN_SHUTDOWN, LogDir
 from strandline.storage.memory_files import MemoryFiles
 from strandline.storage.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.testing.simulation.wrapping import removed
@@ -192,6 +195,23 @@ def _any_epoch_in_fetch() -> list[Patch]:
     return [(Partition, "leading_follower", leading_follower)]
 
 
+@mutation("M22", "a fetch from a history that is not the leader's counts as progress")
+def _diverging_fetch_counts() -> list[Patch]:
+    visit = Fetch._visit_for_follower
+
+    def visiting(self: Fetch, cached: Any, partition: Partition, answer: Any, arrival: bool) -> None:
+        leadership = partition.leadership
+        if arrival and leadership is not None and leadership.epoch == cached.current_leader_epoch:
+            session = self.session if self.session.id else None
+            replica = leadership.replicas.get(self.session.replica_id)
+            if replica is not None:
+                args = (cached.fetch_offset, cached.log_start_offset, self.session.replica_epoch, session)
+                leadership.on_follower_fetch(replica, *args)
+        visit(self, cached, partition, answer, arrival)
+
+    return [(Fetch, "_visit_for_follower", visiting)]
+
+
 @mutation("M11", "acks=all is answered as soon as the leader has appended")
 def _acknowledge_at_append() -> list[Patch]:
     append = ProduceHandler._append
@@ -257,6 +277,16 @@ def _apply_uncommitted() -> list[Patch]:
     return [(QuorumObserver, "_apply_committed", eagerly)]
 
 
+@mutation("M23", "a voter that comes back with an empty disk votes at once")
+def _vote_without_memory() -> list[Patch]:
+    check = QuorumStateStore.check
+
+    def forgetful(self: QuorumStateStore, state: Any, log_end_offset: int) -> Any:
+        return check(self, state, log_end_offset)._replace(learner=False)
+
+    return [(QuorumStateStore, "check", forgetful)]
+
+
 @mutation("M20", "a heartbeat counts whatever broker epoch it names")
 def _any_broker_epoch_in_heartbeat() -> list[Patch]:
     def check(image: Any, broker_id: int, _broker_epoch: int) -> None:
@@ -320,3 +350,23 @@ def _no_checksums() -> list[Patch]:
 @mutation("M19", "a file is replaced without its directory being made durable")
 def _no_directory_fsync() -> list[Patch]:
     return [(MemoryFiles, "fsync_dir", lambda self, path: None)]
+
+
+@mutation("M21", "the clean-shutdown marker is taken away when the first checkpoint is written, not before anything is")
+def _late_marker() -> list[Patch]:
+    load, write = LogDir._load, LogDir.checkpoint_all
+
+    def load_and_keep(self: LogDir) -> None:
+        load(self)
+        if self.was_clean:
+            self.files.write_atomic(_marker(self), CleanShutdown.encode(self.previous_broker_epoch))
+
+    def write_and_remove(self: LogDir) -> None:
+        self.files.remove(_marker(self))
+        write(self)
+
+    return [(LogDir, "_load", load_and_keep), (LogDir, "checkpoint_all", write_and_remove)]
+
+
+def _marker(log_dir: LogDir) -> str:
+    return join(log_dir.path, CLEAN_SHUTDOWN)

@@ -21,6 +21,7 @@ FAULTS: dict[str, float] = {
     "crash": 2.0,
     "power": 1.0,
     "stop": 1.0,
+    "stop_power": 0.7,
     "pause": 1.0,
     "controller_kill": 1.0,
     "cut_node": 1.0,
@@ -41,11 +42,14 @@ FAULTS: dict[str, float] = {
     "hold": 0.7,
     "ambush": 3.0,
     "elect": 0.7,
+    "lead_returns": 2.0,
     "rolling": 0.3,
     "blackout": 0.4,
     "crash_in_start": 0.7,
     "crash_in_disk": 1.0,
     "wipe": 0.4,
+    "wipe_last": 0.2,
+    "wiped_voter": 0.7,
     "disk_slow": 0.6,
     "disk_stall": 0.6,
     "disk_error": 0.5,
@@ -61,6 +65,8 @@ FAULTS: dict[str, float] = {
 }
 """The kinds of faults, and how often each is drawn when it is in the swarm, relative to the others."""
 
+BEYOND_BUDGET = ("wipe_last",)
+"""Kinds that only happen in runs in which losses are permitted, and are drawn more often there."""
 FAULTLESS_S = 3.0
 """How long a run without any kind of fault lasts where others have their faults: nothing happens in a longer one that did
 not happen in the beginning, and the runs that have faults are worth the time more."""
@@ -161,6 +167,10 @@ class Options:
     """Every process is stopped at the end, and has to leave nothing behind."""
     loss_permitted: bool
     """The faults may be more than the replication can survive; then losses are allowed, silence about them is not."""
+    session_eviction_s: float = 120.0
+    """How long a fetch session is safe from eviction. Production has no setting for it, and no run lasts as long."""
+    proposal_timeout_ms: int = 30_000
+    """How long a leader waits for the controller's answer to a proposal before it sends the proposal again; likewise."""
 
     def without(self, *kinds: str) -> Options:
         """The same run, without these kinds of faults."""
@@ -210,6 +220,7 @@ class Options:
             ("readers of offsets", self.readers),
             ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
+            ("time-outs", f"fetch sessions {self.session_eviction_s:g} s, ISR proposals {self.proposal_timeout_ms} ms"),
             ("controllers", _pairs(self.controller_settings)),
             ("network", f"delay {self.delay_ms:g} ms and more ({self.jitter_ms:g} ms on average)"),
             ("disks", "take time" if self.disks_take_time else "take no time"),
@@ -257,7 +268,8 @@ def draw_options(seed: int | str) -> Options:
     session_ms = draw.choice((800, 1500, 3000))
     topics = _draw_topics(draw, brokers)
     faults_s = draw.choice((3.0, 5.0, 7.0))
-    kinds = _draw_kinds(draw)
+    loss_permitted = draw.random() < 0.1
+    kinds = _draw_kinds(draw, loss_permitted)
     if not kinds:
         faults_s = FAULTLESS_S
     return Options(
@@ -280,7 +292,9 @@ def draw_options(seed: int | str) -> Options:
         clock_drift=draw.choice((0.0, 0.0, 0.01, 0.05)),
         leave_out=draw.choice((0, 0, 1, 1, 2)),
         orderly_end=draw.random() < 0.3,
-        loss_permitted=draw.random() < 0.1,
+        loss_permitted=loss_permitted,
+        session_eviction_s=draw.choice((120.0, 120.0, 1.0, 0.1)),
+        proposal_timeout_ms=draw.choice((30_000, 30_000, 1000, 300)),
     )
 
 
@@ -398,9 +412,15 @@ def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float
     return tuple(plans)
 
 
-def _draw_kinds(draw: Random) -> dict[str, float]:
+def _draw_kinds(draw: Random, loss_permitted: bool) -> dict[str, float]:
     share = draw.choice((0.0, 0.15, 0.3, 0.5, 0.8))
-    return {kind: round(weight * draw.uniform(0.3, 2.0), 2) for kind, weight in FAULTS.items() if draw.random() < share}
+    kinds = {kind: round(weight * draw.uniform(0.3, 2.0), 2) for kind, weight in FAULTS.items() if draw.random() < share}
+    for kind in BEYOND_BUDGET:
+        if not loss_permitted:
+            kinds.pop(kind, None)
+        elif share:
+            kinds[kind] = 4 * FAULTS[kind]
+    return kinds
 
 
 def _draw_faults(draw: Random, kinds: dict[str, float], faults_s: float) -> tuple[FaultPlan, ...]:

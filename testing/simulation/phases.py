@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from strandline.client import NewTopic
-from strandline.protocol.errors import StrandlineError
+from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.records.batch import iter_headers
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
@@ -308,7 +308,7 @@ class Phases:
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():
             start = max(p.log.log_start_offset for _, p in replicas)
-            logs = {n: whole_log(p.log, start) for n, p in replicas if n not in self.budget.rotten}
+            logs = {n: _readable_log(name, n, p.log, start) for n, p in replicas if n not in self.budget.rotten}
             if len(set(logs.values())) > 1:
                 sizes = {n: len(log) for n, log in logs.items()}
                 raise Violation(
@@ -379,6 +379,14 @@ class Phases:
         if loop is not None:
             lines += [f"    task {task.get_name()}: {_where(task)}" for task in loop.unfinished[:40]]
         return lines
+
+
+def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
+    """`whole_log`; a violation of I4 where it cannot be read, for no disk but a rotten one may damage a log for good."""
+    try:
+        return whole_log(log, start)
+    except BrokerError as e:
+        raise Violation("I4", f"broker {node} cannot read its replica of {name}: {e}", partition=name, node=node) from None
 
 
 def whole_log(log: Any, start: int) -> bytes:

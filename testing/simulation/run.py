@@ -16,7 +16,9 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
+from strandline.broker import alter_partition, fetch_session
 from strandline.testing.history import Anomaly, Verdict, check
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
@@ -113,6 +115,16 @@ def _mutated(mutation: str | None) -> Iterator[None]:
             yield
 
 
+@contextlib.contextmanager
+def _time_outs_of(options: Options) -> Iterator[None]:
+    """Times that production has no setting for, and that are longer than any run."""
+    with (
+        mock.patch.object(fetch_session, "EVICTION_S", options.session_eviction_s),
+        mock.patch.object(alter_partition, "REQUEST_TIMEOUT_MS", options.proposal_timeout_ms),
+    ):
+        yield
+
+
 class _Run:
     def __init__(self, seed: int | str, options: Options, until_s: float | None, full_trace: bool, replay: str) -> None:
         self.options = options
@@ -141,7 +153,7 @@ class _Run:
         self.world.scheduler.after_step.append(self.invariants.after_step)
         if self.options.loss_permitted:
             self.invariants.ghosts.permit_loss("the faults of this run may be more than replication survives")
-        with Probes(self.invariants), self.marks.watching(self.world.trace):
+        with Probes(self.invariants), self.marks.watching(self.world.trace), _time_outs_of(self.options):
             yield
 
     def _play(self) -> None:

@@ -16,13 +16,15 @@ from strandline.testing.simulation.nemesis import (
     cuts,
     disks,
     late_messages,
+    leaders,
     lying_disks,
     processes,
     slow_links,
+    voters,
 )
 from strandline.testing.simulation.nemesis.engine import KINDS, Nemesis
 
 __all__ = ["KINDS", "Nemesis"]
 
-FILES = (processes, cuts, slow_links, connections, late_messages, disks, lying_disks, clients)
+FILES = (processes, cuts, slow_links, connections, late_messages, leaders, disks, lying_disks, voters, clients)
 """Whoever looks for a kind finds them all."""

@@ -7,10 +7,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.disk import Fault, Latency
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.nemesis.processes import keep_down
 from strandline.testing.simulation.options import FaultPlan
+from strandline.testing.simulation.world import OutOfTime
+
+ALONE_S = 5.0
+"""How long is waited until all others are out of the ISRs, and until the last member is back."""
 
 
 @kind("crash_in_disk")
@@ -63,6 +68,49 @@ def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     cluster.crash(node, lossy=True)
     cluster.machines[node].files.wipe()
     return keep_down(nemesis, node)
+
+
+@kind("wipe_last")
+def _wipe_last(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Everybody else in an ISR dies, and the last member comes back with an empty disk, leads, and is followed by replicas
+    whose logs are longer than its own. A loss for certain: only where losses are permitted."""
+    cluster, running = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
+    if nemesis.budget.enforced or cluster.active_controller is None:
+        return None
+    partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+    leaders = [p.leader for p in partitions if p.leader in running and len(p.replicas) > 1 and nemesis.budget.may_lose(p.leader)]
+    if not leaders:
+        return None
+    leader = draw.choice(leaders)
+    others = [n for n in running if n != leader]
+    nemesis.spawn(_outlive(nemesis, leader, others), f"wipe last {fault.number}")
+    return Effect({"victims": [leader], "others": others})
+
+
+async def _outlive(nemesis: Nemesis, leader: int, others: list[int]) -> None:
+    cluster, until = nemesis.cluster, nemesis.world.until
+    for node in others:
+        cluster.crash(node)
+        nemesis.down[node] += 1
+    try:
+        await until(lambda: cluster.active_controller is not None and _is_alone(cluster, leader), ALONE_S, "it is alone")
+        nemesis.budget.lost(leader)
+        cluster.crash(leader, lossy=True)
+        cluster.machines[leader].files.wipe()
+        nemesis.start(leader)
+        await until(lambda: (b := cluster.brokers.get(leader)) is not None and b.ready.is_set(), ALONE_S, "it is back")
+    except OutOfTime:
+        pass
+    finally:
+        for node in others:
+            nemesis.down[node] -= 1
+            nemesis.start(node)
+
+
+def _is_alone(cluster: SimCluster, broker: int) -> bool:
+    """Of what it leads it is the only member of the ISR."""
+    partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+    return all(tuple(p.isr) == (broker,) for p in partitions if p.leader == broker)
 
 
 @kind("disk_slow")

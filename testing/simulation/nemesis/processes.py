@@ -66,6 +66,34 @@ def _stop(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     return Effect({"victim": node}, (node,), undo)
 
 
+@kind("stop_power")
+def _stop_power(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """A broker is stopped in order and started again, and soon its machine loses its power: what the orderly stop has said
+    of its logs is not true any more."""
+    stoppable = [
+        n for n in nemesis.running(nemesis.cluster.broker_ids) if n not in nemesis.stopping and nemesis.budget.may_lose(n)
+    ]
+    node = nemesis.victim(draw, stoppable)
+    if node is None:
+        return None
+    nemesis.spawn(_stop_and_cut(nemesis, node, draw), f"stop and power {fault.number}")
+    return Effect({"victim": node})
+
+
+async def _stop_and_cut(nemesis: Nemesis, node: int, draw: Random) -> None:
+    nemesis.down[node] += 1
+    try:
+        await nemesis.stop(node)
+    finally:
+        nemesis.down[node] -= 1
+    nemesis.start(node)
+    await asyncio.sleep(draw.choice((0.3, 1.0, 2.0)) * draw.uniform(0.3, 1.5))
+    if nemesis.budget.may_lose(node) and nemesis.budget.may_touch((node,)):
+        nemesis.budget.lost(node)
+        nemesis.cluster.crash(node, lossy=True)
+        nemesis.start(node)
+
+
 @kind("pause")
 def _pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))

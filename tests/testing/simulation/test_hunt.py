@@ -128,6 +128,6 @@ def test_a_mutation_that_is_not_found_has_exit_code_3(tmp_path: Path) -> None:
 
 def test_a_number_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["M77"]) == 2
-    assert "did you mean M20?" in capsys.readouterr().err
+    assert "did you mean M23?" in capsys.readouterr().err
     with pytest.raises(UsageError, match="eligible leader replicas"):
         chosen(["M09"])

@@ -72,7 +72,7 @@ from strandline.storage.log_dir import LogDir
 from strandline.storage.memory_files import MemoryFiles
 from strandline.storage.producer_state import ProducerStates
 from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.marks import MARKS, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
+from strandline.testing.simulation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
 from strandline.testing.simulation.trace import Trace, captured_logs
 from strandline.testing.simulation.watching import OnCall, OnEvent, Sight, Watch, resolve
 from strandline.testing.simulation.world import World
@@ -372,6 +372,35 @@ def responses_come_late() -> None:
     position = world[2].p.fetch_position()
     newer = world[1].fetch(want(1, epoch=2, last_epoch=1), replica_id=3, replica_epoch=13)
     deliver(world[2].p, position, newer)
+
+
+@drive("follower.leader_returned", "fetch.of_earlier_leadership")
+def a_leader_comes_back_while_a_follower_hears_nothing() -> None:
+    world = leading()
+    world[1].produce("a", acks=1)
+    world.elect(3, at=(1, 3))
+    world.elect(1, at=(1, 3))
+    world[1].fetch_from(world[2])
+    world.catch_up(2)
+
+
+@drive("follower.late_response")
+def a_follower_asks_anew_before_the_first_answer_comes() -> None:
+    world = leading()
+    fetcher = FetcherCore(broker_id=2, broker_epoch=lambda: 12, settings=FetcherSettings(), on_disk_error=print)
+    fetcher.add(world[2].p)
+    plan = fetcher.plan(0.0)
+    assert plan is not None
+    fetcher.add(world[2].p)
+    fetcher.on_response(plan, FetchResponse(0, 0, 5, [FetchPartitionResponse(*P)], [memoryview(b"")]), 0.0)
+
+
+@drive("isr.answer_lost")
+def a_proposal_gets_no_answer() -> None:
+    queue = AlterPartitionQueue()
+    queue.submit(AlterPartitionItem(*P, 1, 1, ((1, 11),), lambda answer, is_doubtful: None))
+    queue.next_request(1, 11)
+    queue.on_lost()
 
 
 @drive("follower.repaired")
@@ -683,7 +712,7 @@ def test_nothing_is_counted_when_nothing_happens() -> None:
 def test_no_mark_is_called_what_another_one_waits_for() -> None:
     assert not set(MARKS) & set(WAITING)
     assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in (*MARKS, *WAITING))
-    assert all(mark.meaning and mark.reach in (SWEEP, SCENARIO) for mark in MARKS.values())
+    assert all(mark.meaning and mark.reach in (SWEEP, RARE, SCENARIO) for mark in MARKS.values())
 
 
 LINES = re.compile(r"\.(info|warning|error|exception|critical)\(\s*\"([a-z_.]+)\"")
@@ -703,7 +732,7 @@ def test_a_sweep_is_told_what_it_has_missed() -> None:
     assert missing(total([one, other])) == []
     assert total([one, other])["isr.shrunk"] == 3
     assert missing({**one, "isr.shrunk": 0, "follower.restarted": 0}) == ["isr.shrunk"]
-    assert missing({**one, "isr.shrunk": 0, "follower.restarted": 0}, reach=SCENARIO) == ["follower.restarted"]
+    assert missing({**one, "isr.shrunk": 0, "follower.restarted": 0}, reach=RARE) == ["follower.restarted"]
     assert missing({}, reach=None) == list(MARKS)
 
 

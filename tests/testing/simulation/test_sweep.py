@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from strandline.testing.simulation import sweep as sweeps
-from strandline.testing.simulation.marks import MARKS, SCENARIO, SWEEP
+from strandline.testing.simulation.marks import MARKS, RARE, SCENARIO, SWEEP
 from strandline.testing.simulation.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import is_perturbed
-from strandline.testing.simulation.sweep import LARGE, Sweep, Tally, endless, main, page, planned, until
+from strandline.testing.simulation.sweep import LARGE, LONG, Sweep, Tally, endless, main, page, planned, until
 from strandline.testing.simulation.workers import Done, Job, Workers
 
 SEEDS = range(1_000, 1_300)
@@ -121,15 +121,25 @@ def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
     assert tally.marks_at_zero == ["fetch.diverging"]
 
 
-def test_rare_marks_are_told_and_not_held_against_a_sweep() -> None:
-    everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
-    tally = tally_of(LARGE, everything)
-    rare = [name for name, mark in MARKS.items() if mark.reach == SCENARIO]
-    assert tally.rare_marks_at_zero == rare
+def test_a_rare_mark_at_zero_is_held_against_a_sweep_of_thousands_only() -> None:
+    """Else what no seed reaches any more would be a line that nobody reads."""
+    rare = [name for name, mark in MARKS.items() if mark.reach == RARE]
+    seen = {**dict.fromkeys(MARKS, 1), **dict.fromkeys(rare, 0)}
+    short, long = tally_of(LONG - 1, seen), tally_of(LONG, seen)
+    assert (short.marks_at_zero, short.rare_marks_at_zero, short.good) == ([], rare, True)
+    assert (long.marks_at_zero, long.rare_marks_at_zero, long.good) == (rare, [], False)
+    assert tally_of(LONG, dict.fromkeys(MARKS, 1)).good
+
+
+def test_marks_of_scenarios_are_told_and_not_held_against_a_sweep() -> None:
+    expected = {name: 1 for name, mark in MARKS.items() if mark.reach != SCENARIO}
+    tally = tally_of(LARGE, expected)
+    absent = [name for name, mark in MARKS.items() if mark.reach == SCENARIO]
+    assert tally.rare_marks_at_zero == absent
     assert tally.good
-    tally.add(done(Replay(0, "S03"), marks={rare[0]: 1}))
-    assert tally.rare_marks_at_zero == rare[1:]
-    assert rare[1] in page(tally)
+    tally.add(done(Replay(0, "S03"), marks={absent[0]: 1}))
+    assert tally.rare_marks_at_zero == absent[1:]
+    assert absent[1] in page(tally)
 
 
 class Twice:

@@ -1,0 +1,1 @@
+../../strandline/__init__.py

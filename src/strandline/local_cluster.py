@@ -1,0 +1,1 @@
+../../strandline/local_cluster.py

@@ -1,0 +1,1 @@
+../../strandline/logs.py

@@ -1,0 +1,1 @@
+../../strandline/node.py

@@ -1,0 +1,212 @@
+"""Leadership that goes to another broker and comes back, while something of the time before is kept.
+
+A broker that leads again in a later epoch, with the same log and on the same connections, is what most guards of leader
+epochs are for: a message or a follower of the first leadership finds the right broker, and the wrong epoch. Faults that meet
+by chance hardly ever bring it about, since the broker has to be fenced, to catch up, and to be elected again meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, NamedTuple
+
+from strandline.protocol import apis
+from strandline.testing.simulation.nemesis.cuts import cut
+from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
+from strandline.testing.simulation.network import Hold, Message
+from strandline.testing.simulation.options import FaultPlan
+from strandline.testing.simulation.world import OutOfTime
+
+FETCH_REQUEST, FETCH_RESPONSE = (apis.FETCH, True), (apis.FETCH, False)
+PROPOSAL, DECISION = (apis.ALTER_PARTITION, True), (apis.ALTER_PARTITION, False)
+PRODUCE = (apis.PRODUCE, True)
+KEPT = (*[FETCH_REQUEST] * 3, *[FETCH_RESPONSE] * 3, PROPOSAL, *[DECISION] * 2, PRODUCE, None)
+"""Messages to or from the leader of which one is kept back until it leads again. None: no message."""
+ASIDE = ("cut", "cut", "pause", "none")
+"""What keeps a third replica from hearing of the leader in between: it is cut off from the controllers, or stands still."""
+HELD_S, MOVED_S, TURNS_MAX = 0.6, 4.0, 4
+"""How long is waited for the message, and for a change of the leader; and how many brokers are asked to step back."""
+
+
+class Target(NamedTuple):
+    """A partition whose leader is to lose it and to get it back."""
+
+    key: tuple[bytes, int]
+    name: str
+    leader: int
+    third: int | None
+    """The replica that is kept aside; None: there are only two."""
+
+
+@kind("lead_returns")
+def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """A leader loses a partition and gets it back; a message of its first leadership, or a replica, is held up meanwhile."""
+    target = _target(nemesis, draw)
+    if target is None:
+        return None
+    kept, aside = draw.choice(KEPT), draw.choice(ASIDE) if target.third is not None else "none"
+    nemesis.spawn(_round_trip(nemesis, target, kept, aside, draw), f"lead returns {fault.number}")
+    name, leader, third = target.name, target.leader, target.third
+    what = f"broker {leader} loses {name} and leads it again"
+    if kept is not None:
+        what += f", while {apis.api_name(kept[0])} {'request' if kept[1] else 'response'} of before is kept back"
+    if aside != "none":
+        what += f", and broker {third} {'stands still' if aside == 'pause' else 'hears no controller'} meanwhile"
+    return Effect({"text": what})
+
+
+def _target(nemesis: Nemesis, draw: Random) -> Target | None:
+    """Of the partitions that another member of the ISR can lead."""
+    cluster = nemesis.cluster
+    if cluster.active_controller is None:
+        return None
+    image, running = cluster.image(), nemesis.running(cluster.broker_ids)
+    found = []
+    for topic_id, topic in image.topics_by_id.items():
+        for index, p in topic.partitions.items():
+            others = [n for n in p.replicas if n != p.leader and n in running]
+            if p.leader in running and any(n in p.isr for n in others) and nemesis.budget.may_touch((p.leader,)):
+                found.append((bytes(topic_id), index, topic.name, p.leader, others))
+    if not found:
+        return None
+    topic_id, index, name, leader, others = draw.choice(found)
+    third = draw.choice(others) if len(others) > 1 else None
+    return Target((topic_id, index), f"{name}-{index}", leader, third)
+
+
+async def _round_trip(nemesis: Nemesis, target: Target, kept: tuple[int, bool] | None, aside: str, draw: Random) -> None:
+    touched = [target.leader] if aside == "none" or target.third is None else [target.leader, target.third]
+    if not nemesis.budget.may_touch(touched):
+        return
+    with nemesis.budget.touching(*touched), ExitStack() as stack:
+        try:
+            if kept is not None:
+                await _wait_for_message(nemesis, stack.enter_context(_holding(nemesis, target, kept, aside)), kept, target)
+            back = stack.enter_context(_set_aside(nemesis, target.third, aside))
+            await _take_away(nemesis, target, _is_channel(kept))
+            await _give_back(nemesis, target)
+            if draw.random() < 0.5:
+                back()  # It learns of the later epoch before the message comes.
+                await asyncio.sleep(draw.choice((0.0, 0.05, 0.3)))
+        except OutOfTime:
+            pass
+
+
+@contextmanager
+def _holding(nemesis: Nemesis, target: Target, kept: tuple[int, bool], aside: str) -> Iterator[Hold]:
+    """The next message of this kind between the leader and a follower, or a controller, stays where it is."""
+    (api_key, is_request), leader = kept, target.leader
+    others = nemesis.cluster.broker_ids
+    if api_key == apis.FETCH and aside != "none":
+        others = [n for n in others if n == target.third]
+    is_to_leader = is_request == (api_key != apis.ALTER_PARTITION)
+
+    def matches(message: Message) -> bool:
+        if message.api_key != api_key or message.is_request != is_request:
+            return False
+        at_leader, other = (message.target, message.source) if is_to_leader else (message.source, message.target)
+        return at_leader == leader and (api_key != apis.FETCH or other in others)
+
+    hold = nemesis.network.hold(matches, 1)
+    try:
+        yield hold
+    finally:
+        hold.release()
+
+
+async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool] | None, target: Target) -> None:
+    """Without one the story goes on."""
+    if _is_channel(kept) and target.third is not None:
+        step_back(nemesis, target.third)  # As it comes back, the leader has something to propose.
+    try:
+        await nemesis.world.until(lambda: hold.has, MOVED_S if _is_channel(kept) else HELD_S, "a message to be kept back")
+    except OutOfTime:
+        pass
+
+
+def _is_channel(kept: tuple[int, bool] | None) -> bool:
+    """Whether the leader's heartbeats wait behind what is kept, or their answers."""
+    return kept is not None and kept[0] == apis.ALTER_PARTITION
+
+
+@contextmanager
+def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callable[[], None]]:
+    """Gives what ends it."""
+    undo: list[Callable[[], object]] = []
+    if node is None:
+        pass
+    elif how == "pause":
+        machine = nemesis.cluster.machines[node]
+        machine.pause()
+        undo.append(machine.resume)
+    elif how == "cut":
+        controllers = nemesis.cluster.controller_ids
+        undo.append(cut(nemesis, [link for c in controllers for link in ((node, c), (c, node))]))
+
+    def back() -> None:
+        while undo:
+            undo.pop()()
+
+    try:
+        yield back
+    finally:
+        back()
+
+
+async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None:
+    """The leader asks to be fenced, as one that has found damage does; or, where its heartbeats do not get through anyhow, is
+    cut off until its session is over."""
+    leader, undo = target.leader, None
+    if is_channel or not step_back(nemesis, leader):
+        controllers = nemesis.cluster.controller_ids
+        undo = cut(nemesis, [link for c in controllers for link in ((leader, c), (c, leader))])
+    try:
+        await nemesis.world.until(lambda: _leader(nemesis, target) not in (leader, None), MOVED_S, "another broker leads")
+    finally:
+        if undo is not None:
+            undo()
+
+
+async def _give_back(nemesis: Nemesis, target: Target) -> None:
+    """Who leads in between steps back, as often as it takes."""
+    leader, until = target.leader, nemesis.world.until
+    for _ in range(TURNS_MAX):
+        await until(lambda: _may_lead(nemesis, target), MOVED_S, "it is in the ISR again")
+        between = _leader(nemesis, target)
+        if between == leader:
+            return
+        if between is None or not nemesis.budget.may_touch((between,)) or not step_back(nemesis, between):
+            return
+        await until(lambda between=between: _leader(nemesis, target) != between, MOVED_S, "the leader changes")
+
+
+def step_back(nemesis: Nemesis, broker: int) -> bool:
+    """The broker asks to be fenced for a moment, as one does that leads what it has damaged. False: it cannot just now."""
+    server, machine = nemesis.cluster.brokers.get(broker), nemesis.cluster.machines[broker]
+    if server is None or not server.ready.is_set() or machine.loop is None or machine.is_paused:
+        return False
+    machine.call(server.lifecycle.step_back)
+    return True
+
+
+def _registration(nemesis: Nemesis, target: Target) -> Any:
+    """As the controllers have it; None: there is no active one, or the partition is gone."""
+    return None if nemesis.cluster.active_controller is None else nemesis.cluster.image().partition(target.key)
+
+
+def _leader(nemesis: Nemesis, target: Target) -> int | None:
+    """None: there is none, or nobody knows."""
+    found = _registration(nemesis, target)
+    return None if found is None or found.leader < 0 else int(found.leader)
+
+
+def _may_lead(nemesis: Nemesis, target: Target) -> bool:
+    """Whether it is in the ISR and unfenced, or leads already."""
+    found = _registration(nemesis, target)
+    if found is None or target.leader not in found.isr:
+        return False
+    known = nemesis.cluster.image().brokers.get(target.leader)
+    return known is not None and not known.fenced
