@@ -1,4 +1,4 @@
-"""How fast record batches are built and read, per record.
+"""How fast record batches are built, checked by the leader, and read, per record.
 
     python benchmarks/codecs.py
 
@@ -17,6 +17,7 @@ from strandline.client.batches import FetchedBatch, arrow_batches, fetched_batch
 from strandline.client.records import TopicPartition
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import BatchBuilder, RecordTuple, encode_batch, encode_values
+from strandline.protocol.records.check import check_records
 from strandline.protocol.records.reader import decode_batch, decode_values
 
 COUNT = 600
@@ -64,6 +65,7 @@ def measure_reading(name: str, raw: bytes) -> None:
     def read_columns() -> FetchedBatch:
         return fetched_batch(PLACE, raw, 0, header, from_offset=0, check_crc=True)
 
+    report(f"{name}: check, as the leader does", ns_per_record(lambda: check_records(raw, 0, header)))
     batches = [read_columns()] * JOINED
     include = batches[0].headers is not None
     report(f"{name}: read records", ns_per_record(lambda: decode_batch(raw, 0, header)))

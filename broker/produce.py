@@ -11,6 +11,8 @@ like a new one: that it was appended before does not say that it was committed.
 
 What a producer has sent on an older connection than its present one comes too late (`producer_connections.py`).
 
+No producer id is believed before its batch was checked: a batch with a wrong checksum may name any.
+
 A named producer is refused when the controllers have said that its generation is over, or that whoever has the name after
 it is alone: also where that one has not written.
 
@@ -26,13 +28,13 @@ from struct import Struct
 from strandline.broker.fetch import PartitionDirectory
 from strandline.broker.measures import BrokerMeasures, TopicMeasures
 from strandline.broker.partition import Partition
-from strandline.broker.producer_connections import ProducerConnections
+from strandline.broker.producer_connections import ProducerConnections, is_whole
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 from strandline.protocol.producer_names import generation_of
-from strandline.protocol.records.batch import HEADER_SIZE, PRODUCER_ID_POS
+from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
@@ -40,10 +42,11 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 _IDENTITY = Struct(">qh")
 """Producer id and epoch lie side by side in a batch's header."""
+_LENGTH, _LENGTH_POS = Struct(">i"), 8
 _NAMED, _NAMED_BITS = 0x40, 0xC0
 """The first byte of a producer id that has a name (`protocol/producer_names.py`)."""
 
-_MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+_MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 """The batch itself is bad: its producer, or what carried it, is worth a line (one a minute)."""
 
 
@@ -140,10 +143,19 @@ class ProduceHandler:
             request.reply(ProduceResponse(responses))
 
     def _check_not_over(self, records: memoryview) -> None:
-        if len(records) < HEADER_SIZE or records[PRODUCER_ID_POS] & _NAMED_BITS != _NAMED:
-            return
-        producer_id, producer_epoch = _IDENTITY.unpack_from(records, PRODUCER_ID_POS)
-        if (generation_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id):
+        """Refuse what a named producer sends in an epoch that is over. A batch that is not whole names nobody: the append
+        refuses it for what it is."""
+        position = 0
+        while position + HEADER_SIZE <= len(records):
+            if records[position + PRODUCER_ID_POS] & _NAMED_BITS == _NAMED:
+                self._check_named(records, position)
+            (length,) = _LENGTH.unpack_from(records, position + _LENGTH_POS)
+            position += max(length + LENGTH_PREFIX, HEADER_SIZE)
+
+    def _check_named(self, records: memoryview, position: int) -> None:
+        producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
+        is_over = (generation_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id)
+        if is_over and is_whole(records[position:]):
             text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
 

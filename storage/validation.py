@@ -1,23 +1,37 @@
-"""What a log asks of batches before it takes them, from the headers alone: never a look at a record."""
+"""What a log asks of batches before it takes them.
+
+A leader checks a producer's batches in full: header, checksum, every record (`protocol/records/check.py`). A reader that
+meets a malformed record cannot pass it, so none gets into a log. A follower checks headers and checksums alone: what
+its leader has is what it must have, also where an older version took what would be refused today.
+"""
 
 from __future__ import annotations
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import (
+    COMPRESSION_MASK,
     CONTROL_MASK,
+    NO_PRODUCER_ID,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     check_crc,
     corrupt,
     read_header,
     validate_records,
 )
+from strandline.protocol.records.check import RecordTimes, check_records
+from strandline.protocol.records.compression import refuse_compression
 from strandline.storage.disk import Buffer
 from strandline.storage.log_config import CREATE_TIME, LogConfig
 
 
 def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_control: bool) -> list[BatchHeader]:
-    """The headers of a producer's batches, each found whole, uncorrupted and within the topic's rules."""
+    """The headers of a producer's batches, each found whole, uncorrupted, well-formed and within the topic's rules.
+
+    BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE.
+    """
     headers: list[BatchHeader] = []
     position, end = 0, len(records)
     if not end:
@@ -32,26 +46,54 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_contr
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}"
             )
-        if not check_crc(records, position, header.size):
-            corrupt("a produced batch failed its checksum")
-        validate_records(records, position, header)
-        if header.attributes & CONTROL_MASK and not accept_control:
-            raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
+        times = check_batch(records, position, header, accept_control=accept_control)
         if config.message_timestamp_type == CREATE_TIME:
-            _check_timestamps(header, config, now_ms)
+            _check_timestamps(header, times, config, now_ms)
         headers.append(header)
         position += header.size
     return headers
 
 
-def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+def check_batch(records: Buffer, position: int, header: BatchHeader, *, accept_control: bool = False) -> RecordTimes:
+    """Check a producer's batch, whatever the topic: checksum, attributes, producer, records. Returns the records' times.
+
+    BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if not check_crc(records, position, header.size):
+        corrupt("a produced batch failed its checksum")
+    validate_records(records, position, header)
+    if header.attributes & ~TIMESTAMP_TYPE_MASK:
+        _check_attributes(header.attributes, accept_control)
+    if header.producer_id != NO_PRODUCER_ID and (header.producer_id < 0 or header.base_sequence < 0):
+        text = f"a batch names producer {header.producer_id} and sequence {header.base_sequence}; neither may be below 0"
+        raise BrokerError(ErrorCode.INVALID_RECORD, text)
+    return check_records(records, position, header)
+
+
+def _check_attributes(attributes: int, accept_control: bool) -> None:
+    """Refuse what a producer cannot ask for, or what is not read here."""
+    if attributes & COMPRESSION_MASK:
+        refuse_compression(attributes & COMPRESSION_MASK)
+    if attributes & CONTROL_MASK and not accept_control:
+        raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
+    if attributes & TRANSACTIONAL_MASK:
+        raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional, and transactions are not offered")
+    unknown = attributes & ~(TIMESTAMP_TYPE_MASK | CONTROL_MASK)
+    if unknown:
+        raise BrokerError(ErrorCode.INVALID_RECORD, f"a batch has attributes that no producer may set: {unknown & 0xFFFF:#06x}")
+
+
+def _check_timestamps(header: BatchHeader, times: RecordTimes, config: LogConfig, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_TYPE_MASK:
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only a broker marks a batch as LogAppendTime")
-    newest, oldest = header.max_timestamp, header.base_timestamp
+    newest, oldest = header.max_timestamp, times.oldest
     if newest < -1 or newest - now_ms > config.message_timestamp_after_max_ms:
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of the broker's {now_ms}")
-    if oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms:
+    if oldest < -1 or (oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms):
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind the broker's {now_ms}")
+    if times.newest > newest:
+        text = f"a record has timestamp {times.newest}, and its batch says that the newest is {newest}"
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, text)
 
 
 def check_fetched(records: Buffer, next_offset: int, max_epoch: int, last_epoch: int) -> list[BatchHeader]:

@@ -15,7 +15,7 @@
     57  record count            i32
     61  records                        see `builder.py`
 
-Everything here works per batch: a broker never looks at a record.
+Everything here works per batch. A broker looks at records once: the leader, before it appends them (`check.py`).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, size: int, time
 
 
 def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """What a leader asks of a producer's batch beyond a plausible header, without walking its records.
+    """What a leader asks of a producer's batch beyond a plausible header, before it walks the records (`check.py`).
 
     A fresh batch has one record per offset (only compaction leaves gaps), and room for that many records.
     """

@@ -1,7 +1,6 @@
-"""Compressed batches: stored and replicated as they are, and refused where their records are wanted.
+"""Compressed batches are refused: by the leader that is to append them, and by the reader of a log that an older version wrote.
 
-A broker treats the records of a batch as opaque, so a compressed batch of another client passes through. Reading its
-records needs the codec, and none is built yet.
+Checking or reading the records of a compressed batch needs the codec, and none is built yet.
 """
 
 from __future__ import annotations

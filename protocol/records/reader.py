@@ -131,7 +131,7 @@ _STRIDED_MIN = 8
 """Fewer records than this are not worth the strided comparison."""
 _INDEX_BYTES = (bytes(v[0] for v in VARINTS), bytes(v[-1] for v in VARINTS))
 """Byte 0 and byte 1 of the offset delta of record n, for n with a one- or two-byte varint."""
-_MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
+PLAIN_MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
 """What follows the length of a plain record n: attributes, timestamp delta, offset delta, no key."""
 
 
@@ -162,7 +162,7 @@ class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
         return None
 
 
-_FRAMES_1, _FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
+PLAIN_FRAMES_1, PLAIN_FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
 """For records with a one- and a two-byte offset delta; at most 16,384 entries each."""
 
 
@@ -300,8 +300,8 @@ class _Decoder:
         values: list[bytes | None] = []
         append = values.append
         with suppress(IndexError):
-            for frames, start, end in ((_FRAMES_1, first, 64), (_FRAMES_2, max(first, 64), len(_MIDDLES))):
-                for middle in _MIDDLES[start : min(end, self.count)]:
+            for frames, start, end in ((PLAIN_FRAMES_1, first, 64), (PLAIN_FRAMES_2, max(first, 64), len(PLAIN_MIDDLES))):
+                for middle in PLAIN_MIDDLES[start : min(end, self.count)]:
                     frame = frames[data[pos : pos + 2]]
                     if frame is None:
                         break

@@ -14,6 +14,7 @@ from strandline.protocol.messages.data import (
     ProducerState,
 )
 from strandline.protocol.producer_names import named_producer_id
+from strandline.testing.simulation.malformed_batches import bad_checksum
 
 NAMED = named_producer_id(3, 5)
 
@@ -148,3 +149,14 @@ def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_m
     world.change(ProducerNameRecord("sink", 3, 6, 0, NOW_MS))
     assert ask() == 0
     assert code(leader.produce(rows(1, 3, epoch=2), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_epoch_that_is_over_is_found_in_every_batch_and_believed_only_of_a_whole_one() -> None:
+    """A flipped bit must not tell a producer that it is over; and a second batch must not slip past behind a first one."""
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    world.change(ProducerNameRecord("sink", 3, 5, 2, NOW_MS, oldest_epoch=2))
+    assert code(leader.produce(batch("x") + rows(1, epoch=1), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code(leader.produce(bytearray(bad_checksum(bytes(rows(1, epoch=1)))), acks=1)) == ErrorCode.CORRUPT_MESSAGE
+    assert leader.leo == 0

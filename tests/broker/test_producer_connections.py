@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from replica_world import FakeConnection, P, Request, World, batch
 
 from strandline.broker.producer_connections import PRODUCERS_MAX, ProducerConnections
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.protocol.producer_names import named_producer_id
+from strandline.testing.simulation.malformed_batches import assemble, bad_checksum, encode_record
 
 
 @dataclass
@@ -74,3 +77,42 @@ def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
     assert produce(old, 1, 0).answer is None
     assert old.closed
     assert leader.p.log.log_end_offset == end
+
+
+LIES = {
+    "a wrong checksum": bad_checksum(bytes(batch("x", producer_id=7, producer_epoch=0, sequence=0))),
+    "records that do not fit": assemble([encode_record(1)], 0, producer_id=7, producer_epoch=0, base_sequence=0),
+    "half a batch": bytes(batch("x", producer_id=7, producer_epoch=0, sequence=0))[:-1],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("acks", [1, 0])
+def test_a_malformed_batch_with_the_producer_id_of_another_does_not_close_that_ones_connection(lie: str, acks: int) -> None:
+    """Whatever sends the batch needs to know nothing but a number: ids are given in order."""
+    world = World()
+    world.topic(replicas=(1,))
+    leader = world[1]
+    owner, liar = FakeConnection(), FakeConnection()
+    liar.id = owner.id + 1
+
+    def produce(connection: FakeConnection, raw: memoryview) -> Request:
+        request = Request(ProduceRequest(None, acks, 1000, [ProducePartition(*P)], [raw]))
+        request.connection = connection
+        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        return request
+
+    produce(owner, records(7, 0))
+    refused = produce(liar, memoryview(bytearray(LIES[lie])))
+    if acks:
+        assert refused.answer.partitions[0].error_code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    assert leader.p.log.log_end_offset == 1
+    produce(owner, records(7, 1))
+    assert not owner.closed
+    assert leader.p.log.log_end_offset == 2
+
+
+def test_a_malformed_batch_on_an_older_connection_is_refused_and_not_taken_for_late() -> None:
+    known = ProducerConnections()
+    assert not known.is_late(records(7), Connection(2))
+    assert not known.is_late(memoryview(LIES["a wrong checksum"]), Connection(1))

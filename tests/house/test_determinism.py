@@ -258,6 +258,8 @@ SHARED: dict[tuple[str, str], str] = {
     ("client/batches.py", "@lru_cache"): "a function of the length alone, remembered",
     ("client/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
     ("protocol/frames.py", "__missing__"): "the decoder of an API, made at its first use",
+    ("protocol/records/check.py", "@lru_cache"): "a function of bytes and index alone, remembered",
+    ("protocol/records/check.py", "__missing__"): "a function of two bytes, remembered",
     ("protocol/records/reader.py", "@lru_cache"): "a function of the lengths alone, remembered",
     ("protocol/records/reader.py", "__missing__"): "a function of two bytes, remembered",
     ("protocol/rpc/request_measures.py", "__missing__"): "in the measures of one server",

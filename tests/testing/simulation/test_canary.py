@@ -116,8 +116,9 @@ PURE = {
     "strandline.protocol.records.builder._prefixes",
     "strandline.protocol.records.builder._heads",
     "strandline.protocol.records.builder._tails",
-    "strandline.protocol.records.reader._FRAMES_1",
-    "strandline.protocol.records.reader._FRAMES_2",
+    "strandline.protocol.records.check._EXTENTS",
+    "strandline.protocol.records.reader.PLAIN_FRAMES_1",
+    "strandline.protocol.records.reader.PLAIN_FRAMES_2",
 }
 """Tables that fill themselves with what follows from the key alone."""
 
