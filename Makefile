@@ -12,8 +12,8 @@
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
 #   make bench-spark     our data source in Spark, and Spark's own Kafka connector on a real Apache Kafka
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
-	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Looked for when it is first needed, and once: an optimised Python where the machine has one.
+PYTHON ?= $(eval PYTHON := $$(shell .ci/find-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 # Python compiles what it imports, as it imports it: a tenth of what is installed.
@@ -22,7 +22,8 @@ INSTALL := $(BIN)/python $(PIP_INSTALL)
 VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
-PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))')
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PROCESSES ?= $(shell echo $$(( $(CORES) < 7 ? $(CORES) + 1 : 8 )))
 MINUTES ?= 10
 
 # Compiled Python is kept, whatever the environment says: tests start hundreds of Pythons.
@@ -68,17 +69,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The sub-packages live in top-level folders (pyproject.toml maps them). Type checkers and import-linter want to see the
-# package as it is installed, so they look at a freshly built wheel.
-build/lint: $(VENV)/.installed-dev FORCE
-	@rm -rf build/lib build/bdist.* build/lint
-	$(INSTALL) --no-build-isolation --no-deps --target build/lint .
+# The sub-packages live in top-level folders; in src/ stands the package as it is installed.
+types: $(VENV)/.installed-dev
+	cd src && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p strandline
 
-types: build/lint
-	cd build/lint && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p strandline
-
-layering: build/lint
-	cd build/lint && ../../$(BIN)/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
+layering: $(VENV)/.installed-dev
+	cd src && ../$(BIN)/lint-imports --config ../pyproject.toml --cache-dir ../.import_linter_cache
 
 # A process per core and one more, since some wait; each with whole files: what a file sets up once is set up once.
 pytest: $(VENV)/.installed-dev

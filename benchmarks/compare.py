@@ -1,7 +1,8 @@
 """`make bench`: our cluster and a real Apache Kafka, one after the other, several rounds; medians and ratios.
 
-Each round starts each cluster anew and runs the same rows on it in the same order. Rows are independent: one that fails
-is reported and does not stop the others. The machine's speed swings, so only ratios of one run mean something.
+Each round starts each cluster from nothing and runs the same rows on it in the same order. The clusters take turns in going
+first, since the second finds a page cache that the first has warmed. Rows are independent: one that fails is reported and does
+not stop the others. The machine's speed swings, so only ratios of one run mean something.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import loads_kafka
 import loads_ours
+from python_build import this_python
 from systems import Kafka, KafkaUnavailable, Ours, System, cpu_s
 
 ROWS = (
@@ -35,6 +37,8 @@ ROWS = (
     "partitions_1000",
 )
 FAULTS = ("kill -9 of a leader", "SIGTERM of a leader")
+Kind = tuple[type[System], Any]
+"""A cluster, and its loads."""
 CONTROLLER_FAULT = "kill -9 of the active controller"
 
 
@@ -159,7 +163,7 @@ PAIRS = (
 
 def report(results: Results, note: str) -> str:
     medians = results.medians()
-    lines = [f"Python {platform.python_version()}, {platform.machine()}, {note}", ""]
+    lines = [f"{this_python()}; {platform.machine()}; {note}", ""]
     lines.append(f"{'figure (median)':<66} {'kafka':>14} {'strandline':>14} {'ours / theirs':>14}")
     for name, by in medians.items():
         cells = [f"{by[s]:,.2f}" if s in by else "" for s in ("kafka", "strandline")]
@@ -173,9 +177,14 @@ def report(results: Results, note: str) -> str:
     return "\n".join(lines)
 
 
+def turns(kinds: Sequence[Kind], rounds: int) -> list[list[Kind]]:
+    """The clusters of each round, in order: each goes first in every second round."""
+    return [list(kinds) if number % 2 == 0 else list(reversed(kinds)) for number in range(rounds)]
+
+
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="an even number, so that each cluster goes first equally often")
     parser.add_argument("--only", help=f"rows, separated by commas: {', '.join(ROWS)}")
     parser.add_argument("--skip-kafka", action="store_true")
     parser.add_argument("--skip-ours", action="store_true")
@@ -185,7 +194,7 @@ async def main() -> int:
     rows = set(args.only.split(",")) if args.only else set(ROWS)
     if unknown := rows - set(ROWS):
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
-    kinds: list[tuple[type[System], Any]] = [] if args.skip_ours else [(Ours, loads_ours)]
+    kinds: list[Kind] = [] if args.skip_ours else [(Ours, loads_ours)]
     reason = "skipped on request" if args.skip_kafka else ""
     if not reason:
         try:
@@ -196,13 +205,14 @@ async def main() -> int:
     if reason:
         log(f"Apache Kafka is not measured: {reason}")
     results = Results()
-    for number in range(1, args.rounds + 1):
-        # The order alternates: what the first leaves in the page cache must not always fall to the second.
-        for kind, loads in kinds if number % 2 else reversed(kinds):
+    for number, order in enumerate(turns(kinds, args.rounds), start=1):
+        for kind, loads in order:
             log(f"round {number} of {args.rounds}: {kind.__name__.lower()}")
             await run_round(kind(), loads, Sizes().scaled(args.scale), rows, results)
     free = shutil.disk_usage("/").free // 10**9
     note = f"{args.rounds} rounds, scale {args.scale}, {free} GB of disk free"
+    if len(kinds) > 1 and args.rounds % 2:
+        note += f"; {kinds[0][0].name} went first once more than {kinds[1][0].name}"
     print(report(results, note + (f"; Apache Kafka not measured: {reason}" if reason else "")))
     if args.json:
         with open(args.json, "w") as file:

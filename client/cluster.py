@@ -18,8 +18,9 @@ from random import Random
 from typing import Any
 
 from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout, UnknownTopic, to_client_error
-from strandline.client.links import SOFTWARE, Address, Link, parse_bootstrap
+from strandline.client.links import SOFTWARE, Link
 from strandline.client.metadata import MetadataCache, TopicInfo
+from strandline.client.option_types import Address, parse_bootstrap
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, METADATA, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError

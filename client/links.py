@@ -12,19 +12,18 @@ given up, and whoever waits on it is told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from strandline.client.errors import ClientClosed, NoBrokersAvailable
+from strandline.client.option_types import Address
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, BROKER
-from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError, UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import dial
-
-Address = tuple[str, int]
 
 HANDSHAKE_TIMEOUT_MS = 5_000
 SNIFF_TIMEOUT_MS = 500
@@ -38,22 +37,6 @@ QUIET_S = 1.0
 PING_TIMEOUT_MS = 2_000
 """... and awaited so long, before the connection is given up."""
 SOFTWARE = ("strandline-python", "0.1.0")
-
-
-def parse_bootstrap(servers: str | Sequence[str]) -> list[Address]:
-    """ "host:port,host:port", or a list of "host:port"."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses = [_parse_address(part.strip()) for part in parts if part.strip()]
-    if not addresses:
-        raise UsageError(f"bootstrap_servers names no address: {servers!r}")
-    return list(dict.fromkeys(addresses))
-
-
-def _parse_address(text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"a bootstrap address is host:port, not {text!r}")
-    return host.strip("[]"), int(port)
 
 
 class Link:

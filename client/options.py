@@ -1,7 +1,9 @@
-"""The settings of producer, consumer and admin: names, defaults, meanings, and the check of what a user wrote.
+"""The options of producer, consumer and admin: one table of names, types, ranges, defaults, units and meanings.
 
-Names are aiokafka's where it has one. Kafka's dotted names are accepted through `config={"bootstrap.servers": ...}`.
-An unknown name is a TypeError that names the nearest known one; a wrong value is a UsageError.
+Names are aiokafka's where it has one. Kafka's dotted names, with values as in a properties file or as Python writes them, are
+accepted through `config={"bootstrap.servers": ..., "enable.idempotence": "false"}`. Keyword arguments are typed: a text that
+holds a number is no number there. An unknown name is a TypeError that names the nearest known one; a wrong value, or values
+that contradict each other, are a UsageError that says what is accepted. `table_of` is what documents are made from.
 """
 
 from __future__ import annotations
@@ -10,87 +12,215 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
+from strandline.client.option_types import (
+    INT64_MAX,
+    Acks,
+    Addresses,
+    Bytes,
+    Choice,
+    Flag,
+    Function,
+    Nothing,
+    Number,
+    OptionType,
+    OrNone,
+    Text,
+    Whole,
+)
 from strandline.protocol.errors import UsageError
 from strandline.protocol.producer_names import GENERATION_MAX, NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
 
+REQUEST_SIZE_MAX = 99 * 1024 * 1024
+"""The upper bound of `max_request_size`: brokers accept frames of 100 MiB (`socket.request.max.bytes`), and a produce request
+needs room for more than its records."""
+REQUEST_SIZE_MIN = 256
+
+_NOT_NEGATIVE = Whole(0)
+_POSITIVE = Whole(1)
+_FUNCTION = OrNone(Function())
+
+
+class Option(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    """As a keyword argument."""
+    type: OptionType
+    default: Any
+    unit: str
+    """ "ms", "bytes", "records", "requests"; empty: it has none."""
+    meaning: str
+
+    @property
+    def dotted(self) -> str:
+        """The name in `config`, as Kafka's properties files write it."""
+        return self.name.replace("_", ".")
+
+    def check(self, value: Any) -> Any:
+        """The value as options keep it; UsageError for one that is not accepted."""
+        try:
+            return self.type.check(value)
+        except ValueError:
+            raise self._wrong(value, self.name) from None
+
+    def parse(self, text: str, written: str | None = None) -> Any:
+        """The value that a text of a properties file means. `written`: the name that the error is to give."""
+        try:
+            return self.type.parse(text.strip())
+        except ValueError:
+            raise self._wrong(text, written or self.name) from None
+
+    def _wrong(self, value: object, written: str) -> UsageError:
+        unit = f" ({self.unit})" if self.unit else ""
+        why = f": {self.meaning}" if isinstance(self.type, OrNone) and isinstance(self.type.other, Nothing) else ""
+        return UsageError(f"{written} must be {self.type.text}{unit}, not {value!r}{why}")
+
+
+def option(default: Any, of_type: OptionType, meaning: str, unit: str = "") -> Any:
+    """A field of an options class, with its row of the table."""
+    return dataclasses.field(default=default, metadata={"type": of_type, "meaning": meaning, "unit": unit})
+
+
+def table_of(kind: type[ClientOptions]) -> list[Option]:
+    """The options of one client, in the order in which they are declared."""
+    return [
+        Option(field.name, field.metadata["type"], field.default, field.metadata["unit"], field.metadata["meaning"])
+        for field in dataclasses.fields(kind)
+    ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What every client has."""
+    """The options that producer, consumer and admin have in common."""
 
-    bootstrap_servers: str | Sequence[str] = "127.0.0.1:9092"
-    """Where to start: "host:port,host:port" or a list of such; the rest of the cluster is learned from there."""
-    client_id: str = "strandline"
-    """Named in the brokers' logs."""
-    request_timeout_ms: int = 30_000
-    """How long one request may wait for its answer."""
-    connect_timeout_ms: int = 5_000
-    """How long one attempt to connect may take."""
-    metadata_max_age_ms: int = 300_000
-    """Metadata is refreshed at least this often, so that new partitions are found."""
-    max_block_ms: int = 60_000
-    """The longest that a call waits for metadata, for room in the buffer, or for a broker to connect to."""
-    retry_backoff_ms: int = 100
-    """The pause before a failed request is sent again, where nothing better is known."""
-    reconnect_backoff_ms: int = 25
-    """The pause after a failed connection to a broker; doubles up to `reconnect_backoff_max_ms`."""
-    reconnect_backoff_max_ms: int = 1_000
+    bootstrap_servers: str | Sequence[str] = option(
+        "127.0.0.1:9092",
+        Addresses(),
+        "Addresses of some brokers. The client learns the rest of the cluster from the first one that answers.",
+    )
+    client_id: str = option("strandline", Text(), "The name of this client in the brokers' logs.")
+    request_timeout_ms: int = option(30_000, _POSITIVE, "How long the client waits for the response to one request.", "ms")
+    connect_timeout_ms: int = option(
+        5_000, _POSITIVE, "How long one attempt to connect may take, and how long `start` looks for the cluster.", "ms"
+    )
+    metadata_max_age_ms: int = option(
+        300_000, _POSITIVE, "The client asks for metadata at least this often, and so finds new partitions.", "ms"
+    )
+    max_block_ms: int = option(
+        60_000, _NOT_NEGATIVE, "The longest that a call waits for metadata, for room in the buffer, or for a connection.", "ms"
+    )
+    retry_backoff_ms: int = option(
+        100, _NOT_NEGATIVE, "The pause before a failed request is sent again, if the client does not know a better time.", "ms"
+    )
+    reconnect_backoff_ms: int = option(
+        25, _NOT_NEGATIVE, "The pause after a failed connection to a broker. It doubles up to `reconnect_backoff_max_ms`.", "ms"
+    )
+    reconnect_backoff_max_ms: int = option(
+        1_000, _NOT_NEGATIVE, "The longest pause between two attempts to connect to a broker.", "ms"
+    )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith(("_ms", "_bytes", "_size", "_memory", "_records")):
-                _check_count(field.name, value)
+        for row in table_of(type(self)):
+            value = getattr(self, row.name)
+            checked = row.check(value)
+            if checked is not value:
+                object.__setattr__(self, row.name, checked)  # Another spelling of the same value.
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise a UsageError for values that contradict each other."""
+        self._check_order("reconnect_backoff_ms", "reconnect_backoff_max_ms")
+
+    def _check_order(self, smaller: str, larger: str) -> None:
+        low, high = getattr(self, smaller), getattr(self, larger)
+        if low > high:
+            raise UsageError(f"{smaller} ({low}) must not be larger than {larger} ({high})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(ClientOptions):
-    acks: int | Literal["all"] = "all"
-    """ "all" (or -1): acknowledged when every in-sync replica has it. 1: by the leader alone. 0: not at all."""
-    enable_idempotence: bool | None = None
-    """Each record once and in order, across retries. On by default with acks="all"."""
-    linger_ms: float = 0
-    """How long a batch that is not full may wait for more records."""
-    batch_size: int = 16_384
-    """A batch is closed when the next record would make it larger than this."""
-    buffer_memory: int = 33_554_432
-    """Bytes of records that may wait; more is BufferFull, or waiting in `await send`."""
-    max_request_size: int = 1_048_576
-    """The largest request, and the largest record."""
-    max_in_flight_requests_per_connection: int = 5
-    """Requests to one broker that wait for an answer. A partition never has more than five batches in flight."""
-    delivery_timeout_ms: int = 120_000
-    """From the moment a record is handed over: acknowledged by then, or failed."""
-    key_serializer: Serializer | None = None
-    value_serializer: Serializer | None = None
-    producer_name: str | None = None
-    """Whoever has the name after this producer can find out what it wrote (`Producer.written`), and fences it."""
-    producer_generation: int = 0
-    """What is written under the name, counted by its owner: rows of a higher generation are others, and begin at 0."""
-    producer_note: bytes | None = None
-    """What the first attempt of a generation leaves for the later ones (`Producer.note`), 1,024 bytes at most."""
+    """The options of `Producer`."""
 
-    def __post_init__(self) -> None:
+    acks: int | Literal["all"] = option(
+        "all",
+        Acks(),
+        'Which replicas have a record when it is acknowledged. "all": every in-sync replica. 1: the leader. '
+        "0: none, and the leader sends no acknowledgement.",
+    )
+    enable_idempotence: bool | None = option(
+        None,
+        OrNone(Flag()),
+        'Write each record once and in order, also when a request is sent again. None: True with acks="all", else False. '
+        'True needs acks="all".',
+    )
+    linger_ms: float = option(0, Number(0), "How long a batch that is not full waits for more records.", "ms")
+    batch_size: int = option(16_384, _POSITIVE, "A batch is closed when the next record would make it larger than this.", "bytes")
+    buffer_memory: int = option(
+        33_554_432,
+        Whole(1, INT64_MAX),
+        "How many bytes of records may wait to be acknowledged. `send_nowait` raises BufferFull when they are used up; "
+        "`send` waits up to `max_block_ms`.",
+        "bytes",
+    )
+    max_request_size: int = option(
+        1_048_576,
+        Whole(REQUEST_SIZE_MIN, REQUEST_SIZE_MAX),
+        "The largest produce request, and so the largest record. The topic's `max.message.bytes` must allow it as well, and "
+        "the brokers' `socket.request.max.bytes`, which is the reason for the upper bound.",
+        "bytes",
+    )
+    max_in_flight_requests_per_connection: int = option(
+        5,
+        Whole(1),
+        "How many requests to one broker may wait for their responses. A partition never has more than five batches in flight.",
+        "requests",
+    )
+    delivery_timeout_ms: int = option(
+        120_000,
+        _POSITIVE,
+        "How long a record may take from the call that hands it over until it is acknowledged; then it fails.",
+        "ms",
+    )
+    key_serializer: Serializer | None = option(  # noqa: RUF009
+        None, _FUNCTION, "Turns each key that is not None into bytes. Without it, keys are bytes."
+    )
+    value_serializer: Serializer | None = option(  # noqa: RUF009
+        None, _FUNCTION, "Turns each value that is not None into bytes. Without it, values are bytes."
+    )
+    producer_name: str | None = option(
+        None,
+        OrNone(Text(1, NAME_LENGTH_MAX)),
+        "Makes this a named producer: it fences an earlier producer of the same name, and a later one of that name can find "
+        "out what it wrote (`Producer.written`). Needs idempotence.",
+    )
+    producer_generation: int = option(
+        0,
+        Whole(0, GENERATION_MAX),
+        "The generation of the name that this producer writes. Each generation numbers its rows from 0.",
+    )
+    producer_note: bytes | None = option(
+        None,
+        OrNone(Bytes(NOTE_BYTES_MAX)),
+        "What the first attempt of a generation leaves for the later ones (`Producer.note`).",
+    )
+
+    def _check_together(self) -> None:
         # No zero-argument super() here: a slotted dataclass is a new class, and the cell would name the old one.
-        ClientOptions.__post_init__(self)
-        if self.acks not in ("all", -1, 0, 1):
-            raise UsageError(f'acks must be 0, 1 or "all", not {self.acks!r}')
+        ClientOptions._check_together(self)
         if self.enable_idempotence and self.required_acks != -1:
             raise UsageError(f'enable_idempotence needs acks="all", not {self.acks!r}')
-        if self.max_in_flight_requests_per_connection < 1:
-            raise UsageError("max_in_flight_requests_per_connection must be at least 1")
-        if self.linger_ms > self.delivery_timeout_ms:
-            raise UsageError(
-                f"linger_ms ({self.linger_ms}) must not be longer than delivery_timeout_ms ({self.delivery_timeout_ms})"
-            )
-        if self.batch_size > self.buffer_memory:
-            raise UsageError(f"batch_size ({self.batch_size}) must not be larger than buffer_memory ({self.buffer_memory})")
-        _check_name(self)
+        self._check_order("linger_ms", "delivery_timeout_ms")
+        self._check_order("batch_size", "buffer_memory")
+        self._check_order("batch_size", "max_request_size")
+        if self.producer_name is None and (self.producer_generation or self.producer_note is not None):
+            raise UsageError("producer_generation and producer_note need a producer_name")
+        if self.producer_name is not None and not self.idempotent:
+            raise UsageError('producer_name needs idempotence, and with it acks="all"')
 
     @property
     def required_acks(self) -> int:
@@ -101,56 +231,59 @@ class ProducerOptions(ClientOptions):
         return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
 
 
-def _check_name(options: ProducerOptions) -> None:
-    name, generation = options.producer_name, options.producer_generation
-    if not isinstance(generation, int) or not 0 <= generation <= GENERATION_MAX:
-        raise UsageError(f"producer_generation must be a whole number from 0 to {GENERATION_MAX}, not {generation!r}")
-    if name is None:
-        if generation or options.producer_note is not None:
-            raise UsageError("producer_generation and producer_note need a producer_name")
-        return
-    if options.producer_note is not None and len(options.producer_note) > NOTE_BYTES_MAX:
-        raise UsageError(f"producer_note has {len(options.producer_note)} bytes, more than {NOTE_BYTES_MAX}")
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_LENGTH_MAX:
-        raise UsageError(f"producer_name must be a text of 1 to {NAME_LENGTH_MAX} characters, not {name!r}")
-    if not options.idempotent:
-        raise UsageError('producer_name needs idempotence, and with it acks="all"')
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    group_id: str | None = None
-    """Groups come later; anything but None is refused."""
-    auto_offset_reset: Literal["latest", "earliest", "error"] = "latest"
-    """Where to start when there is no position, or it is outside the log."""
-    fetch_max_wait_ms: int = 500
-    """How long a broker may hold a fetch that has nothing to answer."""
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 52_428_800
-    """The most that one broker may answer at once."""
-    max_partition_fetch_bytes: int = 1_048_576
-    """The most per partition and answer; a single larger batch is still handed out."""
-    max_poll_records: int | None = None
-    """The most that `getmany` returns when it is not told otherwise."""
-    check_crcs: bool = True
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    on_missing_topic: Literal["raise", "wait"] = "raise"
-    """A topic that does not exist (any more): an error, or wait until somebody creates it."""
-    key_deserializer: Deserializer | None = None
-    value_deserializer: Deserializer | None = None
+    """The options of `Consumer`."""
 
-    def __post_init__(self) -> None:
-        ClientOptions.__post_init__(self)
-        if self.group_id is not None:
-            raise UsageError("consumer groups come later: leave out group_id and use subscribe() (all partitions) or assign()")
-        _check_choice("auto_offset_reset", self.auto_offset_reset, ("latest", "earliest", "error"))
-        _check_choice("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
-        _check_choice("on_missing_topic", self.on_missing_topic, ("raise", "wait"))
+    group_id: str | None = option(
+        None, OrNone(Nothing()), "Consumer groups are not supported yet: use subscribe() (all partitions) or assign()."
+    )
+    auto_offset_reset: Literal["latest", "earliest", "error", "none"] = option(
+        "latest",
+        Choice("latest", "earliest", "error", synonyms={"none": "error"}),
+        "Where to read when there is no position, or the position is not in the log: at the end, at the beginning, or not at "
+        'all ("error", or "none" as in Kafka: OffsetOutOfRange is raised).',
+    )
+    fetch_max_wait_ms: int = option(500, _NOT_NEGATIVE, "How long a broker holds a fetch while it has no records for it.", "ms")
+    fetch_min_bytes: int = option(
+        1, _NOT_NEGATIVE, "A broker holds a fetch until it has this much, or `fetch_max_wait_ms` passed.", "bytes"
+    )
+    fetch_max_bytes: int = option(52_428_800, _POSITIVE, "The most that a broker returns in one response.", "bytes")
+    max_partition_fetch_bytes: int = option(
+        1_048_576,
+        _POSITIVE,
+        "The most that a broker returns per partition in one response. A single batch that is larger is returned all the same.",
+        "bytes",
+    )
+    max_poll_records: int | None = option(
+        None,
+        OrNone(Whole(1)),
+        "The most records that `getmany` and `fetch_batches` return if the call does not say. None: what is there, "
+        "within bounds that keep a call short.",
+        "records",
+    )
+    check_crcs: bool = option(True, Flag(), "Compare each batch with its checksum.")
+    isolation_level: Literal["read_uncommitted", "read_committed"] = option(
+        "read_uncommitted",
+        Choice("read_uncommitted", "read_committed"),
+        "Whether records of open and aborted transactions are returned. Strandline has no transactions yet.",
+    )
+    on_missing_topic: Literal["raise", "wait"] = option(
+        "raise",
+        Choice("raise", "wait"),
+        "What to do about a topic that does not exist, or was deleted: raise UnknownTopic, or wait until it is created.",
+    )
+    key_deserializer: Deserializer | None = option(  # noqa: RUF009
+        None, _FUNCTION, "Turns the bytes of each key that is not None into what records have as `key`."
+    )
+    value_deserializer: Deserializer | None = option(  # noqa: RUF009
+        None, _FUNCTION, "Turns the bytes of each value that is not None into what records have as `value`."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions(ClientOptions):
-    pass
+    """The options of `Admin`."""
 
 
 class ClientKeywords(TypedDict, total=False):
@@ -186,7 +319,7 @@ class ProducerKeywords(ClientKeywords, total=False):
 
 class ConsumerKeywords(ClientKeywords, total=False):
     group_id: str | None
-    auto_offset_reset: Literal["latest", "earliest", "error"]
+    auto_offset_reset: Literal["latest", "earliest", "error", "none"]
     fetch_max_wait_ms: int
     fetch_min_bytes: int
     fetch_max_bytes: int
@@ -199,41 +332,44 @@ class ConsumerKeywords(ClientKeywords, total=False):
     value_deserializer: Deserializer | None
 
 
-ALIASES = {"max_batch_size": "batch_size", "max_in_flight": "max_in_flight_requests_per_connection"}
-"""Other clients' names for the same thing."""
+ALIASES = {
+    "max_batch_size": "batch_size",
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "socket_connection_setup_timeout_ms": "connect_timeout_ms",
+}
+"""Other clients' names for the same option."""
 
 AnyOptions = TypeVar("AnyOptions", bound=ClientOptions)
 
 
 def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOptions:
-    """Keyword arguments, and under `config` names in Kafka's dotted form, as one checked set of options."""
-    known = {field.name for field in dataclasses.fields(kind)}
+    """Keyword arguments, and under `config` a mapping of names in Kafka's dotted form, as one checked set of options. An
+    option that is given in both has the value of the keyword argument."""
+    rows = {row.name: row for row in table_of(kind)}
+    config = keywords.get("config")
+    if config is not None and not isinstance(config, Mapping):
+        raise UsageError(f"config must be a mapping of names to values, not {config!r}")
     merged: dict[str, Any] = {}
-    config = keywords.get("config") or {}
-    given = [(name, value) for name, value in keywords.items() if name != "config"]
-    for written, value in [*config.items(), *given]:
-        name = written.replace(".", "_")
-        name = ALIASES.get(name, name)
-        if name not in known:
-            raise TypeError(_unknown(kind, written, known))
-        merged[name] = value
+    for written, value in (config or {}).items():
+        row = _row(kind, rows, written)
+        merged[row.name] = row.parse(value, written) if isinstance(value, str) else value
+    for written, value in keywords.items():
+        if written != "config":
+            merged[_row(kind, rows, written).name] = value
     return kind(**merged)
 
 
+def _row(kind: type[ClientOptions], rows: Mapping[str, Option], written: object) -> Option:
+    """The option of that name."""
+    name = written.replace(".", "_") if isinstance(written, str) else ""
+    row = rows.get(ALIASES.get(name, name))
+    if row is None:
+        raise TypeError(_unknown(kind, str(written), set(rows)))
+    return row
+
+
 def _unknown(kind: type[ClientOptions], written: str, known: set[str]) -> str:
-    who = kind.__name__.removesuffix("Options")
+    client = kind.__name__.removesuffix("Options")
     near = difflib.get_close_matches(written.replace(".", "_"), sorted(known | set(ALIASES)), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{who}() got an unexpected option {written!r}{hint}"
-
-
-def _check_count(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != value:
-        raise UsageError(f"{name} must be a number of at least 0, not {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return f"{client}() got an unexpected option {written!r}{hint}"

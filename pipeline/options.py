@@ -7,7 +7,6 @@ client. An unknown name is refused with the nearest known one: a misspelt `failO
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions, table_of
 from strandline.protocol.errors import UsageError
 
 EARLIEST, LATEST = -2, -1
@@ -183,12 +182,12 @@ class _Written:
         return name in self._values
 
     def _add_client(self, written: str, name: str, value: str) -> None:
-        kinds = {f.name: f for f in dataclasses.fields(self._client_kind)}
+        rows = {row.name: row for row in table_of(self._client_kind)}
         option = name.replace(".", "_").lower()
-        if option not in kinds:
-            near = difflib.get_close_matches(option, sorted(kinds), n=1, cutoff=0.5)
+        if option not in rows:
+            near = difflib.get_close_matches(option, sorted(rows), n=1, cutoff=0.5)
             raise UsageError(f"unknown option {written!r}" + (f"; did you mean 'strandline.{near[0]}'?" if near else ""))
-        self._client[option] = _typed(written, value, str(kinds[option].type), kinds[option].default)
+        self._client[option] = rows[option].parse(value, f"option {written}")
 
     def client(self) -> dict[str, Any]:
         client = dict(self._client)
@@ -315,19 +314,6 @@ def _by_partition(name: str, value: str, *, least: int) -> dict[str, dict[int, i
             raise UsageError(f"option {name} must be JSON such as {example}; topic {topic} has {of_topic!r}")
         result[topic] = {int(partition): number for partition, number in of_topic.items()}
     return result
-
-
-def _typed(written: str, value: str, kind: str, default: object) -> Any:
-    """A string as what the client's option is."""
-    if "bool" in kind:
-        if value.strip().lower() not in ("true", "false"):
-            raise UsageError(f"option {written} must be true or false, not {value!r}")
-        return value.strip().lower() == "true"
-    if isinstance(default, (int, float)) or kind.startswith(("int", "float")):
-        if value.strip() == "all":
-            return "all"
-        return _whole(written, value)
-    return value
 
 
 def _unknown(name: str, known: set[str]) -> str:

@@ -8,7 +8,6 @@ so that the command line and the nodes of a cluster start quickly.
 
 from __future__ import annotations
 
-import os.path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,12 +75,6 @@ __all__ = [
     "UsageError",
     "__version__",
 ]
-
-_HERE = os.path.dirname(__file__)
-if not os.path.isdir(os.path.join(_HERE, "client")):
-    # A checkout: the sub-packages are the folders beside this one. A script that is run there has this very file before the
-    # installed one on its path, and would find no sub-package otherwise.
-    __path__.append(os.path.dirname(_HERE))
 
 if not TYPE_CHECKING:  # To a type checker, a module with __getattr__ would have every name that is misspelled.
 

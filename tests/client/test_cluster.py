@@ -12,8 +12,9 @@ import pytest
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.cluster import Cluster
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
-from strandline.client.links import Link, parse_bootstrap
+from strandline.client.links import Link
 from strandline.client.metadata import MetadataCache
+from strandline.client.option_types import parse_bootstrap
 from strandline.client.options import ClientOptions
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic

@@ -423,7 +423,7 @@ async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() ->
 
 
 async def test_groups_are_refused_clearly() -> None:
-    with pytest.raises(UsageError, match="groups come later"):
+    with pytest.raises(UsageError, match="groups are not supported yet"):
         Consumer("orders", bootstrap_servers="127.0.0.1:1", group_id="g")
 
 

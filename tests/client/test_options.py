@@ -6,9 +6,13 @@ import dataclasses
 
 import pytest
 
-from strandline.client import options
+from strandline.client import Admin, Consumer, Producer, options
 from strandline.client.errors import UsageError
-from strandline.client.options import AdminOptions, ConsumerOptions, ProducerOptions, parse_options
+from strandline.client.option_types import Acks, Addresses, Bytes, Choice, Flag, Function, Nothing, Number, OrNone, Text, Whole
+from strandline.client.options import AdminOptions, ConsumerOptions, Option, ProducerOptions, parse_options, table_of
+
+CLIENTS = [(Producer, ProducerOptions), (Consumer, ConsumerOptions), (Admin, AdminOptions)]
+ROWS = [(client, row) for client, kind in CLIENTS for row in table_of(kind)]
 
 
 def test_dotted_names_and_other_clients_names_are_accepted() -> None:
@@ -37,11 +41,91 @@ def test_an_unknown_name_is_a_type_error_with_the_nearest_known_one(kind, wrong:
         {"linger_ms": 10, "delivery_timeout_ms": 5},
         {"batch_size": 100, "buffer_memory": 50},
         {"max_in_flight_requests_per_connection": 0},
+        {"batch_size": 0},
+        {"key_serializer": "json"},
+        {"acks": True},
+        {"acks": "1"},
+        {"enable_idempotence": "false"},
+        {"enable_idempotence": 0},
+        {"linger_ms": float("nan")},
+        {"linger_ms": float("inf")},
+        {"request_timeout_ms": 0},
+        {"buffer_memory": 1 << 63},
+        {"batch_size": 2_000_000},
+        {"max_request_size": 200_000_000},
+        {"bootstrap_servers": 9092},
+        {"bootstrap_servers": [9092]},
+        {"bootstrap_servers": "nowhere"},
+        {"client_id": None},
+        {"producer_name": "sink", "producer_note": "text"},
+        {"reconnect_backoff_ms": 100, "reconnect_backoff_max_ms": 50},
+        {"config": {"enable.idempotence": "no"}},
+        {"config": {"enable.idempotence": "true", "acks": "1"}},
+        {"config": {"linger.ms": "soon"}},
+        {"config": {"key.serializer": "org.apache.kafka.common.serialization.StringSerializer"}},
+        {"config": [("acks", 1)]},
     ],
 )
 def test_a_wrong_value_is_a_usage_error(wrong: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        parse_options(ProducerOptions, wrong)
+    """A sentence that names an option and ends with what was written, at once; never a producer that does otherwise."""
+    with pytest.raises(UsageError) as refused:
+        Producer(**wrong)  # type: ignore[arg-type]
+    name = next(reversed(wrong.get("config", wrong)), "config") if isinstance(wrong.get("config", {}), dict) else "config"
+    assert name in str(refused.value) or name.replace(".", "_") in str(refused.value)
+
+
+def test_texts_of_a_properties_file_are_read() -> None:
+    """`acks=1` of a properties file was refused, and `enable.idempotence=false` was taken as true."""
+    config = {
+        "acks": "1",
+        "enable.idempotence": "False",
+        "linger.ms": " 2.5 ",
+        "batch.size": "100",
+        "buffer.memory": "1000",
+        "client.id": "billing",
+    }
+    parsed = parse_options(ProducerOptions, {"config": config})
+    assert (parsed.acks, parsed.enable_idempotence, parsed.linger_ms) == (1, False, 2.5)
+    assert (parsed.batch_size, parsed.buffer_memory, parsed.client_id) == (100, 1000, "billing")
+    consumer = parse_options(
+        ConsumerOptions, {"config": {"check.crcs": "false", "auto.offset.reset": "none", "fetch.min.bytes": 7}}
+    )
+    assert (consumer.check_crcs, consumer.auto_offset_reset, consumer.fetch_min_bytes) == (False, "error", 7)
+
+
+WRONG = {
+    Acks: [True, "1", 2, None, 1.0],
+    Addresses: [None, "", "host", 9092, b"a:1", {"a:1": 1}],
+    Bytes: ["text", None, 5, bytes(100_000)],
+    Choice: ["nonsense", None, 1, True],
+    Flag: ["false", "", 0, 1, None],
+    Function: ["json", 5, True],
+    Nothing: ["group"],
+    Number: ["5", True, -1, float("nan"), float("inf"), None],
+    Text: [5, None, True, b"text"],
+    Whole: ["5", True, -1, 0.5, None, 1 << 64],
+}
+"""Per type of option: values that must be refused."""
+
+
+@pytest.mark.parametrize(("client", "row"), ROWS, ids=[f"{client.__name__}-{row.name}" for client, row in ROWS])
+def test_every_option_is_checked(client: type, row: Option) -> None:
+    """The whole table, so that an option that is added later is checked, too."""
+    is_optional = isinstance(row.type, OrNone)
+    of_type = row.type.other if isinstance(row.type, OrNone) else row.type
+    for wrong in WRONG[type(of_type)]:
+        if wrong is None and is_optional:
+            continue
+        with pytest.raises(UsageError, match=row.name):
+            client(**{row.name: wrong})
+    assert row.meaning.endswith(".")
+    assert row.check(row.default) == row.default
+
+
+@pytest.mark.parametrize(("client", "row"), ROWS, ids=[f"{client.__name__}-{row.name}" for client, row in ROWS])
+def test_default_of_an_option_can_be_written_as_text(client: type, row: Option) -> None:
+    if isinstance(row.default, (bool, int, float, str)):
+        assert row.parse(str(row.default)) == row.default
 
 
 def test_idempotence_follows_acks_unless_told() -> None:

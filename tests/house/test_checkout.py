@@ -1,4 +1,4 @@
-"""Whoever tries the README's example in the checkout has our folder `strandline` first on his path, before what he installed."""
+"""A script that is run in the checkout has the folder `strandline` there first on its path, before the installed package."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def test_a_script_in_the_checkout_finds_all_of_it() -> None:
     words = [sys.executable, "-c", LOOK, str(ROOT)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert Path(done.stdout.strip()) == ROOT / "client" / "__init__.py"
+    assert Path(done.stdout.strip()).resolve() == ROOT / "client" / "__init__.py"

@@ -1,8 +1,8 @@
 """What a user gets from `pip install .` and from `pip install -e .`: types, scenario files, and the names of a first program.
 
 Type checkers do not run the import hooks that setuptools writes for an editable install when packages are mapped one by one, so
-to them such an install is empty. src/ has the package in its installed shape; these tests hold both installs against
-mypy --strict and pyright (basedpyright is pyright with a Node from PyPI, so that nothing else has to be downloaded).
+to them such an install is empty. strandline/ links to the other rooms, and src/ to strandline/; these tests hold both installs
+against mypy --strict and pyright (basedpyright is pyright with a Node from PyPI, so that nothing else has to be downloaded).
 """
 
 from __future__ import annotations
@@ -62,13 +62,6 @@ def test_type_checkers_see_the_types_of_an_installed_package(checker, installed:
     errors, output = checker(installed, tmp_path)
     assert [e for e in errors if e[0] == "program.py"] == [], output
     assert sorted({line for file, line in errors if file == "wrong.py"}) == [2, 6, 7, 8], output
-
-
-def test_every_part_of_the_package_is_linked_in_src() -> None:
-    """A file beside `strandline/__init__.py` that src/ does not link would be missing in every install."""
-    parts = {p.name for p in (ROOT / "strandline").iterdir() if p.name != "__pycache__"}
-    linked = {p.name for p in (ROOT / "src" / "strandline").iterdir() if p.is_symlink() and p.exists()}
-    assert parts <= linked, "ln -s ../../strandline/NAME src/strandline/NAME"
 
 
 def test_chaos_list_finds_the_scenarios_outside_the_checkout(installed: Install, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def source_modules() -> dict[str, str]:
-    """Every module of the top-level folders -> its name in the wheel. It does not go by src/, so that a missing link shows."""
+    """Every module of the top-level folders -> its name in the wheel. It does not go by the links: a missing one shows."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     modules = {}
     for path in tracked:
@@ -39,7 +39,9 @@ def source_modules() -> dict[str, str]:
 def test_the_wheel_holds_every_module(wheel_names: set[str]) -> None:
     """A folder without an `__init__.py` works in an editable install and is absent for every user."""
     missing = {path for path, name in source_modules().items() if name not in wheel_names}
-    assert not missing, f"not in the wheel (a folder without __init__.py, or without a link in src/?): {sorted(missing)}"
+    assert not missing, (
+        f"not in the wheel (a folder without __init__.py, or a room without a link in strandline/?): {sorted(missing)}"
+    )
 
 
 def test_the_wheel_holds_nothing_else(wheel_names: set[str]) -> None:

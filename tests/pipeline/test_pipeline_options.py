@@ -42,7 +42,7 @@ def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams, not for batch reads"),
         ({"assign": '{"orders": [0]}'}, "subscribe and assign are given"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "must be one of error, latest, not 'guess'"),
-        ({"strandline.fetch_max_bytes": "-1"}, "fetch_max_bytes must be a number of at least 0"),
+        ({"strandline.fetch_max_bytes": "-1"}, "fetch_max_bytes must be a whole number from 1"),
     ],
 )
 def test_a_mistake_is_told_with_what_was_meant(more: dict[str, str], told: str) -> None:

@@ -1,0 +1,209 @@
+"""The types of options: which values one accepts, how a value is read from text, and how a document describes the type.
+
+`check` takes a value as a program writes it (`5`, `True`, `"all"`) and returns it, in its one spelling. `parse` takes the text
+of a properties file (`"5"`, `"true"`, `"all"`). Both raise `ValueError` without a text: `text` says what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from strandline.protocol.errors import UsageError
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+Address = tuple[str, int]
+
+
+class OptionType:
+    """One type. Subclasses say in `text` what they accept, as the end of the sentence "NAME must be ..."."""
+
+    text: str
+
+    def check(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def parse(self, text: str) -> Any:
+        """By default a text is what a program would write."""
+        return self.check(text)
+
+
+class Whole(OptionType):
+    """A whole number within bounds. A bool is none."""
+
+    def __init__(self, least: int = 0, most: int = INT32_MAX) -> None:
+        self.least, self.most = least, most
+        self.text = f"a whole number from {least} to {most}"
+
+    def check(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> int:
+        return self.check(int(text))
+
+
+class Number(OptionType):
+    """A finite number of at least `least`."""
+
+    def __init__(self, least: float = 0, most: float = INT32_MAX) -> None:
+        self.least, self.most = least, most
+        self.text = f"a number from {least} to {most}"
+
+    def check(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError
+        if not self.least <= value <= self.most:  # So is every comparison with NaN.
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> float:
+        value = float(text)
+        return self.check(int(value) if value.is_integer() else value)
+
+
+class Flag(OptionType):
+    """A bool; in text "true" or "false", in any case, as in Kafka's properties files."""
+
+    text = "True or False"
+
+    def check(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> bool:
+        known = {"true": True, "false": False}
+        if text.lower() not in known:
+            raise ValueError
+        return known[text.lower()]
+
+
+class Choice(OptionType):
+    """One of some words. `synonyms`: other spellings, and the word that each of them stands for."""
+
+    def __init__(self, *words: str, synonyms: Mapping[str, str] | None = None) -> None:
+        self.words = words
+        self.synonyms = dict(synonyms or {})
+        quoted = [f'"{word}"' for word in (*words, *self.synonyms)]
+        self.text = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError
+        word = self.synonyms.get(value, value)
+        if word not in self.words:
+            raise ValueError
+        return word
+
+
+class Acks(OptionType):
+    """ "all" or -1, 1, 0. A bool is none of them, although Python says that `True == 1`."""
+
+    text = '"all" (or -1), 1 or 0'
+
+    def check(self, value: Any) -> int | str:
+        if isinstance(value, str) and value == "all":
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or value not in (-1, 0, 1):
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> int | str:
+        return text if text == "all" else self.check(int(text))
+
+
+class Text(OptionType):
+    def __init__(self, least: int = 0, most: int | None = None) -> None:
+        self.least, self.most = least, most
+        length = f" of {least} to {most} characters" if most is not None else ""
+        self.text = f"a str{length}"
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or len(value) < self.least or (self.most is not None and len(value) > self.most):
+            raise ValueError
+        return value
+
+
+class Bytes(OptionType):
+    """Bytes; the text of a properties file is taken as UTF-8."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.text = f"at most {most} bytes"
+
+    def check(self, value: Any) -> bytes:
+        if not isinstance(value, bytes) or len(value) > self.most:
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> bytes:
+        return self.check(text.encode())
+
+
+class Function(OptionType):
+    """Something that can be called; it cannot be written in a properties file."""
+
+    text = "a function"
+
+    def check(self, value: Any) -> Any:
+        if not callable(value):
+            raise ValueError
+        return value
+
+
+class Nothing(OptionType):
+    """An option that is known from other clients, and not supported."""
+
+    text = "None"
+
+    def check(self, value: Any) -> None:
+        raise ValueError
+
+
+class Addresses(OptionType):
+    """ "host:port,host:port", or a sequence of "host:port"."""
+
+    text = '"host:port,host:port", or a list of "host:port"'
+
+    def check(self, value: Any) -> str | Sequence[str]:
+        parse_bootstrap(value)
+        checked: str | Sequence[str] = value
+        return checked
+
+
+class OrNone(OptionType):
+    """None, or what another type accepts."""
+
+    def __init__(self, other: OptionType) -> None:
+        self.other = other
+        self.text = "None" if isinstance(other, Nothing) else f"{other.text}, or None"
+
+    def check(self, value: Any) -> Any:
+        return None if value is None else self.other.check(value)
+
+    def parse(self, text: str) -> Any:
+        return self.other.parse(text)
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> list[Address]:
+    """ "host:port,host:port", or a list of "host:port"."""
+    if not isinstance(servers, str) and (not isinstance(servers, Iterable) or isinstance(servers, (bytes, Mapping))):
+        raise ValueError
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError
+    addresses = [_parse_address(part.strip()) for part in parts if part.strip()]
+    if not addresses:
+        raise UsageError(f"bootstrap_servers names no address: {servers!r}")
+    return list(dict.fromkeys(addresses))
+
+
+def _parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"bootstrap_servers: an address is host:port, not {text!r}")
+    return host.strip("[]"), int(port)

@@ -1,1 +1,0 @@
-../../strandline/__init__.py

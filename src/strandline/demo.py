@@ -1,1 +1,0 @@
-../../strandline/demo.py

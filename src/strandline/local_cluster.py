@@ -1,1 +1,0 @@
-../../strandline/local_cluster.py

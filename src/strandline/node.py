@@ -1,1 +1,0 @@
-../../strandline/node.py
