@@ -21,7 +21,7 @@ FAULTS: dict[str, float] = {
     "crash": 2.0,
     "power": 1.0,
     "stop": 1.0,
-    "stop_power": 0.7,
+    "stop_power": 1.0,
     "pause": 1.0,
     "controller_kill": 1.0,
     "cut_node": 1.0,

@@ -244,6 +244,8 @@ class Probes:
         self._before(LogDir, "delete_log", self._log_leaves)
         self._before(LogDir, "set_aside", self._log_leaves)
         self._before(LogDir, "close", self._logs_close)
+        self._before(LogDir, "_close_orderly", self._logs_close_in_order)
+        self._after(LogDir, "_load", self._logs_found)
 
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
         replica = self.invariants.on_log_opened(log)
@@ -320,6 +322,16 @@ class Probes:
             replica = replica_of(log)
             if replica is not None:
                 self.invariants.on_log_gone(replica)
+
+    def _logs_close_in_order(self, log_dir: LogDir, *_: Any) -> None:
+        disk = getattr(log_dir.files, "disk", None)
+        if disk is not None:
+            self.invariants.on_logs_closing(disk)
+
+    def _logs_found(self, _: None, log_dir: LogDir) -> None:
+        disk = getattr(log_dir.files, "disk", None)
+        if disk is not None:
+            self.invariants.on_logs_found(disk, log_dir.meta.node_id, log_dir.was_clean)
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ MEANINGS = {
     "I22": "nothing of one topic is ever served or replicated under the id of another",
     "I23": "connections, tasks, buffers and sessions stay within their bounds",
     "I24": "once the faults are over, everything comes right again in bounded time",
+    "I25": "a process takes its logs for orderly closed only if the one before it closed them",
 }
 """Of each invariant, in one line."""
 

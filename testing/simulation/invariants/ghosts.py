@@ -292,6 +292,8 @@ class Ghosts:
         """Replicas whose log or role moved in this step."""
         self.disturbed: dict[PartitionGhost, None] = {}
         """Partitions of which the metadata, a role, the ISR, or a log's end (backwards) changed in this step."""
+        self.closed_disks: set[object] = set()
+        """Disks whose logs the last process closed in order, or was about to."""
         self._by_files: dict[int, Process] = {}
         self._loss_permitted = ""
         self._min_isr: dict[tuple[int, str, int], int] = {}

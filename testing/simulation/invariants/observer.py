@@ -16,6 +16,7 @@ from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.batch import BatchHeader
 from strandline.storage.disk import Buffer
 from strandline.testing.simulation.invariants import (
+    clean_starts,
     honesty,
     leaders,
     logs,
@@ -143,6 +144,14 @@ class Invariants:
 
     def on_process_ended(self, server: Any) -> None:
         self.ghosts.end(server)
+
+    def on_logs_closing(self, disk: object) -> None:
+        """The process of this disk stops in order, and closes its logs now."""
+        clean_starts.on_closing(self.ghosts, disk)
+
+    def on_logs_found(self, disk: object, node: int, was_clean: bool) -> None:
+        """A process has looked at what the last one has left of its logs. `was_clean`: it believes in an orderly stop."""
+        clean_starts.on_loaded(self.ghosts, disk, node, was_clean)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from invariant_bench import Bench, batch_of, bench
 
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.producer_names import named_producer_id
-from strandline.testing.simulation.invariants import honesty, producers, purgatory, reads, resources
+from strandline.testing.simulation.invariants import clean_starts, honesty, producers, purgatory, reads, resources
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
 from strandline.testing.simulation.invariants.violation import Violation
 
@@ -369,3 +369,15 @@ def test_i23_a_connection_that_is_left_after_the_stop():
 
 def test_the_bench_can_make_batches():
     assert len(batch_of("a")) > 61
+
+
+# -- I25 ----------------------------------------------------------------------------------------------------------------
+
+
+def test_i25_a_start_that_believes_in_an_orderly_stop_that_there_was_not(at: Bench):
+    disk = object()
+    clean_starts.on_loaded(at.ghosts, disk, 1, False)
+    clean_starts.on_closing(at.ghosts, disk)
+    clean_starts.on_loaded(at.ghosts, disk, 1, True)
+    with breaks("I25", "node 1 takes its logs for orderly closed"):
+        clean_starts.on_loaded(at.ghosts, disk, 1, True)

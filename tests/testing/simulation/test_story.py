@@ -334,7 +334,7 @@ def test_a_page_from_a_ring_says_that_it_is_not_everything() -> None:
 
 
 def test_every_invariant_has_a_meaning() -> None:
-    assert list(MEANINGS) == [f"I{number}" for number in range(1, 25)]
+    assert list(MEANINGS) == [f"I{number}" for number in range(1, 26)]
     assert "\n\n" not in page(violated=Violated("I99", "something new")).split("seed")[0].rstrip()
 
 
