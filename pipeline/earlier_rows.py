@@ -3,9 +3,10 @@
 The log numbers the rows of a task, but behind a shuffle a number says nothing about which row it was. So this attempt reads
 back what the earlier ones wrote, and compares the rows themselves before it writes anything:
 
-    1. The first attempt leaves a note with the cluster: where each partition of the topic ended before it wrote.
-    2. A later one sees to it that no earlier one can write any more, and reads from there on the batches that are of its
-       name and generation: as many rows as the log has counted, or it gives up.
+    1. The first attempt stores a note with the cluster (write_identity.py): where each partition of the topic ended before it
+       wrote, or, if the topic is a column, when it began.
+    2. A later attempt ensures that no earlier one can write any more, and reads the batches of its name and generation from
+       there on: as many rows as the log has counted, or it gives up.
     3. Its own rows are taken off what was read; what is left of *them* is kept aside, in memory or in a file.
     4. When every row that was read was met, the rest is written. Else its rows are not those of the attempts before: nothing
        is written, and the task fails. Whichever of them were right, one of them would be in the log too often or be missing.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +45,7 @@ from strandline.client.options import ConsumerOptions
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import Subscription, WriteOptions
-from strandline.protocol.producer_names import NOTE_BYTES_MAX
+from strandline.pipeline.write_identity import WriteIdentity, WriteNote
 
 MEMORY_BYTES_MAX = 64 * 1024 * 1024
 """Rows that are kept aside go to a file when they are more than this."""
@@ -52,57 +54,87 @@ FETCH_WAIT_MS = 500
 Hash = bytes
 
 
-# -- the note ---------------------------------------------------------------------------------------------------------
+# -- where to begin ---------------------------------------------------------------------------------------------------
+
+CLOCK_SKEW_MS = 15 * 60 * 1000
+"""Clocks of two machines may differ by so much. With more, the log is read back from its beginning."""
 
 
-def note_of(client: Mapping[str, Any], topic: str) -> bytes | None:
-    """Where the topic's partitions end now; None when that is more than a note holds (some 200 partitions)."""
-    view = ClusterView(consumer_options(client), Subscription((topic,)))
-    ends = view.latest(view.partitions())
-    note = msgspec.msgpack.encode([topic, [end.offset for _, end in sorted(ends.items())]])
-    return note if len(note) <= NOTE_BYTES_MAX else None
-
-
-def starts_of(note: bytes | None, topic: str) -> list[int] | None:
-    """What the note says about this topic, by partition; a partition that is not there was made later."""
-    if note is None:
-        return None
-    named, starts = msgspec.msgpack.decode(note, type=tuple[str, list[int]])
-    return starts if named == topic else None
+def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
+    """The note of a first attempt. The end offsets are asked for only where a later attempt would compare rows."""
+    starts = None
+    if options.topic is not None and options.row_order == "unknown":
+        view = ClusterView(consumer_options(options.client), Subscription((options.topic,)))
+        ends = view.latest(view.partitions())
+        starts = [end.offset for _, end in sorted(ends.items())]
+    return WriteNote(options.topic, starts, int(time.time() * 1000), identity.run_id, identity.job)
 
 
 def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a producer and a consumer have in common."""
+    """The options that producers and consumers share."""
     return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
+
+
+async def _offsets_to_read_from(
+    consumer: Consumer, places: Iterable[TopicPartition], note: WriteNote | None
+) -> list[dict[TopicPartition, int]]:
+    """Where each partition is read from, the cheapest way first; a further way is tried if rows were not found.
+
+    The note's offsets are exact, so that there is no further way. Its time is not: clocks differ.
+    """
+    places = list(places)
+    if note is not None and note.starts is not None and {place.topic for place in places} == {note.topic}:
+        starts = note.starts
+        return [{place: starts[place.partition] if place.partition < len(starts) else 0 for place in places}]
+    earliest = await consumer.beginning_offsets(places)
+    if note is None or note.started_at_ms < 0:
+        return [earliest]
+    since_ms = max(0, note.started_at_ms - CLOCK_SKEW_MS)
+    young = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
+    return [{place: earliest[place] if (at := young[place]) is None else at.offset for place in places}, earliest]
 
 
 # -- reading back -----------------------------------------------------------------------------------------------------
 
 
 async def read_back(
-    options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int], starts: list[int], by_partition: bool
+    options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int], note: WriteNote | None, by_partition: bool
 ) -> Counter[Hash]:
-    """The rows that this producer has in these partitions; `there` says how many. RowsDiffer when they are gone."""
-    earlier = _EarlierRows(producer_id, by_partition, {place: count for place, count in there.items() if count})
+    """The rows that this producer has in these partitions; `there` says how many. RowsDiffer if they were deleted."""
+    counts = {place: count for place, count in there.items() if count}
     async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "error"}) as consumer:
-        await consumer.assign(list(earlier.left))
-        for place in earlier.left:
-            consumer.seek(place, starts[place.partition] if place.partition < len(starts) else 0)
-        ends = await consumer.end_offsets(list(earlier.left))
-        while earlier.left:
+        await consumer.assign(list(counts))
+        ways = await _offsets_to_read_from(consumer, counts, note)
+        for is_last, starts in ((starts is ways[-1], starts) for starts in ways):
+            earlier = _EarlierRows(producer_id, by_partition, dict(counts))
             try:
-                async with asyncio.timeout(options.write_timeout_ms / 1000):
-                    while not (fetched := await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)):
-                        await earlier.check_not_behind(consumer, ends)
-            except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
-                raise RowsDiffer(f"what an earlier attempt has written cannot be read any more: {e}") from e
-            except TimeoutError:
-                text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
-                raise RequestTimeout(text, elapsed_ms=options.write_timeout_ms) from None
-            for place in earlier.take(fetched):
-                consumer.pause(place)
-            await earlier.check_not_behind(consumer, ends)
-    return earlier.found
+                await _read_from(consumer, starts, earlier, options.write_timeout_ms)
+            except RowsDiffer:
+                if is_last:
+                    raise
+            else:
+                return earlier.found
+    raise AssertionError("there is at least one way")
+
+
+async def _read_from(consumer: Consumer, starts: Mapping[TopicPartition, int], earlier: _EarlierRows, timeout_ms: float) -> None:
+    consumer.resume(*starts)
+    for place, offset in starts.items():
+        consumer.seek(place, offset)
+    ends = await consumer.end_offsets(list(starts))
+    while earlier.left:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not (fetched := await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)):
+                    await earlier.check_not_behind(consumer, ends)
+        except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
+            raise RowsDiffer(f"what an earlier attempt has written cannot be read any more: {e}") from e
+        except TimeoutError:
+            text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
+            raise RequestTimeout(text, elapsed_ms=timeout_ms) from None
+        for place in earlier.take(fetched):
+            consumer.pause(place)
+        await earlier.check_not_behind(consumer, ends)
 
 
 @dataclass(slots=True)
@@ -172,13 +204,14 @@ class Comparison:
         if kept.num_rows:
             self.missing.add(kept)
 
-    def check(self, task: int) -> None:
-        """When all rows of the task were taken."""
+    def check(self, task: int, topic: str) -> None:
+        """When all rows of the task were taken: RowsDiffer if the log has others."""
         if self.earlier:
             raise RowsDiffer(
                 f"{self.earlier.total()} rows that an earlier attempt of task {task} has written are not among its rows this "
                 "time, and nothing was written: its input is not the same; an input that is computed alike again (a checkpoint "
-                "or a table before the sink) would let it go on"
+                "or a table before the sink) would let it go on",
+                topic=topic,
             )
 
 

@@ -20,3 +20,7 @@ class WrongColumns(ClientError):
 
 class RowsDiffer(ClientError):
     """A task was run again and its rows are not those of the first time, so nobody can tell which of them are written."""
+
+
+class WriteNotDistinct(ClientError):
+    """A write inside of `foreachBatch` may be a retry of an earlier one or another write. Nothing was written."""

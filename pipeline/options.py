@@ -88,8 +88,11 @@ class WriteOptions:
     row_order: Literal["unknown", "stable"] = "unknown"
     """Whether a task that is run again brings the same rows in the same order. "stable": an attempt goes on behind the rows
     that are written already. "unknown": it writes nothing where it finds some, and fails."""
-    query_name: str | None = None
-    """Instead of Spark's query id: for a stream whose checkpoint is made anew and must not write its rows again."""
+    producer_name: str | None = None
+    """The identity of the query (or job) instead of Spark's query id: for a stream whose checkpoint is recreated and must not
+    write its rows again. No two queries may share it."""
+    write_name: str | None = None
+    """Tells two writes into one topic apart within one batch of `foreachBatch`."""
     write_timeout_ms: int = 120_000
 
 
@@ -103,9 +106,10 @@ _READ = {
 }  # fmt: skip
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
-_WRITE = {"topic", "includeHeaders", "delivery", "rowOrder", "queryName", "writeTimeoutMs", "bootstrap.servers"}
-_SPARKS = {"path", "checkpointlocation"}
-"""What Spark itself adds to the options of a source or sink, in lower case."""
+_WRITE = {"topic", "includeHeaders", "delivery", "rowOrder", "producerName", "writeName", "writeTimeoutMs", "bootstrap.servers"}
+_SPARKS = {"path", "checkpointlocation", "queryname"}
+"""What Spark itself adds to the options of a source or sink, in lower case. `queryName` comes from `.queryName()`; Spark does
+not require that it is unique, so it is no identity of a write."""
 
 
 def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
@@ -156,7 +160,8 @@ def write_options(written: Mapping[str, str]) -> WriteOptions:
         include_headers=options.flag("includeHeaders", True),
         delivery=delivery,  # type: ignore[arg-type]
         row_order=options.choice("rowOrder", "unknown", "stable"),  # type: ignore[arg-type]
-        query_name=options.text("queryName"),
+        producer_name=options.text("producerName"),
+        write_name=options.text("writeName"),
         write_timeout_ms=options.count("writeTimeoutMs", least=1) or 120_000,
     )
 

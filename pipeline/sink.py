@@ -1,19 +1,13 @@
-"""Writing, in batches and as streams: each row once, whatever becomes of the task that writes it.
+"""Writing, in batches and as streams: each row once, whatever happens to the task that writes it.
 
 Spark runs a task again after a failure, runs a batch again after a crash or a failed commit, and may run two attempts at a
-time. So every task writes as a *named* producer: the name says which task of which query it is, the generation which batch.
-The rows of a task are numbered per partition of the log, by the producer's own sequence numbers. An attempt asks how many
-of them the log holds already, fences whoever wrote them, and goes on behind. `commit` has nothing left to do.
+time. So every task writes as a *named* producer; write_identity.py says which name and generation. The rows of a task are
+numbered per partition of the log, by the producer's own sequence numbers. An attempt asks how many of them the log holds
+already, fences the attempts before it, and continues after these rows. `commit` has nothing left to do.
 
-    name         spark/<query id>/<partition of Spark>           spark/<job>/<partition of Spark> in a batch job
-    generation   the id of the micro-batch                       0
-
-What this rests on is that an attempt brings the same rows in the same order as the one before. Straight from a log or from
-files it does; behind a shuffle nobody promises the order. The option `rowOrder` says which it is, and as long as it says
-nothing, an attempt that finds rows of an earlier one compares before it writes (earlier_rows.py): no row is lost or doubled
-by guessing.
-
-The names of Spark's local properties are its internals; a test holds them down.
+This rests on an attempt bringing the same rows in the same order as the one before. Straight from a log or from files it
+does; behind a shuffle the order is another one each time. The option `rowOrder` says which of the two holds. Without it, an
+attempt that finds rows of an earlier one compares before it writes (earlier_rows.py), so that no row is lost or doubled.
 """
 
 from __future__ import annotations
@@ -28,19 +22,20 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from strandline.client import Producer, Receipt, TopicPartition
-from strandline.pipeline.earlier_rows import Comparison, note_of, read_back, starts_of
+from strandline.client import Admin, Producer, Receipt, TopicPartition
+from strandline.client.options import AdminOptions
+from strandline.pipeline.earlier_rows import Comparison, first_note, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.placement import by_place, places_of
 from strandline.pipeline.rows import by_topic, check_columns, columns_of
 from strandline.pipeline.session import session
+from strandline.pipeline.write_identity import WriteIdentity, decode_note, options_of, write_identity
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 SENDING = {"batch_size": 262_144, "buffer_memory": 67_108_864, "linger_ms": 20, "max_request_size": 8_388_608}
 """Where the user says nothing: large batches, since a task writes as fast as it can."""
 
@@ -68,8 +63,9 @@ class TaskWriter:
     """Rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
     """Rows that are in the log and come again."""
-    _comparison: Comparison | None = None
-    """With what the log holds, where nobody promised the order of rows. Nothing is written before all rows are taken."""
+    _comparisons: dict[str, Comparison] = field(default_factory=dict)
+    """By topic: with the rows that the log holds, if the order of rows is unknown. Nothing is written there before all rows
+    are taken."""
     _by_partition: bool = False
     """Whether rows themselves say where they go."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
@@ -84,9 +80,8 @@ class TaskWriter:
                 await self._meet(topic)
             places = places_of(rows, self._numbers.get(topic, 0), self.task, self._counts[topic])
             self._numbers[topic] = self._numbers.get(topic, 0) + rows.num_rows
-            if self._comparison is not None:
-                columns = columns_of(rows, self.options.include_headers)
-                self._comparison.take(rows, columns, places)
+            if (comparison := self._comparisons.get(topic)) is not None:
+                comparison.take(rows, columns_of(rows, self.options.include_headers), places)
                 continue
             for partition, run in by_place(rows, places):
                 await self._send(topic, partition, self._not_yet_there(TopicPartition(topic, partition), run))
@@ -122,7 +117,7 @@ class TaskWriter:
         found = sum(there.values())
         self.found += found
         if found and self.options.row_order == "unknown":
-            self._comparison = await self._compare(topic, there)
+            self._comparisons[topic] = await self._compare(there)
         else:
             self._skip.update({place: count for place, count in there.items() if count})
 
@@ -132,23 +127,17 @@ class TaskWriter:
         places = [TopicPartition(topic, partition) for partition in partitions]
         return await self.producer.written(places, alone=alone, timeout_ms=self.options.write_timeout_ms)
 
-    async def _compare(self, topic: str, there: dict[TopicPartition, int]) -> Comparison:
-        starts = starts_of(self.producer.note, topic) if self.options.topic is not None else None
-        if starts is None:
-            raise RowsDiffer(
-                f"an earlier attempt of this task has written {self.found} rows to {topic}, nobody has said that they come in "
-                "the same order again, and where to find them is not known (the topic is a column, or has very many partitions): "
-                "set the option rowOrder to stable if they do (no shuffle before the sink, or sorted within partitions)",
-                topic=topic,
-            )
-        by_partition, who = self._by_partition, self.producer.producer_id
-        return Comparison(await read_back(self.options, who, there, starts, by_partition), by_partition)
+    async def _compare(self, there: dict[TopicPartition, int]) -> Comparison:
+        note, by_partition, producer_id = decode_note(self.producer.note), self._by_partition, self.producer.producer_id
+        return Comparison(await read_back(self.options, producer_id, there, note, by_partition), by_partition)
 
     async def finish(self) -> Written:
-        if self.options.topic is not None and not self._counts and not self._is_the_first():
-            await self._meet(self.options.topic)  # Without a row: an earlier attempt may have had some.
-        if self._comparison is not None:
-            await self._write_what_is_missing(self._comparison)
+        if not self._is_the_first():
+            await self._meet_topics_without_rows()
+        for topic, comparison in self._comparisons.items():
+            comparison.check(self.task, topic)
+        for topic, comparison in self._comparisons.items():
+            await self._write_what_is_missing(topic, comparison)
         await self.producer.flush(self.options.write_timeout_ms)
         self._look_at_receipts()
         if any(self._skip.values()):
@@ -157,28 +146,51 @@ class TaskWriter:
             raise RowsDiffer(text)
         return Written(self.rows, self.found)
 
+    async def _meet_topics_without_rows(self) -> None:
+        """An earlier attempt may have written rows to a topic for which this attempt has none."""
+        topics = [self.options.topic] if self.options.topic is not None else await self._all_topics()
+        for topic in topics:
+            if topic not in self._counts:
+                await self._meet(topic)
+
+    async def _all_topics(self) -> list[str]:
+        options = {name: value for name, value in self.options.client.items() if name in AdminOptions.__dataclass_fields__}
+        async with Admin(**options) as admin:
+            return sorted(await admin.list_topics())
+
     def _is_the_first(self) -> bool:
         return self.options.delivery == "at-least-once" or self.producer.is_first_attempt
 
-    async def _write_what_is_missing(self, comparison: Comparison) -> None:
-        assert self.options.topic is not None, "else nothing could be compared"
-        comparison.check(self.task)
+    async def _write_what_is_missing(self, topic: str, comparison: Comparison) -> None:
         for rows in comparison.missing.drain():
             for partition, run in by_place(rows, rows.column("place")):
-                await self._send(self.options.topic, partition, run)
+                await self._send(topic, partition, run)
             self._look_at_receipts()
 
 
-def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.RecordBatch]) -> Written:
+def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.RecordBatch], *, is_stream: bool) -> Written:
     """What both kinds of writers do, in a task."""
     context = TaskContext.get()
     if context is None:
         raise UsageError("a sink writes in tasks of Spark")
     here = session()
-    producer = Producer(**{**SENDING, **options.client, **_identity(options, job, context)})
+    identity, named = None, {}
+    if options.delivery == "exactly-once":
+        identity = write_identity(
+            context.getLocalProperty,
+            is_stream=is_stream,
+            job=job,
+            topic=options.topic,
+            producer_name=options.producer_name,
+            write_name=options.write_name,
+        )
+        named = options_of(identity, context.partitionId(), first_note(options, identity))
+    producer = Producer(**{**SENDING, **options.client, **named})
 
     async def write_all() -> Written:
         async with producer:
+            if identity is not None:
+                await check_distinct(options, identity, producer)
             writer = TaskWriter(options, producer, context.partitionId())
             # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
@@ -188,15 +200,14 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
     return here.run(write_all())
 
 
-def _identity(options: WriteOptions, job: str, context: TaskContext) -> dict[str, Any]:
-    if options.delivery == "at-least-once":
-        return {}
-    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-    name = options.query_name or query or job
-    identity: dict[str, Any] = {"producer_name": f"spark/{name}/{context.partitionId()}", "producer_generation": int(batch or 0)}
-    if options.row_order == "unknown" and options.topic is not None:
-        identity["producer_note"] = note_of(options.client, options.topic)
-    return identity
+async def check_distinct(options: WriteOptions, identity: WriteIdentity, producer: Producer) -> None:
+    """Raises WriteNotDistinct if the rows that this task would skip may be those of another write of the batch."""
+    if producer.is_first_attempt or not identity.must_claim(decode_note(producer.note)):
+        return
+    name, job = identity.claim_name, identity.job.encode()
+    claim = {"producer_name": name, "producer_generation": identity.generation, "producer_note": job}
+    async with Producer(**{**options.client, **claim}) as claiming:
+        identity.check_claim((claiming.note or b"").decode())
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -210,7 +221,7 @@ class BatchSink(DataSourceArrowWriter):
         self._job = secrets.token_hex(16)
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
-        return write_task(self._options, self._job, iterator)
+        return write_task(self._options, self._job, iterator, is_stream=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: what was acknowledged is there."""
@@ -227,7 +238,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
-        return write_task(self._options, "", iterator)
+        return write_task(self._options, "", iterator, is_stream=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: what was acknowledged is there."""

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from strandline.pipeline.jobs.lake import DataFile, Ends
 from strandline.pipeline.jobs.lake_folder import Folder, local_path
-from strandline.pipeline.sink import BATCH_ID, QUERY_ID
+from strandline.pipeline.write_identity import BATCH_ID, QUERY_ID
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pyspark.sql.functions import udf
 
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
-from strandline.pipeline.sink import BATCH_ID, QUERY_ID
+from strandline.pipeline.write_identity import BATCH_ID, QUERY_ID, RUN_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -321,9 +321,87 @@ def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_pat
     def note(value: str) -> str:
         context = TaskContext.get()
         assert context is not None
-        (tmp_path / "noted").write_text(f"{context.getLocalProperty(QUERY_ID)} {context.getLocalProperty(BATCH_ID)}")
+        (tmp_path / "noted").write_text(" ".join(str(context.getLocalProperty(name)) for name in (QUERY_ID, BATCH_ID, RUN_ID)))
         return value
 
     query = copy.start(udf(note, "string", useArrow=False))
     assert query.awaitTermination(120)
-    assert (tmp_path / "noted").read_text() == f"{query.id} 0"
+    assert (tmp_path / "noted").read_text() == f"{query.id} 0 {query.runId}"
+
+
+def test_two_queries_of_one_name_write_all_their_rows(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+    """Spark hands `.queryName()` to the sink as an option. As an identity it made the second query look like a retry."""
+    first, second = Copy(spark, log, tmp_path / "1"), Copy(spark, log, tmp_path / "2")
+    second.target = first.target
+    for number, query in enumerate((first, second)):
+        query.fill(number * 3000, 3000)
+        query.run(queryName="nightly")
+    assert values(log, first.target) == each_once(6000)
+
+
+class ForEachBatch:
+    """A stream that hands each batch to a function of the test, started as often as the test likes."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy = copy
+
+    def run(self, *writes: tuple[str, dict[str, str]], dies_after: int = 99) -> None:
+        """Each write: a condition that chooses rows, and options."""
+
+        def each(df: DataFrame, batch_id: int) -> None:
+            for number, (condition, options) in enumerate(writes):
+                if number == dies_after:
+                    raise RuntimeError("the driver dies here")
+                write(df.where(condition), self.copy.log, self.copy.target, rowOrder="stable", **options)
+
+        reader = self.copy.spark.readStream.format("strandline").option("bootstrap.servers", self.copy.log.bootstrap_servers)
+        df = reader.option("subscribe", self.copy.source).option("startingOffsets", "earliest").load()
+        writer = df.selectExpr("cast(value as string) value").writeStream.foreachBatch(each)
+        checkpoint = str(self.copy.folder / "each")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    def forget_last_commit(self) -> None:
+        """As if Spark had died after the batch was written and before it was committed."""
+        commits = self.copy.folder / "each" / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        for path in (commits / str(last), commits / f".{last}.crc"):
+            path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def each_batch(copy: Copy) -> ForEachBatch:
+    copy.fill(0, 2000)
+    return ForEachBatch(copy)
+
+
+ALL, QUARTER, REST = "true", "cast(value as int) % 4 = 0", "cast(value as int) % 4 > 0"
+
+
+def test_one_write_in_a_batch_is_found_by_the_restart(each_batch: ForEachBatch) -> None:
+    each_batch.run((ALL, {}))
+    each_batch.forget_last_commit()
+    each_batch.run((ALL, {}))
+    assert values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
+
+
+def test_writes_with_names_are_both_written_once(each_batch: ForEachBatch) -> None:
+    """Through a driver that dies between the two, and a commit that is lost."""
+    writes = (QUARTER, {"writeName": "quarter"}), (REST, {"writeName": "rest"})
+    with pytest.raises(StreamingQueryException, match="the driver dies here"):
+        each_batch.run(*writes, dies_after=1)
+    each_batch.run(*writes)
+    each_batch.forget_last_commit()
+    each_batch.run(*writes)
+    assert values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
+
+
+@pytest.mark.parametrize("second", [REST, ALL])
+def test_a_second_write_without_a_name_is_refused_and_never_skipped(each_batch: ForEachBatch, second: str) -> None:
+    """Skipping its first rows as those of a retry lost a quarter of them, and the query reported success."""
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="give each write a name of its own with the option writeName"):
+            each_batch.run((QUARTER, {}), (second, {}))
+    assert values(each_batch.copy.log, each_batch.copy.target) == Counter(
+        {value: 1 for value in each_once(2000) if int(value) % 4 == 0}
+    )

@@ -1,0 +1,150 @@
+"""The identity of a write: the producer name and generation under which a task writes, and how two writes are told apart.
+
+A named producer skips the rows that the log holds already, so two different writes must never share a name: the second
+one would look like a retry of the first, and its rows would be lost without an error. What Spark says about a write:
+
+    kind of write                              producer name                                generation
+    stream (`writeStream`)                     spark/<query id>/<task>                      batch id
+    batch (`write`)                            spark/<job>/<task>                           0
+    batch inside of `foreachBatch`             spark/<query id>/<topic>/<writeName>/<task>  batch id
+
+The option `producerName` takes the place of the query id or the job. Spark's `queryName` is not an identity: Spark itself
+does not require that it is unique.
+
+Inside of `foreachBatch` Spark gives each write the same query id and batch id, in the first run of the batch and when the
+batch is run again after a restart. The user tells two writes into one topic apart with the option `writeName`. A write
+that may be either a retry or another write fails with `WriteNotDistinct`, as follows. Each write has a random job id, and
+each run of a query has a run id. The first attempt of a task stores both in its note (`WriteNote`):
+
+    the note has our job id                          a retry of our own task: its rows are skipped
+    our run id, another job id                       another write of the same batch: WriteNotDistinct
+    another run id                                   the batch is run again; see below
+
+When a batch is run again, its first write takes over the rows of the earlier run. It stores its job id under a *claim*,
+the name of a producer that writes nothing (`spark/<query id>/<topic>/<writeName>/run/<run id>`, generation: the batch id). A
+second write of the same run finds the claim of the first, with another job id: WriteNotDistinct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from strandline.pipeline.errors import WriteNotDistinct
+from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
+
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+"""Local properties of Spark's tasks. They are internals of Spark; tests hold them down."""
+
+
+class WriteNote(msgspec.Struct, frozen=True, array_like=True):
+    """What the first attempt of a task stores for later attempts; at most `NOTE_BYTES_MAX` bytes as msgpack.
+
+    Notes of releases before `written_at_ms` have the first two fields only.
+    """
+
+    topic: str | None
+    """The option `topic`; None where the topic is a column."""
+    starts: list[int] | None
+    """The end offset of each partition of the topic before the first attempt wrote; None if that does not fit or the topic
+    is a column."""
+    started_at_ms: int = -1
+    """Wall clock of the driver or executor when the first attempt began."""
+    run_id: str = ""
+    """The run of the streaming query; empty outside of `foreachBatch`."""
+    job: str = ""
+    """The write; empty outside of `foreachBatch`."""
+
+    def encode(self) -> bytes:
+        """Without `starts` where these do not fit."""
+        note = msgspec.msgpack.encode(self)
+        if len(note) <= NOTE_BYTES_MAX:
+            return note
+        return msgspec.msgpack.encode(msgspec.structs.replace(self, starts=None))
+
+
+def decode_note(note: bytes | None) -> WriteNote | None:
+    return None if note is None else msgspec.msgpack.decode(note, type=WriteNote)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIdentity:
+    """Which write a task belongs to."""
+
+    name: str
+    """Of the producers of all its tasks, without the task."""
+    generation: int
+    run_id: str = ""
+    """Only inside of `foreachBatch`: the run of the query."""
+    job: str = ""
+    """Only inside of `foreachBatch`: this write, drawn at random when Spark planned it."""
+
+    def producer_name(self, task: int) -> str:
+        return f"{self.name}/{task}"
+
+    @property
+    def claim_name(self) -> str:
+        """The name under which the first write of a run that takes over an earlier run's rows stores its job id."""
+        return f"{self.name}/run/{self.run_id}"
+
+    def must_claim(self, note: WriteNote | None) -> bool:
+        """Whether rows of an earlier attempt are those of an earlier run of the batch. Raises WriteNotDistinct if the note
+        is that of another write of this run."""
+        if not self.job or (note is not None and note.job == self.job):
+            return False
+        if note is not None and note.run_id == self.run_id:
+            raise self._not_distinct()
+        return True
+
+    def check_claim(self, claimed_by: str) -> None:
+        """Raises WriteNotDistinct if another write of this run has taken over the rows of the earlier run."""
+        if claimed_by != self.job:
+            raise self._not_distinct()
+
+    def _not_distinct(self) -> WriteNotDistinct:
+        return WriteNotDistinct(
+            f"batch {self.generation} has already written as {self.name}, and this write may be a retry of that one or another "
+            "one: inside of foreachBatch give each write a name of its own with the option writeName; if this is a second try "
+            "of the same write, let the query fail and restart it instead"
+        )
+
+
+def write_identity(
+    properties: Callable[[str], str | None],
+    *,
+    is_stream: bool,
+    job: str,
+    topic: str | None,
+    producer_name: str | None,
+    write_name: str | None,
+) -> WriteIdentity:
+    """`properties`: Spark's local property of a name. `job`: drawn at random for each batch write."""
+    query, batch = properties(QUERY_ID), int(properties(BATCH_ID) or 0)
+    if is_stream:
+        return WriteIdentity(_name(producer_name or query or job), batch)
+    if query is None:
+        return WriteIdentity(_name(producer_name or job, *([write_name] if write_name else [])), 0)
+    run_id = properties(RUN_ID) or ""
+    return WriteIdentity(_name(producer_name or query, topic or "", write_name or ""), batch, run_id, job)
+
+
+_TAIL_LENGTH_MAX = 64
+"""Of what follows a write's name: `/run/<run id>`, or `/<task>`."""
+
+
+def _name(*parts: str) -> str:
+    """A long one is replaced by its hash: a topic alone may have 249 characters."""
+    name = "/".join(("spark", *parts))
+    if len(name) <= NAME_LENGTH_MAX - _TAIL_LENGTH_MAX:
+        return name
+    return f"spark/{blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def options_of(identity: WriteIdentity, task: int, note: WriteNote | None) -> dict[str, Any]:
+    """The options of the task's producer."""
+    named: dict[str, Any] = {"producer_name": identity.producer_name(task), "producer_generation": identity.generation}
+    return named if note is None else {**named, "producer_note": note.encode()}

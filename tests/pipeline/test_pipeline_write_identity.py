@@ -1,0 +1,106 @@
+"""Two writes never share the name of a producer, and a retry of a write always does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from strandline.pipeline.errors import WriteNotDistinct
+from strandline.pipeline.write_identity import (
+    BATCH_ID,
+    QUERY_ID,
+    RUN_ID,
+    WriteIdentity,
+    WriteNote,
+    decode_note,
+    options_of,
+    write_identity,
+)
+from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
+
+RUN, NEXT_RUN = "0f2c8a52-5d1b-4f0e-9a55-2b8b25c7ff01", "f6a7de3b-8d53-4a4e-a2b9-0a4c3f6d1e02"
+QUERY = "8c1c1c7e-4f0b-4a53-8df3-90f2a6b3c003"
+
+
+def identity(
+    job: str = "j1", run_id: str = RUN, *, is_stream: bool = False, in_query: bool = True, **options: Any
+) -> WriteIdentity:
+    known = {QUERY_ID: QUERY, BATCH_ID: "7", RUN_ID: run_id} if in_query else {}
+    chosen: dict[str, Any] = {"topic": "orders", "producer_name": None, "write_name": None, **options}
+    return write_identity(known.get, is_stream=is_stream, job=job, **chosen)
+
+
+def note_of(write: WriteIdentity) -> WriteNote:
+    return WriteNote("orders", [0], 0, write.run_id, write.job)
+
+
+def test_a_stream_is_known_by_its_query_and_batch() -> None:
+    assert identity(is_stream=True) == WriteIdentity(f"spark/{QUERY}", 7)
+    assert identity(is_stream=True, producer_name="nightly") == WriteIdentity("spark/nightly", 7)
+
+
+def test_a_batch_job_is_known_by_its_random_id() -> None:
+    assert identity(in_query=False) == WriteIdentity("spark/j1", 0)
+    assert identity("j2", in_query=False) != identity("j1", in_query=False)
+    assert identity("j2", in_query=False, producer_name="load") == identity("j1", in_query=False, producer_name="load")
+
+
+@pytest.mark.parametrize(
+    "option", [{"topic": "refunds"}, {"topic": None}, {"write_name": "totals"}, {"producer_name": "nightly"}]
+)
+def test_writes_in_a_batch_of_for_each_batch_differ_by_topic_and_write_name(option: dict[str, Any]) -> None:
+    assert identity().name != identity(**option).name
+
+
+def test_a_retry_of_a_task_continues_its_own_write() -> None:
+    assert not identity("j1").must_claim(note_of(identity("j1")))
+
+
+def test_a_second_write_of_the_same_run_is_refused() -> None:
+    """It would skip as many rows as the first write has written."""
+    with pytest.raises(WriteNotDistinct, match="with the option writeName"):
+        identity("j2").must_claim(note_of(identity("j1")))
+
+
+def test_a_second_write_is_refused_when_the_batch_is_run_again() -> None:
+    """The notes are those of the earlier run, so the claim of this run decides."""
+    note = note_of(identity("j1", RUN))
+    first, second = identity("j3", NEXT_RUN), identity("j4", NEXT_RUN)
+    assert first.must_claim(note)
+    assert second.must_claim(note)
+    assert first.claim_name == second.claim_name != identity("j5", RUN).claim_name
+    first.check_claim("j3")
+    with pytest.raises(WriteNotDistinct):
+        second.check_claim("j3")
+
+
+def test_a_run_that_spark_does_not_name_is_refused_and_not_taken_for_a_retry() -> None:
+    with pytest.raises(WriteNotDistinct):
+        identity("j2", run_id="").must_claim(note_of(identity("j1", run_id="")))
+
+
+def test_rows_without_a_note_are_claimed() -> None:
+    """An earlier release stored none where the topic is a column."""
+    assert identity().must_claim(None)
+    assert not identity(is_stream=True).must_claim(None)
+
+
+def test_a_note_of_an_earlier_release_is_read() -> None:
+    note = decode_note(msgspec.msgpack.encode(["orders", [4, 5]]))
+    assert note == WriteNote("orders", [4, 5])
+    assert decode_note(None) is None
+
+
+def test_offsets_that_do_not_fit_into_a_note_are_left_out() -> None:
+    note = WriteNote("orders", [2**40] * 300, 1, RUN, "j1").encode()
+    assert len(note) <= NOTE_BYTES_MAX
+    assert decode_note(note) == WriteNote("orders", None, 1, RUN, "j1")
+
+
+def test_names_of_producers_fit_whatever_the_topic() -> None:
+    long = identity(topic="t" * 249, write_name="w" * 100)
+    assert long.name != identity(topic="t" * 249, write_name="v" * 100).name
+    assert len(options_of(long, 2**31 - 1, None)["producer_name"]) <= NAME_LENGTH_MAX
+    assert len(long.claim_name) <= NAME_LENGTH_MAX
