@@ -202,6 +202,11 @@ class Consumer:
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.states)
 
+    def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
+        """The id (16 bytes) of the topic whose log this consumer reads as the assigned `partition`. A topic that is deleted and
+        recreated under its name has another one (KIP-516)."""
+        return self._state(partition).topic_id
+
     def _on_cluster(self) -> None:
         """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing or others by now."""
         if self._fetcher is None or self._cluster is None or self._stopped:

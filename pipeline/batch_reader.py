@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
             start = self._checked("start", place, starts[place], earliest[place], latest[place])
             end = self._checked("end", place, ends[place], earliest[place], latest[place])
             start, end = self._bounds.clip(max(start, since.get(place, 0)), end)
-            ranges.append(Range(*place, start, end))
+            ranges.append(Range(*place, start, end, topic_id=view.topic_ids[place.topic]))
         return ranges
 
     def _since(self, view: ClusterView, places: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:

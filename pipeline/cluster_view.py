@@ -10,7 +10,7 @@ from strandline.client import Admin, Consumer, TopicDescription, UnknownTopic
 from strandline.client.options import AdminOptions
 from strandline.client.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.subscription import EARLIEST, LATEST
-from strandline.pipeline.offsets import Place, Places
+from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
 from strandline.pipeline.options import Subscription
 from strandline.pipeline.session import session
 
@@ -21,10 +21,14 @@ class ClusterView:
     def __init__(self, client: Mapping[str, Any], subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
+        self.topic_ids: dict[str, bytes] = {}
+        """As of the last call of `partitions`."""
 
     def partitions(self) -> list[TopicPartition]:
         """That are to be read, in order. UnknownTopic when a topic that was named does not exist."""
-        return sorted(place for topic in self._describe() for place in self._wanted_of(topic))
+        topics = self._describe()
+        self.topic_ids = {topic.name: topic.topic_id for topic in topics}
+        return sorted(place for topic in topics for place in self._wanted_of(topic))
 
     def _wanted_of(self, topic: TopicDescription) -> Iterable[TopicPartition]:
         known = [p.partition for p in topic.partitions]
@@ -39,11 +43,15 @@ class ClusterView:
         return {place: 0 if answer is None else answer.offset for place, answer in found.items()}
 
     def latest(self, places: Iterable[TopicPartition]) -> Places:
-        """Behind the last record that may be read."""
+        """The offset after the last record that may be read, with the topic id where `partitions` has found it before."""
         found = self._look_up(dict.fromkeys(places, LATEST))
         return {
-            place: Place(0) if answer is None else Place(answer.offset, answer.leader_epoch) for place, answer in found.items()
+            place: Place(*((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(place))
+            for place, answer in found.items()
         }
+
+    def _topic_id(self, place: TopicPartition) -> bytes:
+        return self.topic_ids.get(place.topic, UNKNOWN_ID)
 
     def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first record that is at least as young; None where there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.client.errors import ClientError
+from strandline.client.records import TopicPartition
 
 
 class DataLoss(ClientError):
@@ -12,6 +13,14 @@ class DataLoss(ClientError):
     def __init__(self, what: str, *, topic: str, partition: int) -> None:
         hint = "; to go on without what is missing, set the option failOnDataLoss to false"
         super().__init__(what + hint, topic=topic, partition=partition)
+
+
+def recreated(place: TopicPartition, offset: int) -> str:
+    """What a query is told whose topic is another one than it has read."""
+    return (
+        f"{place} was read up to offset {offset}, and its topic was deleted and recreated since; to read all of the new "
+        "topic, start the query with a new checkpoint"
+    )
 
 
 class WrongColumns(ClientError):

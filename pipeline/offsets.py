@@ -2,12 +2,13 @@
 
     {"v": 1,
      "topics": {"orders": {"0": 1200, "1": 1187}},      the next offset to read, by partition
-     "epochs": {"orders": {"0": 3, "1": 4}}}            the leader epoch up to there, where it was known
+     "epochs": {"orders": {"0": 3, "1": 4}},            the leader epoch up to there, where it was known
+     "ids": {"orders": "43da6650a3a54dec96b2421481e09a48"}}     the topic's id
 
 Spark compares and stores offsets as text, so the same offsets must always give the same text: topics and partitions are
-in order, and numbers are strings where JSON wants strings. The epochs let a restarted query notice that the log that it
-has read is not the log that is there (`LogTruncated`). A checkpoint of Spark's Kafka connector has only what is below
-"topics"; it is understood.
+in order, and numbers are strings where JSON wants strings. The epochs let a restarted query notice that the log was truncated
+below its offsets (`LogTruncated`), the ids that the topic was deleted and recreated. A checkpoint of an earlier release has no
+"ids"; one of Spark's Kafka connector has only what is below "topics". Both are read, without these checks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from strandline.protocol.errors import UsageError
 
 VERSION = 1
 NO_EPOCH = -1
+UNKNOWN_ID = b""
 
 
 class Place(NamedTuple):
@@ -28,6 +30,11 @@ class Place(NamedTuple):
     offset: int
     leader_epoch: int = NO_EPOCH
     """Of the record before `offset`; -1: not known."""
+    topic_id: bytes = UNKNOWN_ID
+
+    def is_of_another_topic(self, other: Place) -> bool:
+        """Both topic ids are known, and they differ: one topic was deleted and the other created under its name."""
+        return self.topic_id != other.topic_id and UNKNOWN_ID not in (self.topic_id, other.topic_id)
 
 
 Places = dict[TopicPartition, Place]
@@ -37,33 +44,36 @@ def to_json(places: Mapping[TopicPartition, Place]) -> dict[str, Any]:
     """What Spark stores; the same for the same places."""
     topics: dict[str, dict[str, int]] = {}
     epochs: dict[str, dict[str, int]] = {}
+    ids: dict[str, str] = {}
     for (topic, partition), place in sorted(places.items()):
         topics.setdefault(topic, {})[str(partition)] = place.offset
         if place.leader_epoch != NO_EPOCH:
             epochs.setdefault(topic, {})[str(partition)] = place.leader_epoch
-    return {"epochs": epochs, "topics": topics, "v": VERSION}
+        if place.topic_id != UNKNOWN_ID:
+            ids[topic] = place.topic_id.hex()
+    return {"epochs": epochs, "ids": ids, "topics": topics, "v": VERSION}
 
 
 def from_json(stored: Mapping[str, Any]) -> Places:
     """Raises UsageError for anything that is no offset of ours: a checkpoint that was damaged, or is another source's."""
     version = stored.get("v", VERSION if "topics" in stored else 0)
     topics = stored.get("topics") if "topics" in stored or "v" in stored else stored
-    epochs = stored.get("epochs", {})
+    epochs, ids = stored.get("epochs", {}), stored.get("ids", {})
     if version not in (0, VERSION):
         raise UsageError(
             f"the checkpoint holds offsets of version {version}, this is version {VERSION}: it was written by a newer one"
         )
     try:
-        return dict(_places(topics, epochs))
+        return dict(_places(topics, epochs, ids))
     except (AttributeError, TypeError, ValueError):
         raise UsageError(f"the checkpoint holds {dict(stored)!r}, which are no offsets of a strandline source") from None
 
 
-def _places(topics: Any, epochs: Any) -> Iterable[tuple[TopicPartition, Place]]:
+def _places(topics: Any, epochs: Any, ids: Any) -> Iterable[tuple[TopicPartition, Place]]:
     for topic, of_topic in topics.items():
-        known = epochs.get(topic, {})
+        known, topic_id = epochs.get(topic, {}), bytes.fromhex(ids.get(topic, ""))
         for partition, offset in of_topic.items():
             epoch = known.get(partition, NO_EPOCH)
             if type(offset) is not int or type(epoch) is not int or offset < 0 or epoch < NO_EPOCH:
                 raise ValueError(offset)
-            yield TopicPartition(topic, int(partition)), Place(offset, epoch)
+            yield TopicPartition(topic, int(partition)), Place(offset, epoch, topic_id)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import ceil, floor
 
 from strandline.client.records import TopicPartition
-from strandline.pipeline.offsets import NO_EPOCH, Place, Places
+from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Range:
     """Of the record before `start`; -1: not known."""
     checks_start: bool = True
     """Whether a log that begins behind `start` has lost something that was to be read."""
+    topic_id: bytes = UNKNOWN_ID
+    """Of the topic that is to be read: a topic that was recreated under its name has other records at the same offsets."""
 
     @property
     def place(self) -> TopicPartition:
@@ -71,7 +73,7 @@ def _advance(start: Place, end: Place, count: int) -> Place:
     """`count` offsets further. Somewhere in the middle nobody knows the epoch."""
     if start.offset + count == end.offset:
         return end
-    return Place(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH)
+    return Place(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH, end.topic_id)
 
 
 def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = None) -> list[Range]:

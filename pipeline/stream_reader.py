@@ -18,7 +18,7 @@ from strandline.client.records import TopicPartition
 from strandline.pipeline.batch_reader import RangePartition, task_reader
 from strandline.pipeline.bounds import starts_of
 from strandline.pipeline.cluster_view import ClusterView
-from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.offsets import Place, Places, from_json, to_json
 from strandline.pipeline.options import ReadOptions
 from strandline.pipeline.planning import Range, limited, split
@@ -49,7 +49,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = view.latest(places)
         ends = {place: end.offset for place, end in latest.items()}
         starts = starts_of(self._options, view.at, view.earliest(places), ends)
-        return to_json({place: latest[place] if ends[place] == start else Place(start) for place, start in starts.items()})
+        return to_json(
+            {
+                place: latest[place] if ends[place] == start else Place(start, topic_id=latest[place].topic_id)
+                for place, start in starts.items()
+            }
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -64,12 +69,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         end = self._available(begin)
         self._known_end = end
-        begin = {place: begin.get(place, Place(0)) for place in end}
+        begin = {place: begin.get(place, Place(0, topic_id=at.topic_id)) for place, at in end.items()}
         if not self._is_worth_a_batch(begin, end, limit):
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        return to_json({place: begin[place] if begin[place].offset == at.offset else at for place, at in end.items()})
+        return to_json({place: _advanced(begin[place], at) for place, at in end.items()})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For progress and lag: behind the last record of all."""
@@ -84,10 +89,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._not_before(begin, view.latest(places))
 
     def _not_before(self, begin: Places, end: Places) -> Places:
-        """A log that ends before what was read from it is another log."""
+        """Checks that the topic is the one that was read, and that its log does not end before what was read from it."""
         for place, at in end.items():
             read = begin.get(place)
-            if read is not None and at.offset < read.offset:
+            if read is not None and read.is_of_another_topic(at):
+                self._lost(place, recreated(place, read.offset))
+            elif read is not None and at.offset < read.offset:
                 self._lost(place, f"{place} was read up to offset {read.offset}, and its log ends at {at.offset}")
         return end
 
@@ -118,7 +125,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for place, at in sorted(stop.items()):
             first = begin[place] if place in begin else Place(self._first_of_new(place, firsts[place]))
-            ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch))
+            if first.is_of_another_topic(at):
+                first = Place(first.offset, topic_id=at.topic_id)  # A loss that the user has accepted.
+            topic_id = at.topic_id or first.topic_id
+            ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
         return [
             RangePartition(piece)
             for piece in split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
@@ -144,3 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLoss(what, topic=place.topic, partition=place.partition)
         log.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
+
+
+def _advanced(begin: Place, at: Place) -> Place:
+    """The same place, and so the same text, where there is nothing new."""
+    return begin if begin.offset == at.offset and not begin.is_of_another_topic(at) else at

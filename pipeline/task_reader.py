@@ -7,13 +7,15 @@ legal gaps. Rows are made from whole record batches, without a Python object per
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicRecreated, UnknownTopic
 from strandline.client.batches import FetchedBatch, arrow_batches
-from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.errors import DataLoss, recreated
+from strandline.pipeline.offsets import UNKNOWN_ID
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import Session, session
 from strandline.protocol.loggers import get_logger
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+TOPIC_RETRY_S, TOPIC_GRACE_S = 0.05, 2.0
+"""Within this time all brokers know of a topic that was recreated, unless one is cut off."""
 FETCH_WAIT_MS = 1000
 """How long one step of the loop waits; the task's own bound is `read_timeout_ms`."""
 
@@ -42,9 +46,24 @@ class TaskReader:
         here = session()
         with here.client(Consumer, {**self.client, "auto_offset_reset": "error"}) as consumer:
             here.run(consumer.assign([wanted.place]))
-            consumer.seek(wanted.place, wanted.start, wanted.leader_epoch)
+            if self._is_the_topic(here, consumer, wanted):
+                consumer.seek(wanted.place, wanted.start, wanted.leader_epoch)
+            elif not self._go_on(here, consumer, wanted, wanted.start, _recreated(consumer, wanted)):
+                return
             batches = self._batches(here, consumer, wanted)
             yield from arrow_batches(batches, rows=self.rows_per_batch, include_headers=self.include_headers)
+
+    def _is_the_topic(self, here: Session, consumer: Consumer, wanted: Range) -> bool:
+        """Whether the consumer reads the topic that the range was planned for. A broker that is behind may name an older topic,
+        so the consumer asks again for a moment."""
+        deadline = here.loop.time() + TOPIC_GRACE_S
+        while wanted.topic_id not in (UNKNOWN_ID, consumer.topic_id(wanted.place)):
+            if here.loop.time() > deadline:
+                return False
+            here.run(asyncio.sleep(TOPIC_RETRY_S))
+            here.run(consumer.refresh_metadata())
+            here.run(consumer.assign([wanted.place]))
+        return True
 
     def _batches(self, here: Session, consumer: Consumer, wanted: Range) -> Iterator[FetchedBatch]:
         silent_since = here.loop.time()
@@ -89,16 +108,18 @@ class TaskReader:
         return True
 
 
+def _recreated(consumer: Consumer, wanted: Range) -> TopicRecreated:
+    found = consumer.topic_id(wanted.place)
+    return TopicRecreated(topic=wanted.topic, partition=wanted.partition, position=wanted.start, topic_id=found)
+
+
 def _what_is_gone(wanted: Range, position: int, earliest: int, latest: int, error: Exception) -> str:
     if isinstance(error, LogTruncated):
         return f"the log of {wanted.place} is not the one that was read before: {error}"
     if isinstance(error, UnknownTopic):
         return f"{wanted.place} was read up to offset {position} when its topic was deleted"
     if isinstance(error, TopicRecreated):
-        return (
-            f"{wanted.place} was read up to offset {position} when its topic was deleted and made anew; whoever wants all of the "
-            f"new one, which holds {earliest} to {latest}, begins anew, a stream with another checkpoint"
-        )
+        return f"{recreated(wanted.place, position)} (it holds {earliest} to {latest})"
     if position < earliest:
         return f"offset {position} of {wanted.place} was expected, and the earliest that is left is {earliest}"
     return f"offset {position} of {wanted.place} was expected, and the log ends at {latest}"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.client.records import TopicPartition
 from strandline.pipeline.bounds import of_position, starting_at, times_of
-from strandline.pipeline.offsets import Place, from_json, to_json
+from strandline.pipeline.offsets import UNKNOWN_ID, Place, from_json, to_json
 from strandline.pipeline.planning import Range, limited, split
 from strandline.protocol.errors import UsageError
 
@@ -65,10 +65,16 @@ stored = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["orders", "payments", "ä b"]), st.integers(0, 200)),
     st.builds(Place, st.integers(0, 2**62), st.integers(-1, 2**31)),
 )
+ids = st.fixed_dictionaries(
+    dict.fromkeys(["orders", "payments", "ä b"], st.just(UNKNOWN_ID) | st.binary(min_size=16, max_size=16))
+)
 
 
-@given(stored)
-def test_offsets_come_back_as_they_were_and_always_as_the_same_text(places: dict[TopicPartition, Place]) -> None:
+@given(stored, ids)
+def test_offsets_come_back_as_they_were_and_always_as_the_same_text(
+    places: dict[TopicPartition, Place], ids: dict[str, bytes]
+) -> None:
+    places = {place: at._replace(topic_id=ids[place.topic]) for place, at in places.items()}
     turned = dict(reversed(list(places.items())))
     assert from_json(json.loads(json.dumps(to_json(places)))) == places
     assert json.dumps(to_json(places)) == json.dumps(to_json(turned))
@@ -78,10 +84,19 @@ def test_a_checkpoint_of_sparks_kafka_connector_is_understood() -> None:
     assert from_json({"orders": {"1": 4, "0": 3}}) == {A: Place(3), B: Place(4)}
 
 
+def test_a_checkpoint_of_an_earlier_release_has_no_topic_ids() -> None:
+    """Its topic is taken for the one that is there: Spark must not run a batch of nothing only to note the id."""
+    stored = {"epochs": {"orders": {"0": 2}}, "topics": {"orders": {"0": 3}}, "v": 1}
+    assert from_json(stored) == {A: Place(3, 2)}
+    assert not Place(3, 2).is_of_another_topic(Place(3, 2, b"i" * 16))
+    assert Place(3, 2, b"h" * 16).is_of_another_topic(Place(3, 2, b"i" * 16))
+
+
 @pytest.mark.parametrize(
     "damaged",
     [{"topics": {"orders": {"0": "x"}}}, {"topics": {"orders": 5}}, {"topics": {"orders": {"zero": 1}}}, {"orders": [1]},
-     {"topics": {"orders": {"0": -1}}}, {"topics": None}, {"v": 1}, {"topics": {"orders": {"0": 1}}, "epochs": {"orders": 7}}],
+     {"topics": {"orders": {"0": -1}}}, {"topics": None}, {"v": 1}, {"topics": {"orders": {"0": 1}}, "epochs": {"orders": 7}},
+     {"topics": {"orders": {"0": 1}}, "ids": {"orders": "no hex"}}, {"topics": {"orders": {"0": 1}}, "ids": 7}],
 )  # fmt: skip
 def test_a_damaged_checkpoint_is_refused_with_what_it_holds(damaged: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="which are no offsets of a strandline source"):

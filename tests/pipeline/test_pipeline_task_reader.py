@@ -9,7 +9,9 @@ import pytest
 
 from strandline.client import consumer
 from strandline.client.records import TopicPartition
+from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
+from strandline.pipeline.options import Subscription
 from strandline.pipeline.planning import Range
 from strandline.pipeline.task_reader import TaskReader
 
@@ -47,7 +49,7 @@ def begun(log: ThreadedCluster, place: TopicPartition, fail_on_data_loss: bool) 
     return offsets
 
 
-def make_anew(log: ThreadedCluster, place: TopicPartition, count: int) -> None:
+def recreate(log: ThreadedCluster, place: TopicPartition, count: int) -> None:
     delete(log, place.topic)
     log.create_topic(place.topic, partitions=1)
     fill(log, place, 100, count)
@@ -56,8 +58,8 @@ def make_anew(log: ThreadedCluster, place: TopicPartition, count: int) -> None:
 def test_a_topic_that_is_made_anew_under_a_task_is_a_loss_that_says_what_to_do(log: ThreadedCluster) -> None:
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=True)
-    make_anew(log, place, 30)
-    told = rf"{place} was read up to offset 20 when its topic was deleted and made anew; .* holds 0 to 30, begins anew"
+    recreate(log, place, 30)
+    told = rf"{place} was read up to offset 20, and its topic was deleted and recreated since; .* new checkpoint .*holds 0 to 30"
     with pytest.raises(DataLoss, match=told + ".* set the option failOnDataLoss to false"):
         list(offsets)
 
@@ -66,8 +68,30 @@ def test_where_losses_are_accepted_a_task_goes_on_at_its_offset_in_the_new_topic
     """As one that begins a moment later, and as Kafka's connector does."""
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=False)
-    make_anew(log, place, 60)
+    recreate(log, place, 60)
     assert list(offsets) == list(range(10, 50))
+
+
+def planned_and_recreated(log: ThreadedCluster, fail_on_data_loss: bool) -> Iterator[int]:
+    """The offsets of a task whose range was planned before its topic was recreated, and the new log is longer."""
+    place = TopicPartition(log.create_topic(partitions=1), 0)
+    fill(log, place, 0, 20)
+    view = ClusterView({"bootstrap_servers": log.bootstrap_servers}, Subscription((place.topic,)))
+    view.partitions()
+    wanted = Range(*place, 10, 20, topic_id=view.topic_ids[place.topic])
+    recreate(log, place, 60)
+    reader = TaskReader({"bootstrap_servers": log.bootstrap_servers}, False, fail_on_data_loss, 20_000, 10)
+    return (offset.as_py() for batch in reader.read(wanted) for offset in batch["offset"])
+
+
+def test_a_task_does_not_read_a_topic_that_was_recreated_after_it_was_planned(log: ThreadedCluster) -> None:
+    """The new log has the offsets of the range, with other records at them."""
+    with pytest.raises(DataLoss, match="was deleted and recreated since"):
+        next(planned_and_recreated(log, fail_on_data_loss=True))
+
+
+def test_a_task_continues_in_the_recreated_topic_if_losses_are_accepted(log: ThreadedCluster) -> None:
+    assert list(planned_and_recreated(log, fail_on_data_loss=False)) == list(range(10, 20))
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from strandline.pipeline.cluster_view import ClusterView
+from strandline.pipeline.options import Subscription
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -66,6 +69,12 @@ def fill(log: ThreadedCluster) -> Callable[[str, int, int], None]:
     return fill
 
 
+def topic_id_of(log: ThreadedCluster, topic: str) -> str:
+    view = ClusterView({"bootstrap_servers": log.bootstrap_servers}, Subscription((topic,)))
+    view.partitions()
+    return view.topic_ids[topic].hex()
+
+
 def test_batches_are_as_large_as_the_limit_and_a_restart_goes_on(
     stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]
 ) -> None:
@@ -74,7 +83,8 @@ def test_batches_are_as_large_as_the_limit_and_a_restart_goes_on(
     fill(topic, 1, 100)
     assert stream.run(topic, maxOffsetsPerTrigger=100) == [100, 100, 100, 100]
     assert stream.stored(0)["topics"] == {topic: {"0": 75, "1": 25}}
-    assert stream.stored(3) == {"v": 1, "topics": {topic: {"0": 300, "1": 100}}, "epochs": {topic: {"0": 0, "1": 0}}}
+    offsets = {"topics": {topic: {"0": 300, "1": 100}}, "epochs": {topic: {"0": 0, "1": 0}}}
+    assert stream.stored(3) == {"v": 1, "ids": {topic: topic_id_of(log, topic)}, **offsets}
     fill(topic, 1, 50)
     assert stream.run(topic, maxOffsetsPerTrigger=100) == [50]
     assert stream.run(topic) == []
@@ -112,25 +122,33 @@ def test_a_leader_change_between_two_runs_is_not_noticed(
     assert stream.seen == [(0, n) for n in range(20)]
 
 
-def test_a_topic_that_was_made_anew_is_a_loss_and_not_silently_another_one(
-    stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]
-) -> None:
-    topic = log.create_topic(partitions=1)
-    fill(topic, 0, 50)
-    stream.run(topic)
-
-    async def renew() -> None:
+def recreate(log: ThreadedCluster, topic: str) -> None:
+    async def delete() -> None:
         async with log.cluster.admin() as admin:
             await admin.delete_topics([topic])
 
-    log.run(renew())
+    log.run(delete())
     log.create_topic(topic, partitions=1)
-    fill(topic, 0, 20)
-    with pytest.raises(StreamingQueryException, match=rf"{topic}-0 was read up to offset 50, and its log ends at 20"):
+
+
+@pytest.mark.parametrize("count", [20, 50, 80])
+def test_a_recreated_topic_is_a_loss_and_not_silently_another_one(
+    stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None], count: int
+) -> None:
+    """Shorter than what was read, as long, and longer: its first 50 records would be skipped."""
+    topic = log.create_topic(partitions=1)
+    fill(topic, 0, 50)
+    stream.run(topic)
+    recreate(log, topic)
+    fill(topic, 0, count)
+    with pytest.raises(
+        StreamingQueryException, match=rf"{topic}-0 was read up to offset 50, and its topic was deleted and recreated"
+    ):
         stream.run(topic)
-    assert stream.run(topic, failOnDataLoss="false") == [], "what stands in the new log is left out, as with Kafka's connector"
+    new = [count - 50] if count > 50 else []
+    assert [n for n in stream.run(topic, failOnDataLoss="false") if n] == new, "as with Kafka's connector"
     fill(topic, 0, 5)
-    assert stream.run(topic, failOnDataLoss="false") == [5]
+    assert stream.run(topic) == [5], "the checkpoint has the id of the new topic"
 
 
 def test_a_checkpoint_that_was_damaged_is_refused_in_a_sentence(
