@@ -121,8 +121,5 @@ bench-spark: $(VENV)/.installed-dev $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/spark.py $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV_DELTA) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_DELTA) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-
-FORCE:
-.PHONY: FORCE
