@@ -1,7 +1,7 @@
 """The client: `Producer`, `Consumer`, `Admin`, their records and their errors. Async first.
 
 options.py        the table of options                  option_types.py      what each type of option accepts
-errors.py         what can go wrong
+errors.py         what can go wrong                     reference.py, option_docs.py   docs/client.md, and what help() shows
 cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries

@@ -36,6 +36,7 @@ from strandline.client.errors import (
     UsageError,
     describe,
 )
+from strandline.client.option_docs import documents
 from strandline.client.options import AdminOptions, ClientKeywords, parse_options
 from strandline.client.producer_states import ProducerQuestions
 from strandline.client.records import TopicPartition
@@ -64,8 +65,15 @@ _READS = frozenset({apis.METADATA, apis.DESCRIBE_CONFIGS, apis.DESCRIBE_CLUSTER,
 R = TypeVar("R", bound=Message)
 
 
+@documents(AdminOptions)
 class Admin:
-    """See `ClientOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+    """Creates, describes, changes and deletes topics and configuration, and describes the cluster.
+
+        async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
+            await admin.create_topics([NewTopic("orders", partitions=6, replication_factor=3)])
+
+    Start it with `async with`, or with `await start()` and `await stop()`. A call is sent again until it succeeds, its error is
+    not retriable, or `timeout_ms` has passed (RequestTimeout)."""
 
     def __init__(self, *, doors: Doors | None = None, **options: Unpack[ClientKeywords]) -> None:
         self.options = parse_options(AdminOptions, options)
@@ -74,7 +82,7 @@ class Admin:
         self._stopped = False
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers."""
+        """Find the cluster; NoBrokersAvailable if no bootstrap server answers."""
         if self._cluster is not None or self._stopped:
             raise UsageError("an admin client is started once")
         self._cluster = Cluster(self.options, self._doors.random)
@@ -85,6 +93,7 @@ class Admin:
             raise
 
     async def stop(self) -> None:
+        """Close the connections."""
         if not self._stopped:
             self._stopped = True
             if self._cluster is not None:
@@ -102,7 +111,9 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30_000
     ) -> list[TopicDescription]:
-        """Create topics, and wait until the brokers know them and each partition has a leader."""
+        """Create topics (a name alone has the cluster's defaults), and wait until the brokers know them and each partition has a
+        leader. RequestFailed with `code` TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR and others; RequestTimeout.
+        `validate_only`: check the request, create nothing, return an empty list."""
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         request = messages.CreateTopicsRequest([_creatable(topic) for topic in wanted], round(timeout_ms), validate_only)
 
@@ -128,6 +139,7 @@ class Admin:
             await asyncio.sleep(RETRY_S)
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float = 30_000) -> None:
+        """Delete topics and all of their records. UnknownTopic if one does not exist; the others are deleted all the same."""
         request = messages.DeleteTopicsRequest([messages.DeleteTopicState(name) for name in names], round(timeout_ms))
 
         def check(response: messages.DeleteTopicsResponse, is_retry: bool) -> None:
@@ -146,7 +158,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: float = 30_000,
     ) -> None:
-        """Grow a topic to `total_count` partitions; `assignments` lists the replicas of each added one."""
+        """Grow a topic to `total_count` partitions, and wait until each has a leader. `assignments`: for each added partition the
+        brokers that get a replica. Keys are hashed over the new number of partitions from then on."""
         added = None if assignments is None else [list(replicas) for replicas in assignments]
         item = messages.CreatePartitionsTopic(topic, total_count, added)
         request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)
@@ -166,10 +179,11 @@ class Admin:
             await asyncio.sleep(RETRY_S)
 
     async def list_topics(self, *, timeout_ms: float = 30_000) -> list[str]:
+        """The names of all topics, sorted."""
         return sorted(topic.name for topic in await self.describe_topics(timeout_ms=timeout_ms))
 
     async def describe_topics(self, names: Iterable[str] | None = None, *, timeout_ms: float = 30_000) -> list[TopicDescription]:
-        """These topics, or all. UnknownTopic when one of those named does not exist."""
+        """Partitions, leaders and replicas of these topics, or of all, sorted by name. UnknownTopic if one does not exist."""
         return await self._describe(None if names is None else list(names), self._deadline(timeout_ms))
 
     async def _describe(
@@ -195,11 +209,11 @@ class Admin:
         *,
         timeout_ms: float = 30_000,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """What the leaders of these partitions know of these idempotent producers, or of all.
+        """The newest batch of each idempotent producer in these partitions, as their leaders know it; of `producer_ids` only,
+        if some are given.
 
-        An id of a named producer stands for its name: the newest generation that has written there is told. UnknownTopic
-        for a partition that does not exist; RequestTimeout when a leader has not answered within `timeout_ms`.
-        """
+        The id of a named producer stands for its name: the newest generation that has written there is returned. UnknownTopic
+        for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
         cluster = self._running()
         places = list(dict.fromkeys(TopicPartition(*place) for place in partitions))
         asked = None if producer_ids is None else list(producer_ids)
@@ -210,7 +224,8 @@ class Admin:
     async def describe_configs(
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
-        """The configs of a "topic", or of a "broker" (by id; "" for the default of all brokers)."""
+        """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
+        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers)."""
         resource = messages.DescribeConfigsResource(_resource(resource_type), str(name), None if keys is None else list(keys))
         request = messages.DescribeConfigsRequest([resource], include_documentation=True)
 
@@ -231,7 +246,9 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: float = 30_000,
     ) -> None:
-        """Set these keys and leave the others as they are; None removes a key, so that its default counts again."""
+        """Set these keys and leave the others as they are; None removes a key, so that its default counts again. Resources
+        are named as for `describe_configs`. RequestFailed with `code` INVALID_CONFIG; `validate_only`: check, change
+        nothing."""
         changes = [
             messages.AlterableConfig(key, messages.CONFIG_DELETE if value is None else messages.CONFIG_SET, _config_text(value))
             for key, value in configs.items()
@@ -249,6 +266,8 @@ class Admin:
     # -- cluster ------------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, timeout_ms: float = 30_000) -> ClusterDescription:
+        """The cluster's id, its active controller, and its brokers with their addresses."""
+
         def check(response: messages.DescribeClusterResponse, is_retry: bool) -> None:
             _check(response.error_code, response.error_message, "DescribeCluster")
 
@@ -262,6 +281,8 @@ class Admin:
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def describe_quorum(self, *, timeout_ms: float = 30_000) -> QuorumDescription:
+        """The quorum of controllers: its leader, epoch and high watermark, and how far each voter and observer has come."""
+
         def check(response: DescribeQuorumResponse, is_retry: bool) -> None:
             _check(response.error_code, response.error_message, "DescribeQuorum")
 
@@ -283,7 +304,10 @@ class Admin:
         election: str = "preferred",
         timeout_ms: float = 30_000,
     ) -> list[ElectionResult]:
-        """Elect the preferred leaders of these partitions, or of all. One result each; see its `code` and `message`."""
+        """Elect leaders of these partitions, or of all. One result each: see its `code` and `message`.
+
+        `election`: "preferred", the first replica of each partition, if it is in sync; or "unclean", for a partition without a
+        leader any replica that is alive, and records that it lacks are lost."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
         asked = None if partitions is None else [messages.ElectLeadersPartition(*place) for place in partitions]
@@ -299,6 +323,7 @@ class Admin:
         ]
 
     def health(self) -> dict[str, Any]:
+        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected` and `last_error`."""
         if self._stopped or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         error = self._cluster.last_error

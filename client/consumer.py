@@ -39,6 +39,7 @@ from strandline.client.errors import (
 )
 from strandline.client.fetcher import Fetcher
 from strandline.client.metadata import TopicInfo
+from strandline.client.option_docs import documents
 from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
 from strandline.client.records import (
     ConsumerRecord,
@@ -63,8 +64,16 @@ Taken = TypeVar("Taken")
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 
 
+@documents(ConsumerOptions)
 class Consumer:
-    """See `ConsumerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+    """Reads records.
+
+        async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+            async for record in consumer:
+                print(record.partition, record.offset, record.key, record.value)
+
+    Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was started.
+    The position of a consumer is not stored anywhere: it begins where `auto_offset_reset` or a `seek` says."""
 
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
@@ -85,7 +94,7 @@ class Consumer:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster and begin to fetch; NoBrokersAvailable when none of the bootstrap servers answers."""
+        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
         cluster = self._cluster = Cluster(self.options, self._doors.random)
@@ -100,7 +109,7 @@ class Consumer:
         self._on_cluster()
 
     async def stop(self) -> None:
-        """Close everything; whoever waits for records gets ClientClosed."""
+        """Stop fetching and close the connections. A call that waits for records raises ClientClosed."""
         if self._stopped:
             return
         self._stopped = True
@@ -139,7 +148,7 @@ class Consumer:
             self._on_cluster()
 
     def unsubscribe(self) -> None:
-        """Read nothing any more."""
+        """Read nothing until the next `subscribe` or `assign`."""
         self._assigning = None
         self._drop(self._subscription.clear())
 
@@ -193,13 +202,14 @@ class Consumer:
             self._fetcher.wake()
 
     async def refresh_metadata(self) -> None:
-        """Ask the cluster anew what topics and partitions there are; for who has let the loop stand still. Waits at most
-        `max_block_ms`."""
+        """Ask the cluster for its topics and partitions now, for example after the event loop stood still for long. It waits
+        at most `max_block_ms`."""
         _, cluster = self._running()
         await cluster.refresh(self.options.max_block_ms)
         self._on_cluster()
 
     def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now, by `assign` or by `subscribe`."""
         return set(self._subscription.states)
 
     def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
@@ -286,7 +296,7 @@ class Consumer:
     # -- records ------------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Every record of every partition, for ever. The position moves with each record that the loop body gets."""
+        """Every record of every partition, without end. The position is that of the record after the one in the loop body."""
         while True:
             state = await self._next_ready(None, None)
             assert state is not None
@@ -306,7 +316,12 @@ class Consumer:
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """What is there, by partition; waits at most `timeout_ms` for the first record."""
+        """The records that were fetched, by partition; those of `partitions` only, if some are given. It waits at most
+        `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
+        `max_poll_records`).
+
+        It raises the error of a partition that cannot be read on: OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic,
+        CorruptRecords. A `seek` clears it."""
         limit = _checked_limit("max_records", max_records) or self.options.max_poll_records
         left = limit or MANY_RECORDS
 
@@ -325,12 +340,11 @@ class Consumer:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> dict[TopicPartition, list[FetchedBatch]]:
-        """What is there, by partition, as whole batches by column; waits at most `timeout_ms` for the first.
+        """As `getmany`, but it returns whole batches by column, without a Python object per record: several million records a
+        second. `arrow_batches` (or `batch.to_arrow`) makes Arrow record batches of them.
 
-        The way to read much: no Python object per record is left, `to_arrow` and `arrow_batches` make rows (batches.py).
-        Deserializers do not apply. Batches are not divided, so a first one that is larger than `max_records` or
-        `max_bytes` is handed out all the same; after a seek, or records taken one by one, it begins at the position.
-        """
+        Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` is
+        returned all the same. After a `seek`, or after records that were taken one by one, it begins at the position."""
         room = Room(
             _checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
             _checked_limit("max_bytes", max_bytes) or MANY_BYTES,
@@ -383,7 +397,8 @@ class Consumer:
         return batches
 
     async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
-        """The next record; without `timeout_ms` waits for ever, else RequestTimeout."""
+        """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
+        Errors are those of `getmany`."""
         only = {TopicPartition(*place) for place in partitions} or None
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
@@ -448,8 +463,8 @@ class Consumer:
         return state
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
-        """The next record handed out is the first at or after `offset`. With the leader epoch of the record before it (where
-        somebody has kept both), LogTruncated tells if the log is not the one that was read then."""
+        """Read on at the first record at or after `offset`. With `leader_epoch`, that of the record before `offset` if the
+        program has kept it, a log that is not the one that was read before raises LogTruncated."""
         if offset < 0:
             raise UsageError(f"an offset is at least 0, not {offset}")
         state = self._state(partition)
@@ -465,10 +480,11 @@ class Consumer:
         fetcher.look_at(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Of these, or of all assigned partitions."""
+        """Read these partitions, or all, from their first record."""
         await self._seek_by(EARLIEST, partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read these partitions, or all, from their end: only records that are sent from now on."""
         await self._seek_by(LATEST, partitions)
 
     async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
@@ -482,7 +498,7 @@ class Consumer:
                 self._move(state if is_same else self._renew(state, answer.topic_id), answer.offset)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record; waits at most `max_block_ms` while it is being looked up."""
+        """The offset of the next record. It waits at most `max_block_ms` until a first position is known; RequestTimeout."""
         state = self._state(partition)
         fetcher, _ = self._running()
         deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
@@ -496,15 +512,16 @@ class Consumer:
         return state.position
 
     def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """The high watermark of the newest fetch; None before the first."""
+        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that."""
         state = self._state(partition)
         return state.highwater if state.highwater >= 0 else None
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By partition, the offset of the first record in the log. It waits at most `max_block_ms`."""
         return await self._offsets_at(EARLIEST, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record that consumers may see."""
+        """By partition, the offset after the last record that consumers may read. It waits at most `max_block_ms`."""
         return await self._offsets_at(LATEST, partitions)
 
     async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -513,21 +530,21 @@ class Consumer:
         return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
-        consumers may see), with leader epochs; None where there is none. For several questions at once."""
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
+        log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record."""
         fetcher, _ = self._running()
         return await fetcher.positions.offsets({TopicPartition(*place): timestamp for place, timestamp in wanted.items()})
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition the first record at or after a time (ms); None where there is none."""
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record."""
         if any(timestamp < 0 for timestamp in timestamps.values()):
             raise UsageError("a timestamp is at least 0 ms")
         return await self.list_offsets(timestamps)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing more of these (at once) and stop fetching them; what is buffered stays."""
+        """Return no more records of these partitions, and stop fetching them, until `resume`. Fetched records are kept."""
         for place in partitions:
             state = self._state(place)
             state.paused = True
@@ -535,6 +552,7 @@ class Consumer:
             self._running()[0].look_at(state)
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Read these paused partitions again."""
         fetcher, _ = self._running()
         for place in partitions:
             state = self._state(place)
@@ -545,16 +563,19 @@ class Consumer:
             fetcher.look_at(state)
 
     def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
         return {place for place, state in self._subscription.states.items() if state.paused}
 
     async def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
         _, cluster = self._running()
         return set((await cluster.topic(topic, self.options.max_block_ms)).partitions)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Is it well? `state`: "not started", "stopped", "ok", or "degraded" (a partition failed, the cluster is away)."""
+        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `last_fetch_age_ms`,
+        `failed_partitions` (with their errors) and `last_error`."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         failed = {str(state.place): str(state.error) for state in self._subscription.states.values() if state.error is not None}
@@ -568,7 +589,7 @@ class Consumer:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Counters since the start; per partition position, high watermark and lag."""
+        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark and lag (in records)."""
         if self._fetcher is None or self._cluster is None:
             return {}
         partitions = {}

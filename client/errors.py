@@ -113,43 +113,47 @@ def again(error: BaseException) -> BaseException:
 
 
 class NoBrokersAvailable(ClientError):
+    """None of the bootstrap addresses, or none of the addresses that the brokers advertise, answered in time."""
+
     retriable = True
 
 
 class UnknownTopic(ClientError):
-    """Retriable: somebody may create it."""
+    """The cluster answered that it has no such topic or partition. Retriable, because the topic may be created."""
 
     retriable = True
 
 
 class RequestFailed(ClientError):
-    """A broker answered with `code`; `retriable` is that code's."""
+    """A broker refused the request: `code` says why, and `retriable` is that of the code."""
 
 
 class RequestTimeout(ClientError):
+    """The call has waited as long as it may. Nothing is known about the outcome of a request that was sent."""
+
     retriable = True
 
 
 class DeliveryFailed(ClientError):
-    """The record was refused for good. Never retriable as it is."""
+    """The record was refused, and is not sent again."""
 
 
 class DeliveryTimeout(DeliveryFailed):
-    """`delivery_timeout_ms` ran out. If it was ever sent it may still have been written: sending again may double it."""
+    """`delivery_timeout_ms` passed before the record was acknowledged. If it was sent, it may be in the log all the same."""
 
     retriable = True
 
 
 class ProducerFenced(DeliveryFailed):
-    """Somebody newer has this producer's name: what is still to be written is his to write. The producer is of no more use."""
+    """A newer producer has this producer's name, or a higher generation of it. This producer can send nothing more."""
 
 
 class OffsetOutOfRange(ClientError):
-    """`auto_offset_reset="error"`, and there is no position, or it lies outside the log."""
+    """There is no position, or it is not in the log, and `auto_offset_reset` is "error"."""
 
 
 class LogTruncated(ClientError):
-    """The log no longer holds what this consumer has read: `seek` to go on. Never resolved silently."""
+    """Records that this consumer has read are no longer in the log: an unclean election removed them."""
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ from strandline.client.cluster import Cluster
 from strandline.client.columns import Columns
 from strandline.client.errors import BufferFull, ClientClosed, ProducerFenced, RequestTimeout, UsageError, again
 from strandline.client.identity import ProducerIdentity
+from strandline.client.option_docs import documents
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.partition_queue import PartitionQueue
 from strandline.client.producer_states import ProducerQuestions, committed_rows
@@ -57,8 +58,15 @@ STOP_AFTER_ERROR_MS = 1_000
 _PLACE_OF_NAMED = "a named producer is told the partition (or the key) of each record: another attempt must choose it"
 
 
+@documents(ProducerOptions)
 class Producer:
-    """See `ProducerOptions` for the keyword arguments. Start it with `async with`, or `start` and `stop`."""
+    """Sends records.
+
+        async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+            where = await producer.send_and_wait("orders", b"2 tea", key=b"alice")
+
+    Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was
+    started."""
 
     def __init__(self, *, doors: Doors | None = None, **options: Unpack[ProducerKeywords]) -> None:
         self.options = parse_options(ProducerOptions, options)
@@ -80,8 +88,8 @@ class Producer:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable when none of the bootstrap servers answers. A named producer takes its name,
-        within `max_block_ms`: ProducerFenced when there is a higher generation of it."""
+        """Find the cluster; NoBrokersAvailable if no bootstrap server answers. A named producer takes its name, within
+        `max_block_ms`; ProducerFenced if a higher generation of the name exists."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
@@ -173,7 +181,12 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> Receipt:
-        """Hand over one record and return at once. BufferFull when `buffer_memory` is used up."""
+        """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
+        used up, RecordTooLarge, or UsageError, each before anything is queued.
+
+        `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
+        default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
+        1970 (UTC), by default now."""
         batch = self._bare_open.get(topic)
         if (
             batch is not None
@@ -200,10 +213,11 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> Receipt:
-        """Hand over one record, waiting at most `max_block_ms` for its topic's metadata and for room.
+        """As `send_nowait`, but it waits for the topic's metadata and for room in the buffer, each at most `max_block_ms`;
+        UnknownTopic, NoBrokersAvailable or BufferFull after that.
 
-        It returns the receipt; `await` that for the delivery. Gives way to the sender when a few batches are full.
-        """
+        `await producer.send(...)` returns the receipt of a record that is handed over, not yet acknowledged: `await` the
+        receipt, or `flush`. It lets the event loop run when a few batches are full."""
         batch = self._bare_open.get(topic)
         if (
             batch is not None
@@ -240,11 +254,13 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Hand over one record and wait until it is acknowledged."""
+        """`send`, and wait until the record is acknowledged. DeliveryFailed or DeliveryTimeout if it is not, within
+        `delivery_timeout_ms`. One record at a time is slow: `send` many, then `flush`."""
         return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
-        """Hand over many records at once, all or none (BufferFull). Await the result for where they are."""
+        """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`: where
+        each run of records is."""
         if key is None and partition is None and self._value_serializer is None and not self._is_named:
             accumulator = self._running()
             if not set(map(type, values)) <= {bytes}:
@@ -271,9 +287,9 @@ class Producer:
         *,
         partition: int | None = None,
     ) -> Receipts:
-        """Hand over many records by column, to one partition or where their keys say, waiting for metadata and for room as
-        `send` does. It costs about half of as many `send`s. Where keys choose, the receipts are in the order of partitions.
-        """
+        """Hand over many records by column, to one partition or to those that their keys choose. It waits for metadata and
+        for room as `send` does, and costs about half of as many calls of `send`. If keys choose, the receipts are in the
+        order of partitions."""
         accumulator = self._running()
         if topic not in accumulator.topics:
             await self.partitions_for(topic)
@@ -311,7 +327,8 @@ class Producer:
             await asyncio.sleep(0)
 
     async def wait_for_room(self, size: int | None = None, timeout_ms: float | None = None) -> None:
-        """Wait until `size` more bytes (by default a whole batch) may be handed over; BufferFull after `timeout_ms`."""
+        """Wait until the buffer has room for `size` more bytes (by default, for a whole batch); BufferFull after `timeout_ms` (by
+        default `max_block_ms`)."""
         accumulator = self._running()
         wanted = max(self.options.batch_size, size or 0)
         loop = asyncio.get_running_loop()
@@ -394,17 +411,17 @@ class Producer:
 
     @property
     def is_first_attempt(self) -> bool:
-        """Of a named producer: nobody had this generation of the name before."""
+        """Whether this named producer is the first one of its generation of the name."""
         return self._identity().producer_epoch == 0
 
     @property
     def note(self) -> bytes | None:
-        """Of a named producer: what the first attempt of this generation left (its `producer_note`)."""
+        """The `producer_note` of the first attempt of this generation of the name."""
         return self._identity().note
 
     @property
     def producer_id(self) -> int:
-        """Of a named producer: what its batches in the log are known by."""
+        """The producer id in the batches of this named producer."""
         return self._identity().producer_id
 
     def _identity(self) -> ProducerIdentity:
@@ -420,14 +437,14 @@ class Producer:
         alone: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """How many rows of this name's generation each of these partitions holds, whichever attempt wrote them; the next
-        record that is sent there is the row behind. Waits (at most `timeout_ms`, by default `max_block_ms`) until the rows
-        are committed. `alone`: and until no attempt before this one can write there any more, which else ends with our first
-        batch; for who places rows elsewhere than they did.
+        """How many rows of this generation of the name each of these partitions has, whichever attempt wrote them. The next
+        record that is sent to a partition is the row after them. It waits until the rows are committed, at most `timeout_ms`
+        (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher generation has
+        written there.
 
-        Ask before the first record, and again after a delivery failed: no record of these partitions may wait (`flush`).
-        ProducerFenced when a newer attempt or a higher generation has written there; RequestTimeout.
-        """
+        Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still wait
+        (`flush` first). `alone`: it also waits until no earlier attempt can write to these partitions; without it, that ends
+        with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs it."""
         self._running()
         assert self._sender is not None
         assert self._cluster is not None
@@ -468,10 +485,8 @@ class Producer:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until everything handed over so far is acknowledged or failed; RequestTimeout after `timeout_ms`.
-
-        Whether a record was delivered, its receipt says.
-        """
+        """Wait until every record that was handed over is acknowledged or has failed; RequestTimeout after `timeout_ms` (by
+        default `delivery_timeout_ms`). It does not raise for a record that failed: that record's receipt does."""
         self._running()
         await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
 
@@ -498,7 +513,7 @@ class Producer:
             self._accumulator.close(batch)
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The topic's partitions; waits at most `max_block_ms` for its metadata."""
+        """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
         accumulator = self._running()
         assert self._cluster is not None
         info = await self._cluster.topic(topic, self.options.max_block_ms)
@@ -506,7 +521,8 @@ class Producer:
         return sorted(info.partitions)
 
     def health(self) -> dict[str, Any]:
-        """Is it well? `state`: "not started", "stopped", "ok", or "degraded" (with `last_error`)."""
+        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
+        record that is not acknowledged) and `last_error`."""
         if self._stopped or self._sender is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         now = asyncio.get_running_loop().time()
@@ -521,7 +537,7 @@ class Producer:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and what is under way now."""
+        """Counters since the start, and the numbers of bytes, batches and requests that wait now."""
         if self._sender is None or self._cluster is None:
             return {}
         return {

@@ -22,7 +22,7 @@ class StrandlineError(Exception):
 
 
 class UsageError(StrandlineError):
-    """The caller misused us: a wrong argument or configuration value."""
+    """The caller's mistake: a wrong argument or option, or a call that cannot be made now."""
 
 
 class PeerError(StrandlineError):

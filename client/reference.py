@@ -1,0 +1,232 @@
+"""The page of the client, made from its code: `python -m strandline.client.reference > docs/client.md`.
+
+Options, signatures, docstrings and errors are those of the code, so the page cannot contradict it; a test compares the two. What
+the code does not say (where to begin, what to do about an error, what differs from aiokafka) is text in this module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from strandline import client
+from strandline.client import errors
+from strandline.client.option_docs import options_table
+from strandline.client.options import ALIASES, AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, table_of
+
+_INTRODUCTION = """\
+# The Python client
+
+Made from the code by `python -m strandline.client.reference`; do not edit.
+
+`Producer`, `Consumer` and `Admin` are for asyncio. They, what they take and return, and all errors are imported from
+`strandline`. They speak Strandline's own protocol: Kafka's clients do not reach a Strandline cluster, and these do not reach
+Kafka's brokers.
+
+```python
+import asyncio
+
+from strandline import Admin, Consumer, NewTopic, Producer, StrandlineError
+
+
+async def main() -> None:
+    async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
+        await admin.create_topics([NewTopic("orders", partitions=6, replication_factor=3)])
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        receipt = await producer.send("orders", b"2 tea", key=b"alice")  # handed over
+        where = await receipt  # acknowledged
+        print(where.partition, where.offset)
+
+    async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+        async for record in consumer:
+            print(record.timestamp, record.key, record.value)
+            break
+
+
+try:
+    asyncio.run(main())
+except StrandlineError as e:
+    print(e)
+```
+
+- `async with` starts and stops a client. Without it: `await client.start()`, and in the end `await client.stop()`.
+- A client belongs to the event loop in which it was started. Only that loop's thread may call it.
+- Keys and values are bytes or None, unless there is a serializer or a deserializer.
+- A receipt is awaitable, but no future. For several: `await asyncio.gather(*receipts)`, or `await producer.flush()`. Where a
+  future is needed: `asyncio.ensure_future(receipt)`.
+- The records of one producer to one partition are in the log in the order of the calls. Each is there once, also when a request is
+  sent again (idempotence is the default).
+- Every wait has a bound; an option or an argument says which.
+
+Options are keyword arguments. `config={"linger.ms": "5"}` takes Kafka's names and values as a properties file has them; if an
+option is in both, the keyword argument counts. An unknown name is a TypeError that names the nearest known one, a wrong value a
+UsageError that says what is accepted. `help(Producer)` shows the same options as this page.
+"""
+
+_TO_DO: Mapping[str, str] = {
+    "StrandlineError": "Catch it where every error of this package is handled alike; `e.retriable` says whether the same call may "
+    "succeed later.",
+    "UsageError": "Correct the call or the option that the sentence names.",
+    "BufferFull": "Use `await producer.send(...)`, which waits for room, or `await producer.wait_for_room()`; or raise `buffer_memory`.",
+    "RecordTooLarge": "Send less in one record, or raise `max_request_size`, and the topic's `max.message.bytes` with it.",
+    "ClientClosed": "Use the client inside `async with`. A receipt that raises this says whether its record may be in the log.",
+    "ClientError": "Read `topic`, `partition`, `broker_id`, `api`, `attempts`, `elapsed_ms` and `code`: those that are known are set.",
+    "NoBrokersAvailable": "Check `bootstrap_servers`, and whether the brokers run (`strandline health --cluster`). If bootstrap works "
+    "and this comes later, check the brokers' `advertised.listeners`.",
+    "UnknownTopic": 'Create the topic (brokers do not create topics on their own), or set `on_missing_topic="wait"`.',
+    "RequestFailed": "Look at `e.code` ([docs/protocol.md](protocol.md) lists the codes). Call again if `e.retriable`.",
+    "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
+    "DeliveryFailed": "Look at `e.code` and the sentence, correct the cause, and send the record again. The producer goes on with "
+    "other records.",
+    "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "
+    "can ask (`written`). Or raise `delivery_timeout_ms`.",
+    "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
+    "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
+    "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",
+    "TopicRecreated": "`seek` to read the new topic; what was read is of the old one.",
+    "CorruptRecords": "The position stays before the batch: repair the replica, or `seek` past the batch and accept the gap.",
+}
+"""What a program or a person does about each error."""
+
+_AIOKAFKA = """
+## Differences from aiokafka
+
+Compared with aiokafka 0.14. Options and calls that both have under one name mean the same, and have the same default, unless a row
+says otherwise.
+
+| | aiokafka | here |
+|---|---|---|
+| brokers | Apache Kafka | Strandline; the protocol is another one |
+| class names | `AIOKafkaProducer`, `AIOKafkaConsumer`, `AIOKafkaAdminClient` | `Producer`, `Consumer`, `Admin` |
+| consumer groups | `group_id`, `commit`, `committed`, rebalance listeners | not yet; each consumer reads all partitions, or those it assigns |
+| transactions | `transactional_id`, `begin_transaction` | not yet; a named producer writes each row once (`producer_name`, `written`) |
+| compression | `compression_type` | not yet |
+| TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
+| `api_version`, `connections_max_idle_ms`, `client_rack`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
+| `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | not there |
+| default of `bootstrap_servers` and `client_id` | `localhost`, the library's name and version | `127.0.0.1:9092`, `strandline` |
+| default of `acks` | `1` | `"all"` |
+| default of `enable_idempotence` | `False` | on, with `acks="all"` |
+| default of `request_timeout_ms` | 40,000 | 30,000 |
+| how long a record may take | `request_timeout_ms` | `delivery_timeout_ms`, 120,000 |
+| batch size | `max_batch_size` | `batch_size`; `max_batch_size` is accepted |
+| `send` returns | a future | a `Receipt`: awaitable, with `done` (no call) and `result()`; no callbacks, not for `asyncio.wait` |
+| order of the last arguments of `send` | `timestamp_ms`, `headers` | `headers`, `timestamp_ms`: give them by name |
+| value of `send` | may be left out | has to be given; None is a tombstone |
+| when the buffer is full | `send` waits | `send` waits up to `max_block_ms`, `send_nowait` raises BufferFull |
+| batches made by hand | `create_batch`, `send_batch` | `send_many`, `send_columns` |
+| own partitioner | `partitioner` | give `partition` with each record; keys are hashed as in Java's client |
+| `stop` of a producer | waits until everything is sent | the same, at most `delivery_timeout_ms`, or a second after an exception; returns what was not delivered |
+| `assign` | a plain call | a coroutine: `await consumer.assign(...)` |
+| `subscribe` | `topics=`, `pattern=`, `listener=` | names or a list of names: `subscribe(["a", "b"])`; no patterns |
+| `partitions_for_topic` | a plain call | a coroutine |
+| `getone` | waits for ever | the same, or up to `timeout_ms` |
+| `getmany` without `max_records` | what one fetch brought | whole batches, up to some 10,000 records |
+| `auto_offset_reset` | "latest", "earliest", "none" | the same; "error" is another name of "none" |
+| `ConsumerRecord` | `timestamp`, `timestamp_type`, `checksum`, `serialized_*_size` | `timestamp` (also `timestamp_ms`), `leader_epoch`; none of the rest |
+| records that were read and are gone after an unclean election | not noticed | `LogTruncated` |
+| a topic that was deleted and created again | read on at the old offset | `TopicRecreated` with `assign`; with `subscribe`, the new topic from its beginning |
+| a topic that does not exist | created, or waited for | `UnknownTopic`, or `on_missing_topic="wait"` |
+| errors | `aiokafka.errors.KafkaError` and its subclasses | `StrandlineError` and its subclasses, above |
+| records by column | - | `fetch_batches`, `arrow_batches` |
+| admin client | `AIOKafkaAdminClient`, names of Kafka's requests | `Admin`: see above; another interface |
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    parts += ["\n## Options of every client\n\n", *options_table(table_of(ClientOptions)), *_aliases()]
+    parts += _client(client.Producer, ProducerOptions)
+    parts += _client(client.Consumer, ConsumerOptions)
+    parts += _client(client.Admin, AdminOptions)
+    parts += ["\n## What calls take and return\n\n", *_values()]
+    parts += ["\n## Errors\n\n", *_errors()]
+    return "".join([*parts, _AIOKAFKA])
+
+
+def _aliases() -> Iterator[str]:
+    names = ", ".join(f"`{other}` is `{ours}`" for other, ours in ALIASES.items())
+    yield f"\nOther clients' names are accepted, too: {names}.\n"
+
+
+def _client(kind: type[Any], options: type[ClientOptions]) -> Iterator[str]:
+    yield f"\n## {kind.__name__}\n\n"
+    common = {row.name for row in table_of(ClientOptions)}
+    own = [row for row in table_of(options) if row.name not in common]
+    if own:
+        yield from options_table(own)
+    else:
+        yield "It has the options of every client and no others.\n"
+    for name, member in vars(kind).items():
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            yield f"\n### {kind.__name__}.{name}\n\n{_call(name, member)}"
+
+
+def _call(name: str, member: Any) -> str:
+    doc = inspect.cleandoc(member.__doc__ or "").replace("\n", " ").replace("  ", "\n\n").strip()
+    if isinstance(member, property):
+        return f"```python\n{name}: {member.fget.__annotations__['return']}\n```\n\n{doc}\n"
+    word = "async def" if inspect.iscoroutinefunction(member) else "def"
+    return f"```python\n{word} {name}{signature(member)}\n```\n\n{doc}\n"
+
+
+def signature(function: Any) -> str:
+    """As its definition has it, without `self`; a parameter a line if it is long."""
+    found = inspect.signature(function)
+    parameters, is_keyword_only = [], False
+    for parameter in list(found.parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword_only:
+            is_keyword_only = True
+            if not any(p.kind is p.VAR_POSITIONAL for p in found.parameters.values()):
+                parameters.append("*")
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
+        parameters.append(f"{star}{parameter.name}: {parameter.annotation}{default}")
+    line = f"({', '.join(parameters)}) -> {found.return_annotation}"
+    if len(line) <= 100:
+        return line
+    return "(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f") -> {found.return_annotation}"
+
+
+def _values() -> Iterator[str]:
+    yield "| class | fields |\n|---|---|\n"
+    for name in client.__all__:
+        kind = getattr(client, name)
+        if inspect.isclass(kind) and not issubclass(kind, Exception) and kind not in _CLIENTS and (fields := _fields(kind)):
+            yield f"| `{name}` | {', '.join(f'`{field}`' for field in fields)} |\n"
+
+
+_CLIENTS = (client.Producer, client.Consumer, client.Admin, client.Receipt)
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    own = getattr(kind, "_fields", None) or getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+    properties = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [name for name in (*own, *properties) if not name.startswith("_")]
+
+
+def _errors() -> Iterator[str]:
+    yield "Indented by what they derive from. `retriable`: the same call may succeed later.\n\n"
+    yield "| error | retriable | what happened | what to do |\n|---|---|---|---|\n"
+    yield from _error(errors.StrandlineError, 0)
+
+
+def _error(kind: type[errors.StrandlineError], depth: int) -> Iterator[str]:
+    retriable = "by `code`" if kind is errors.RequestFailed else "yes" if kind.retriable else "no"
+    yield f"| {'&emsp;' * depth}`{kind.__name__}` | {retriable} | {_first_paragraph(kind)} | {_TO_DO[kind.__name__]} |\n"
+    for below in kind.__subclasses__():
+        if below.__name__ in client.__all__:
+            yield from _error(below, depth + 1)
+
+
+def _first_paragraph(kind: type[Any]) -> str:
+    return re.split(r"\n\s*\n", inspect.cleandoc(kind.__doc__ or ""))[0].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())
