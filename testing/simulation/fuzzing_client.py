@@ -4,9 +4,9 @@
     assert not findings.accepted
 
 Everything that it sends has to be refused, or to change nothing. There is no authentication yet, so a peer that names itself
-broker 2, in the broker epoch that is registered, *is* broker 2; and whatever may create topics may delete them. Such lies need
-keys, not checks, so this client leaves them alone: it never names the registered epoch of a broker or a later one, a voter of this
-cluster, or an existing topic that it wants to change. What is left is what a server must withstand:
+broker 2, in the broker epoch that is registered, *is* broker 2; and a peer that may create topics may delete them. Such lies
+need keys, not checks, so this client leaves them alone: it never names the registered epoch of a broker or a later one, a
+voter of this cluster, or an existing topic that it wants to change. What is left is what a server must withstand:
 
     bytes       what is no frame, or no request: closed, or refused as a whole
     types       a known request with a field of another type or out of its bounds: refused
@@ -331,7 +331,7 @@ def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie
     }
     broker_id, epoch = _forged_epoch(random, facts)
     if epoch < facts.broker_epochs.get(broker_id, 0):
-        # A later epoch than the registered one is not refused: a broker may fetch before the leader has heard of its registration.
+        # A later epoch is not refused: a broker may fetch before the leader has heard of its registration.
         fetches["a follower of an earlier process"] = {"replica_id": broker_id, "replica_epoch": epoch}
     for name, changes in fetches.items():
         yield _request(name, BROKER, apis.FETCH, _fetch(random, facts, **changes))
