@@ -9,7 +9,8 @@ became of its disk. So from the loss until the controller took the replica out (
 of its ISRs has to be left in peace.
 
 Controllers fsync before they answer: power cuts of all of them are within the budget. An empty disk is a loss: of a
-minority of the quorum, between two moments at which every controller runs and is caught up.
+minority of the quorum, between two moments at which every controller runs and is caught up. A disk that rots is one, too,
+until the end: from then on that controller is not trusted to have anything, or to run.
 
 The judge reads the committed metadata of the active controller. Without one it permits no loss.
 """
@@ -49,6 +50,8 @@ class Budget:
     """Faults that may yet cost a broker something."""
     rotten: set[int] = field(default_factory=set)
     """The broker whose disk holds what was not written there."""
+    rotten_controllers: set[int] = field(default_factory=set)
+    """Controllers whose disks hold what was not written there."""
     _wiped: set[int] = field(default_factory=set)
     """Controllers that came back with an empty disk since all were last caught up."""
 
@@ -93,7 +96,11 @@ class Budget:
         self.look()
         ids = self.cluster.controller_ids
         others_well = all(n in self.cluster.controllers and not self.touched[n] for n in ids if n != node)
-        return others_well and len(self._wiped | {node}) <= (len(ids) - 1) // 2
+        return others_well and len(self._wiped | self.rotten_controllers | {node}) <= (len(ids) - 1) // 2
+
+    def may_rot_controller(self, node: int) -> bool:
+        """Whether this controller's disk may give back what was not written there; also where losses are permitted."""
+        return self.rotten_controllers <= {node} and self.may_wipe_controller(node)
 
     def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
         """Whether a member of the ISR is well, and none of these."""
@@ -157,6 +164,10 @@ class Budget:
         self.losses += 1
         self.rotten.add(broker)
         self.arm(broker)
+
+    def rots_controller(self, node: int) -> None:
+        self.losses += 1
+        self.rotten_controllers.add(node)
 
     def wiped_controller(self, node: int) -> None:
         self.losses += 1

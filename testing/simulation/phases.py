@@ -135,7 +135,7 @@ class Phases:
 
     def _can_do_without(self, nodes: list[int]) -> bool:
         cluster = self.cluster
-        controllers = [n for n in cluster.controller_ids if n not in nodes]
+        controllers = [n for n in cluster.controller_ids if n not in nodes and n not in self.budget.rotten_controllers]
         if 2 * len(controllers) <= len(cluster.controller_ids):
             return False
         trusted = [n for n in cluster.brokers if n not in nodes and n not in self.budget.rotten]
@@ -183,8 +183,10 @@ class Phases:
         core = [n for n in cluster.broker_ids if n not in left_out]
         for n in core:
             complaints += self._complaints_of_broker(n, image)
+        # A controller that has found its disk damaged begins again without a vote, and needs all the others for that.
+        excused = self.budget.rotten_controllers if left_out else ()
         for n in cluster.controller_ids:
-            if n not in left_out:
+            if n not in left_out and n not in excused:
                 complaints += self._complaints_of_controller(n, image)
         for topic_id, topic in image.topics_by_id.items():
             for index, p in topic.partitions.items():

@@ -24,6 +24,8 @@ FIRST_CLIENT = 200
 """Clients are numbered from behind it."""
 OPERATOR_S = (0.3, 2.0)
 """How long it takes until somebody starts a process again that ended by itself."""
+WHAT_TO_DO = ("empty this directory as a whole", "Restore it from another controller")
+"""In what a controller says that must not go on with what is on its disk."""
 
 
 @dataclass(slots=True)
@@ -142,9 +144,21 @@ class Nemesis:
     async def _restart_later(self, node: int) -> None:
         try:
             await asyncio.sleep(self.draw.uniform(*OPERATOR_S))
+            self._empty_if_damaged(node)
             self.start(node)
         finally:
             self._returning.pop(node, None)
+
+    def _empty_if_damaged(self, node: int) -> None:
+        """A controller that has found its disk damaged says what to do, and when it may be done; and so it is."""
+        machine = self.cluster.machines[node]
+        if machine.loop is not None or node not in self.budget.rotten_controllers or not self.budget.may_wipe_controller(node):
+            return
+        last = next((error for _, failed, error in reversed(self.cluster.failures) if failed == node), None)
+        if last is not None and any(words in str(last) for words in WHAT_TO_DO):
+            self.world.trace.emit("fault.begin", node, fault="emptied", text=f"controller {node} is emptied, as it asked to be")
+            self.budget.wiped_controller(node)
+            machine.files.wipe()
 
     def start(self, node: int) -> None:
         """Unless it runs, or another fault keeps it down."""

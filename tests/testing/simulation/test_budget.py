@@ -198,3 +198,22 @@ def test_who_has_lost_a_controllers_disk_is_told_until_it_has_its_vote_back() ->
         assert cluster.controllers[101].quorum.has_vote
 
     play(story)
+
+
+def test_a_minority_of_the_controllers_may_rot_and_then_no_other_may_be_wiped() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert budget.may_rot_controller(101)
+        budget.rots_controller(101)
+        assert budget.may_rot_controller(101), "it is not trusted anyhow"
+        assert not budget.may_rot_controller(102)
+        assert not budget.may_wipe_controller(102)
+        assert budget.may_wipe_controller(101), "to be mended"
+
+    play(story)
+
+
+def test_a_single_controller_does_not_rot() -> None:
+    async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
+        assert not budget.may_rot_controller(101)
+
+    play(story, controllers=1)
