@@ -13,7 +13,7 @@ A named producer writes each row once, whatever attempt of its work writes it:
 
     async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:   # fences who had the name
         done = await producer.written([("orders", 0)])                     # {TopicPartition("orders", 0): 4711} rows
-        for row in rows_of_partition_0[done["orders", 0]:]:
+        for row in rows_of_partition_0[done[TopicPartition("orders", 0)]:]:
             await producer.send("orders", row, partition=0)
         await producer.flush()
 

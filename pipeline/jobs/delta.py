@@ -2,7 +2,7 @@
 
     spark = delta_session("offload", "local[2]")              # or: your own, made with what `delta_conf()` says
 
-Delta comes in two halves. `delta-spark` from PyPI (the extra `strandline[delta]`) says which PySpark goes with it. The jars that
+Delta comes in two halves. `delta-spark` from PyPI (the extra `delta`) says which PySpark goes with it. The jars that
 do the work have its number, are made for one minor version of Spark, and are fetched by Spark from Maven Central at its first
 start. What a PySpark brings anyway is left out: 14 MB instead of 87. Where the jars lie in PySpark's own folder, nothing is
 fetched.
@@ -23,7 +23,7 @@ from strandline.protocol.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INSTALL = "pip install 'strandline[spark,delta]'"
+INSTALL = "in a clone of Strandline, pip install '.[spark,delta]'"
 SCALA = "2.13"
 IN_SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

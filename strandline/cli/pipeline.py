@@ -39,7 +39,7 @@ def offload(
     ] = None,
     headers: Annotated[bool, typer.Option("--headers", help="A column for the headers, too.")] = False,
     format: Annotated[
-        str, typer.Option(metavar="parquet|delta", help="Files with manifests, or a Delta table (strandline[delta]).")
+        str, typer.Option(metavar="parquet|delta", help="Files with manifests, or a Delta table (needs the extra `delta`).")
     ] = "parquet",
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")

@@ -111,7 +111,7 @@ def spark_errors() -> Iterator[None]:
     try:
         import pyspark.errors
     except ImportError:
-        raise UsageError("Spark is not installed: pip install 'strandline[spark]'") from None
+        raise UsageError("Spark is not installed: in a clone of Strandline, pip install '.[spark]'") from None
     try:
         yield
     except pyspark.errors.PySparkException as e:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ ROOMS_AS_PAGES_NAME_THEM = (".", "strandline")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`([\w.-]+/(?:[\w.-]+/)*(?:[\w-]+\.(?:py|toml|md|yml|json)|[\w.-]+/))`")
 """With a folder before it: `fetch.py` or `raft/` alone is named beside its room."""
+FROM_INDEX = re.compile(r"pip install [^`\n]*['\" ]strandline(?![\w-])")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 END_OF_COMMAND = {"|", ";", "&", "&&", "||", ">", "<", "2>", ">&2", "#"}
 
@@ -85,6 +87,19 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
 def test_a_file_that_is_not_there_would_be_found() -> None:
     page = "`broker/fetch.py` `observe/http.py` `broker/gone.py` `gone/away/` `raft/`"
     assert missing_files("README.md", page) == ["broker/gone.py", "gone/away/"]
+
+
+# -- installation -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_installed_from_an_index_by_our_name() -> None:
+    """The package is on no index. `pip install 'strandline[spark]'` fails there, or installs what someone else put there."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    files = [ROOT / name for name in names if name.endswith((".md", ".py", ".ipynb", ".toml", ".yml"))]
+    told = [str(file.relative_to(ROOT)) for file in files if file != Path(__file__) and FROM_INDEX.search(file.read_text())]
+    assert told == []
+    assert FROM_INDEX.search("pip install 'strandline[spark]'")
+    assert not FROM_INDEX.search("pip install strandline-0.1.0-py3-none-any.whl")
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

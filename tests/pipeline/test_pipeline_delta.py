@@ -70,8 +70,12 @@ def test_nothing_is_fetched_where_the_jars_lie_beside_sparks(
 @pytest.mark.parametrize(
     ("delta_spark", "spark", "told"),
     [
-        (None, "4.2.0", r"Delta is not installed: pip install 'strandline\[spark,delta\]'"),
-        ("4.4.0", "4.3.0", r"delta-spark 4.4.0 goes with pyspark<=4.2.0,>=4.0.1, and PySpark 4.3.0 is installed: pip install"),
+        (None, "4.2.0", r"Delta is not installed: in a clone of Strandline, pip install '\.\[spark,delta\]'"),
+        (
+            "4.4.0",
+            "4.3.0",
+            r"delta-spark 4.4.0 goes with pyspark<=4.2.0,>=4.0.1, and PySpark 4.3.0 is installed: in a clone of Strandline, pip install",
+        ),
         ("4.4.0", "4.2.1", "and PySpark 4.2.1 is installed"),
         ("4.4.0", "4.0.0", "and PySpark 4.0.0 is installed"),
     ],
@@ -160,7 +164,7 @@ def test_the_commands_say_so_in_one_sentence(table: Path, words: list[str], told
 def test_a_command_that_needs_delta_says_how_to_install_it(table: Path, words: list[str]) -> None:
     done = run("pipeline", words[0], "--topic", "orders", *(word.format(table=table) for word in words[1:]))
     assert done.code != 0
-    assert one_sentence(done).endswith("pip install 'strandline[spark,delta]'")
+    assert one_sentence(done).endswith("pip install '.[spark,delta]'")
 
 
 # -- a checkpoint that was lost ---------------------------------------------------------------------------------------

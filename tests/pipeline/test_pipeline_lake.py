@@ -243,7 +243,10 @@ def test_without_spark_the_command_says_how_to_get_it(tmp_path: Path) -> None:
         f"sys.argv = ['strandline', 'pipeline', 'offload', '--topic', 'a', '--to', {str(tmp_path)!r}]; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "strandline: Spark is not installed: pip install 'strandline[spark]'\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "strandline: Spark is not installed: in a clone of Strandline, pip install '.[spark]'\n",
+    )
 
 
 @pytest.mark.parametrize(
