@@ -395,7 +395,10 @@ class Fetcher:
             return
         place, position = state.place, state.position
         if self._subscription.default_reset is None:
-            text = f"the position {position} is outside the log ({answer.log_start_offset} to {answer.high_watermark})"
+            known = answer.log_start_offset >= 0  # a broker that refuses a fetch need not name them
+            holds = f", which holds offsets {answer.log_start_offset} to {answer.high_watermark - 1}" if known else ""
+            way_out = "seek to an offset between beginning_offsets() and end_offsets(), or choose an auto_offset_reset"
+            text = f"the position {position} is outside the log{holds}; {way_out}"
             state.fail(OffsetOutOfRange(text, topic=place.topic, partition=place.partition))
             self.wake()
             return
