@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main() -> None:
     """The console script: runs the command and turns every failure into one sentence and an exit code."""
     interrupts.install()
+    interrupts.open_standard_streams()
     interrupts.leave(_exit_code(sys.argv[1:]))
 
 
@@ -50,8 +51,7 @@ def _exit_code(words: Sequence[str]) -> int:
         code = _run_plainly(words)
         if code is None:
             code = _run(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return interrupts.EXIT_CODE

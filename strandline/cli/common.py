@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -22,11 +22,15 @@ ERROR, USAGE, UNHEALTHY = 1, 2, 3
 
 Bootstrap = Annotated[
     str,
-    typer.Option("--bootstrap", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to ask first."),
+    typer.Option("--bootstrap", "-b", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to ask first."),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 2000
 """A person waits for the answer, also when it is that nobody is there."""
+PATIENCE_S = 4.0
+"""A person who waits longer wants to know what for."""
+Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The same, as an option.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")
@@ -86,6 +90,17 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on
         main.close()  # where the loop did not come to it
 
 
+@asynccontextmanager
+async def while_waiting(what: str) -> AsyncIterator[None]:
+    """Note what the command waits for, if that takes longer than a person expects."""
+    text = f"still waiting for {what} (Ctrl-C ends)"
+    timer = asyncio.get_running_loop().call_later(PATIENCE_S, note, text)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[str]:
     """A folder that is removed at the end, also after Ctrl-C."""
@@ -93,6 +108,13 @@ def temporary_folder(prefix: str) -> Iterator[str]:
 
     with interrupts.unwinding(), tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield folder
+
+
+def quiet_client() -> None:
+    """The client's log lines are for programs; a person reads what the command says itself."""
+    import logging
+
+    logging.getLogger("strandline").addHandler(logging.NullHandler())
 
 
 def print_json(document: Any) -> None:
@@ -147,6 +169,16 @@ def short_path(path: str) -> str:
     except (OSError, ValueError):  # the current folder is gone
         return path
     return min(path, relative if relative.startswith((".", os.sep)) else f".{os.sep}{relative}", key=len)
+
+
+def topic_of(command: str, argument: str | None, option: str | None) -> str:
+    """The topic, which is named once: as an argument, or by `-t`."""
+    if argument is not None and option is not None:
+        raise UsageError(f"the topic is named twice: {argument} and --topic {option}")
+    topic = argument if option is None else option
+    if not topic:
+        raise UsageError(f"the topic is missing: strandline {command} TOPIC")
+    return topic
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:

@@ -1,18 +1,38 @@
 """`strandline consume`: the records of a topic on standard output, as text of a chosen form or as JSON lines.
 
 %t topic   %p partition   %o offset   %e leader epoch   %T timestamp in ms   %k key   %v value   %h headers   %% a percent
-sign; \\n, \\t and \\\\ are what they are elsewhere. Keys and values are written as the bytes that they are.
+sign; \\n, \\t and \\\\ are what they are elsewhere. Keys and values are written as the bytes that they are. In JSON, bytes that
+are not text are told apart from text (record_json.py).
+
+Records go to standard output. What the command waits for, and where it cannot start as it was asked to, goes to standard
+error.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
+from strandline.cli import interrupts
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    PATIENCE_S,
+    Bootstrap,
+    Topic,
+    TopicOption,
+    new_app,
+    note,
+    quiet_client,
+    run,
+    topic_of,
+    while_waiting,
+)
+from strandline.cli.start import BeforeEnd, Beginning, Offset, Start, Time, parse_start
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,98 +42,207 @@ if TYPE_CHECKING:
 app = new_app()
 
 POLL_MS = 500
+NAMED_MAX = 4
+"""Partitions that a note names; of more it gives the number."""
+DEFAULT_FORMAT = r"%v\n"
 RecordWriter = Callable[["ConsumerRecord"], bytes]
 
+EXAMPLES = """\b
+Examples:
+  strandline consume orders                        new records, until Ctrl-C
+  strandline consume orders --from beginning -e    all that is there
+  strandline consume orders --from -10 -e          the last 10 of each partition
+  strandline consume orders --from @-5m --json     of the last 5 minutes, and on
+  strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
+"""
 
-@app.command()
+
+class Job(NamedTuple):
+    """What was asked for."""
+
+    bootstrap: str
+    topic: str
+    partition: int | None
+    start: Start
+    start_text: str
+    records_max: int | None
+    exit_at_end: bool
+    write: RecordWriter
+
+
+@app.command(epilog=EXAMPLES)
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Topic = None,
+    topic_option: TopicOption = None,
     from_: Annotated[
-        str, typer.Option("--from", metavar="beginning|end|OFFSET|-N", help="Where to start; -N: N records before the end.")
-    ] = "end",
-    count: Annotated[int | None, typer.Option("-n", metavar="N", help="Stop after so many records.", min=1)] = None,
-    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop where the topic ended when we began.")] = False,
-    partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0)] = None,
-    form: Annotated[str, typer.Option("--format", help=r"%t %p %o %e %T %k %v %h, \n and \t.")] = r"%v\n",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+        str | None,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="WHERE",
+            show_default=False,
+            help="beginning, end, an offset, -N (N records before the end of each partition; -1 is the last record), "
+            "@2026-01-01T12:00 (UTC), or @-5m (five minutes ago). Default: end; with --exit-at-end, beginning.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "-c", "--count", metavar="N", help="Stop after N records.", min=1, show_default=False)
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", help="Stop where the topic ended when the command began.")
+    ] = False,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition.", min=0)] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            show_default=False,
+            help=r"%t topic, %p partition, %o offset, %e leader epoch, %T time in ms, %k key, %v value, %h headers, \n, \t; "
+            r"or json. Default: %v\n",
+        ),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", "-J", help='One JSON object per record. Bytes that are not UTF-8 become {"base64": "..."}.'),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic."""
-    start = _parse_start(from_)
-    write = _json_line if json else formatter(form)
-    run(_consume(bootstrap, topic, partition, start, count, exit_at_end, write))
+    """Print the records of a topic: new ones, until Ctrl-C, or those that are there."""
+    name = topic_of("consume", topic, topic_option)
+    if json and form not in (None, "json"):
+        raise UsageError("--json and --format exclude each other: choose JSON, or a format of your own")
+    start_text = from_ or ("beginning" if exit_at_end else "end")
+    job = Job(
+        bootstrap=bootstrap,
+        topic=name,
+        partition=partition,
+        start=parse_start(start_text, int(time.time() * 1000)),
+        start_text=start_text,
+        records_max=count,
+        exit_at_end=exit_at_end,
+        write=_json_line if json or form == "json" else formatter(DEFAULT_FORMAT if form is None else form),
+    )
+    run(_consume(job))
 
 
-def _parse_start(text: str) -> str | int:
-    if text in ("beginning", "end"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"--from takes beginning, end, an offset or -N, not {text!r}") from None
-
-
-async def _consume(
-    bootstrap: str,
-    topic: str,
-    partition: int | None,
-    start: str | int,
-    count: int | None,
-    exit_at_end: bool,
-    write: RecordWriter,
-) -> None:
+async def _consume(job: Job) -> None:
     from strandline.client import Consumer, TopicPartition
 
-    async with Consumer(
-        bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, auto_offset_reset="earliest"
-    ) as consumer:
-        numbers = await consumer.partitions_for_topic(topic)
-        if partition is not None and partition not in numbers:
-            raise UsageError(f"topic {topic} has no partition {partition}; it has {len(numbers)}")
-        places = [TopicPartition(topic, p) for p in (sorted(numbers) if partition is None else [partition])]
+    quiet_client()
+    consumer = Consumer(bootstrap_servers=job.bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, auto_offset_reset="earliest")
+    try:
+        async with while_waiting(f"an answer from {job.bootstrap}"):
+            await consumer.start()
+            numbers = await consumer.partitions_for_topic(job.topic)
+        if job.partition is not None and job.partition not in numbers:
+            raise UsageError(f"topic {job.topic} has no partition {job.partition}; it has {len(numbers)}")
+        places = [TopicPartition(job.topic, p) for p in (sorted(numbers) if job.partition is None else [job.partition])]
         await consumer.assign(places)
         consumer.pause(*places)  # or it would fetch from the beginning while we ask where to start
-        ends = await consumer.end_offsets(places)
-        left = await _seek(consumer, places, ends, start)
+        async with while_waiting(f"the leaders of {_named(places)}, to learn where the log ends"):
+            ends = await consumer.end_offsets(places)
+            left = await _seek(consumer, job, places, ends)
         consumer.resume(*places)
-        await _print(consumer, left if exit_at_end else None, ends, count, write)
+        if job.exit_at_end and not left:
+            note(f"nothing to read: {job.topic} has no record from {job.start_text} to its end")
+        await _print(consumer, job, left if job.exit_at_end else None, ends)
+    finally:
+        await consumer.stop()
+
+
+def _named(places: list[TopicPartition]) -> str:
+    if len(places) <= NAMED_MAX:
+        return ", ".join(map(str, places))
+    return f"{len(places)} partitions of {places[0].topic}"
 
 
 async def _seek(
-    consumer: Consumer, places: list[TopicPartition], ends: dict[TopicPartition, int], start: str | int
+    consumer: Consumer, job: Job, places: list[TopicPartition], ends: dict[TopicPartition, int]
 ) -> set[TopicPartition]:
     """Go to where reading starts; returns the partitions that have something to read before their present end."""
     first = await consumer.beginning_offsets(places)
-    left = set()
-    for place in places:
-        if isinstance(start, int):
-            # An offset is taken as it is; one outside the log is moved to its nearest end.
-            wanted = ends[place] + start if start < 0 else start
-            offset = min(max(wanted, first[place]), ends[place])
-        else:
-            offset = first[place] if start == "beginning" else ends[place]
-        consumer.seek(place, offset)
-        if offset < ends[place]:
+    wanted = await _wanted(consumer, job.start, places, first, ends)
+    left, outside = set(), []
+    for place, offset in wanted.items():
+        moved = min(max(offset, first[place]), ends[place])
+        if moved != offset and isinstance(job.start, Offset):
+            outside.append(place)
+        consumer.seek(place, moved)
+        if moved < ends[place]:
             left.add(place)
+    if outside:
+        note(_outside(job.start_text, outside, first, ends))
     return left
 
 
-async def _print(
-    consumer: Consumer, left: set[TopicPartition] | None, ends: dict[TopicPartition, int], count: int | None, write: RecordWriter
-) -> None:
-    """Until `count` records are written, or until nothing is `left` (None: for ever)."""
+async def _wanted(
+    consumer: Consumer,
+    start: Start,
+    places: list[TopicPartition],
+    first: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The offset that was asked for, by partition. It may lie outside the log."""
+    if isinstance(start, Beginning):
+        return first
+    if isinstance(start, Offset):
+        return dict.fromkeys(places, start.offset)
+    if isinstance(start, BeforeEnd):
+        return {place: ends[place] - start.records for place in places}
+    if isinstance(start, Time):
+        found = await consumer.offsets_for_times(dict.fromkeys(places, start.timestamp_ms))
+        return {place: ends[place] if at is None else at.offset for place, at in found.items()}
+    return ends
+
+
+def _outside(text: str, outside: list[TopicPartition], first: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> str:
+    held = [f"{place} ({_held(first[place], ends[place])})" for place in outside[:NAMED_MAX]]
+    more = f" and {len(outside) - NAMED_MAX} more" if len(outside) > NAMED_MAX else ""
+    return f"offset {text} is not in the log of {', '.join(held)}{more}; reading starts at the nearest offset"
+
+
+def _held(first: int, end: int) -> str:
+    return "empty" if first == end else f"offsets {first} to {end - 1}"
+
+
+async def _print(consumer: Consumer, job: Job, left: set[TopicPartition] | None, ends: dict[TopicPartition, int]) -> None:
+    """Until `job.records_max` records are written, or until nothing is `left` (None: for ever)."""
     out = sys.stdout.buffer
-    written = 0
-    while (left is None or left) and (count is None or written < count):
-        polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=None if count is None else count - written)
+    written, idle_s, has_noted = 0, 0.0, False
+    while (left is None or left) and (job.records_max is None or written < job.records_max):
+        polled = await consumer.getmany(
+            timeout_ms=POLL_MS, max_records=None if job.records_max is None else job.records_max - written
+        )
         for place, records in polled.items():
             if left is not None:
                 records = [r for r in records if r.offset < ends[place]]
-            out.write(b"".join(map(write, records)))
+            out.write(b"".join(map(job.write, records)))
             written += len(records)
         out.flush()
+        idle_s = 0 if polled else idle_s + POLL_MS / 1000
+        if not polled and interrupts.is_closed(1):
+            return  # the reader has read enough, and need not wait for the next record
+        if not polled and not has_noted and (left is None or idle_s >= PATIENCE_S):
+            has_noted = True
+            note(_waits_for(consumer, job, written, left))
         if left is not None:
             left = {place for place in left if await consumer.position(place) < ends[place]}
+
+
+def _waits_for(consumer: Consumer, job: Job, written: int, left: set[TopicPartition] | None) -> str:
+    if left is not None:
+        health = consumer.health()
+        reason = next(iter(health["failed_partitions"].values()), None) or health["last_error"] or "its leader has not answered"
+        return f"still waiting for records of {_named(sorted(left))}: {reason} (Ctrl-C ends)"
+    place = job.topic if job.partition is None else f"{job.topic}-{job.partition}"
+    if written:
+        more = "more" if job.records_max is None else f"{job.records_max - written} more"
+        return f"waiting for {more} records of {place} (Ctrl-C ends)"
+    number = "new" if job.records_max is None else f"{job.records_max} new"
+    since = "" if job.start_text in ("end", "latest") else f"; there is none from {job.start_text} on"
+    return f"waiting for {number} records of {place}{since} (Ctrl-C ends)"
 
 
 # -- forms ------------------------------------------------------------------------------------------------------------
@@ -155,20 +284,6 @@ def _render(parts: list[bytes | RecordWriter], record: ConsumerRecord) -> Iterab
 
 
 def _json_line(record: ConsumerRecord) -> bytes:
-    import json
+    from strandline.cli.record_json import encode
 
-    document: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "leader_epoch": record.leader_epoch,
-        "timestamp_ms": record.timestamp_ms,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
-    }
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+    return encode(record)

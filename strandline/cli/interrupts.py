@@ -138,12 +138,24 @@ def _write(text: str) -> None:
         pass
 
 
+def open_standard_streams() -> None:
+    """Where a shell has closed a standard stream (`>&-`), its number would be given to the next file or socket."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
+
+
 def leave(code: int) -> None:
     """Exit, with nothing left in the buffers that could fail after this."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except (OSError, ValueError):
             _discard(stream.fileno())
     sys.exit(code)

@@ -1,28 +1,59 @@
-"""`strandline produce`: each line of standard input becomes a record. A line is sent as soon as it is there."""
+"""`strandline produce`: each line of standard input becomes a record, and is sent as soon as it is there.
+
+However the command ends, it says what became of the lines: how many were acknowledged, how many were not, and which is the
+first of those. A record that was sent and not acknowledged may be in the log all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, note, run
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    ERROR,
+    USAGE,
+    Bootstrap,
+    Topic,
+    TopicOption,
+    fail,
+    new_app,
+    note,
+    quiet_client,
+    run,
+    topic_of,
+    while_waiting,
+)
+from strandline.protocol.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
+    from strandline.cli.stdin import StandardInput
     from strandline.client import Producer
     from strandline.client.receipts import Receipt
 
 app = new_app()
 
-CHUNK = 1 << 18
-WAITING_MAX = 50_000
-"""Receipts that are kept before the oldest are awaited: an error is told soon, and memory stays bounded."""
+MAX_REQUEST_SIZE = 1_048_576
+JSON_FACTOR = 8
+"""A line of JSON is at most so many times as long as its record: a byte may be written as \\u0000."""
+LAST_CHANCE_MS = 500
+"""How long an interrupted command waits for acknowledgements that are under way."""
+STALLED_S = 5.0
+"""A line that is not acknowledged after this long is noted."""
+
+EXAMPLES = """\b
+Examples:
+  echo hello | strandline produce orders
+  strandline produce orders --key-separator : < pairs.txt
+  strandline produce orders -k alice -H source=till-3 -p 0 < lines.txt
+  strandline consume orders -e --json | strandline produce copy --json
+"""
 
 
 class Acks(StrEnum):
@@ -31,54 +62,342 @@ class Acks(StrEnum):
     none = "0"
 
 
-@app.command()
+class Row(NamedTuple):
+    """A record that a line makes."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    timestamp_ms: int | None = None
+
+
+class Job(NamedTuple):
+    """What was asked for."""
+
+    bootstrap: str
+    topic: str
+    acks: Literal["all", 0, 1]
+    max_request_size: int
+    to_row: Callable[[bytes], Row]
+    skips_empty: bool
+    line_bytes_max: int
+
+
+@app.command(epilog=EXAMPLES)
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Topic = None,
+    topic_option: TopicOption = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="The key of every record.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What stands before it is the key; a line without it has none.")
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help=r"The key ends here; a line without it has no key. \t is a tab."
+        ),
     ] = None,
-    acks: Annotated[Acks, typer.Option(help="Which replicas acknowledge.")] = Acks.all,
-    partition: Annotated[int | None, typer.Option(help="Send everything to this partition.", min=0)] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be given several times."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Send every record to this partition.", min=0)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", "-J", help="Each line is a JSON object, as `consume --json` writes it.")
+    ] = False,
+    ignore_partition: Annotated[
+        bool, typer.Option("--ignore-partition", help="With --json: the key chooses the partition, not the line.")
+    ] = False,
+    acks: Annotated[Acks, typer.Option(metavar="all|1|0", help="Which replicas acknowledge a record.")] = Acks.all,
+    max_request_size: Annotated[
+        int, typer.Option(metavar="BYTES", help="The largest record; the topic's max.message.bytes limits it, too.", min=1024)
+    ] = MAX_REQUEST_SIZE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Send the lines of standard input as records. Ends when the last one is acknowledged."""
-    required: Literal["all", 0, 1] = "all" if acks is Acks.all else 1 if acks is Acks.one else 0
-    count = run(_produce(bootstrap, topic, key_separator.encode() if key_separator else None, required, partition))
-    note(f"{count} record{'' if count == 1 else 's'} sent to {topic}")
+    """Send each line of standard input as a record. Ends when the last one is acknowledged; Ctrl-C ends it at once and says
+    what was acknowledged."""
+    name = topic_of("produce", topic, topic_option)
+    _check_together(key, key_separator, headers, partition, json, ignore_partition)
+    if json:
+        to_row = _json_rows(partition, ignore_partition)
+    else:
+        to_row = _text_rows(key, key_separator, _parse_headers(headers), partition)
+    job = Job(
+        bootstrap=bootstrap,
+        topic=name,
+        acks="all" if acks is Acks.all else 1 if acks is Acks.one else 0,
+        max_request_size=max_request_size,
+        to_row=to_row,
+        skips_empty=json,
+        line_bytes_max=max_request_size * (JSON_FACTOR if json else 1),
+    )
+    count = run(_produce(job))
+    note(f"{_records(count)} sent to {name}")
 
 
-async def _produce(bootstrap: str, topic: str, separator: bytes | None, acks: Literal["all", 0, 1], partition: int | None) -> int:
+# -- what was asked ---------------------------------------------------------------------------------------------------
+
+
+def _check_together(
+    key: str | None,
+    key_separator: str | None,
+    headers: list[str] | None,
+    partition: int | None,
+    json: bool,
+    ignore_partition: bool,
+) -> None:
+    if key is not None and key_separator is not None:
+        raise UsageError("--key gives every record the same key, and --key-separator reads it from the line: choose one")
+    if key_separator == "":
+        raise UsageError("--key-separator is at least one character")
+    for option, value in (("--key", key), ("--key-separator", key_separator), ("--header", headers)):
+        if json and value:
+            raise UsageError(f"{option} and --json exclude each other: a line of JSON has its key and headers in it")
+    if ignore_partition and not json:
+        raise UsageError("--ignore-partition is for --json: a line of text names no partition")
+    if ignore_partition and partition is not None:
+        raise UsageError("--partition and --ignore-partition exclude each other: choose the partition, or let the key choose")
+
+
+def _parse_headers(headers: list[str] | None) -> list[tuple[str, bytes | None]] | None:
+    parsed: list[tuple[str, bytes | None]] = []
+    for header in headers or ():
+        name, equals, value = header.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--header takes NAME=VALUE, not {header!r}")
+        parsed.append((name, value.encode()))
+    return parsed or None
+
+
+def _text_rows(
+    key: str | None, key_separator: str | None, headers: list[tuple[str, bytes | None]] | None, partition: int | None
+) -> Callable[[bytes], Row]:
+    every_key = None if key is None else key.encode()
+    if key_separator is None:
+        return lambda line: Row(line, every_key, partition, headers)
+    separator = key_separator.replace("\\t", "\t").encode()
+
+    def divided(line: bytes) -> Row:
+        before, found, after = line.partition(separator)
+        return Row(after, before, partition, headers) if found else Row(line, None, partition, headers)
+
+    return divided
+
+
+def _json_rows(partition: int | None, ignore_partition: bool) -> Callable[[bytes], Row]:
+    from strandline.cli.record_json import decode, to_bytes
+
+    def decoded(text: bytes) -> Row:
+        line = decode(text)
+        place = partition if partition is not None or ignore_partition else line.partition
+        headers = [(name, to_bytes(value)) for name, value in line.headers]
+        timestamp_ms = None if line.timestamp_ms == -1 else line.timestamp_ms
+        try:
+            return Row(to_bytes(line.value), to_bytes(line.key), place, headers or None, timestamp_ms)
+        except UnicodeEncodeError as e:
+            raise UsageError(f"it has half a character, which is not text ({e.reason})") from None
+
+    return decoded
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+class Delivery:
+    """What became of the lines. Receipts are settled in the order of the lines, each as soon as those before it are."""
+
+    def __init__(self, producer: Producer, acks: Literal["all", 0, 1]) -> None:
+        self._producer = producer
+        self._acks = acks
+        self._waiting: deque[tuple[int, Receipt]] = deque()
+        """Line number and receipt of each record that is not settled, the oldest first."""
+        self._is_complete = False
+        self._changed = asyncio.Event()
+        self._settled = 0
+        self.sent = 0
+
+    def add(self, line_number: int, receipt: Receipt) -> None:
+        self._waiting.append((line_number, receipt))
+        self.sent += 1
+        self._changed.set()
+
+    def complete(self) -> None:
+        """There are no more lines."""
+        self._is_complete = True
+        self._changed.set()
+
+    async def settle(self) -> None:
+        """Returns when every record is acknowledged, after `complete`; raises the first error of a record."""
+        while True:
+            while self._waiting:
+                await self._waiting[0][1]
+                self._waiting.popleft()
+                self._settled += 1
+            if self._is_complete:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def note_stalls(self) -> None:
+        """Says once per stall which line waits, and what for."""
+        noted = 0
+        while True:
+            oldest = self._waiting[0][0] if self._waiting else 0
+            await asyncio.sleep(STALLED_S)
+            if self._waiting and self._waiting[0][0] == oldest != noted:
+                noted = oldest
+                reason = self._producer.health().get("last_error") or "the leader has not answered"
+                note(f"line {oldest} is not acknowledged yet: {reason}; it is tried again (Ctrl-C ends)")
+
+    def story(self) -> str:
+        """How many were acknowledged, and which were not."""
+        left = [(number, receipt) for number, receipt in self._waiting if not _is_acknowledged(receipt)]
+        if not self.sent:
+            return "nothing was sent"
+        if self._acks == 0:
+            return f"{_records(self.sent)} sent, of which none is acknowledged (--acks 0)"
+        if not left:
+            return f"{_records(self.sent)} sent and acknowledged"
+        text = f"{self.sent - len(left)} of {_records(self.sent)} acknowledged; not acknowledged: {_lines([n for n, _ in left])}"
+        if any(_is_unknown(receipt) for _, receipt in left):
+            text += ", which may be in the log all the same"
+        return text
+
+
+def _is_acknowledged(receipt: Receipt) -> bool:
+    return receipt.done and _error(receipt) is None
+
+
+def _is_unknown(receipt: Receipt) -> bool:
+    """Whether the record is in the log, no broker has said."""
+    from strandline.client.errors import ClientClosed, DeliveryTimeout
+
+    return not receipt.done or isinstance(_error(receipt), (ClientClosed, DeliveryTimeout))
+
+
+def _error(receipt: Receipt) -> StrandlineError | None:
+    try:
+        receipt.result()
+    except StrandlineError as e:
+        return e
+    return None
+
+
+def _records(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"
+
+
+def _lines(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"lines {numbers[0]} to {numbers[-1]}"
+    return f"{len(numbers)} lines from line {numbers[0]} on"
+
+
+class BadLine(Exception):
+    """A line that cannot be sent, as a sentence. The lines before it were."""
+
+
+async def _produce(job: Job) -> int:
+    """The number of records; they are acknowledged."""
+    quiet_client()
+    from strandline.cli.stdin import StandardInput
     from strandline.client import Producer
 
-    count = 0
-    waiting: deque[Receipt] = deque()
-    async with Producer(
-        bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, acks=acks, linger_ms=2, batch_size=65_536
-    ) as producer:
-        async for lines in _lines():
-            for line in lines:
-                waiting.append(await _send(producer, topic, line, separator, partition))
-            count += len(lines)
-            while len(waiting) > WAITING_MAX:
-                await waiting.popleft()
-        for receipt in waiting:
-            await receipt
-    return count
+    producer = Producer(
+        bootstrap_servers=job.bootstrap,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        acks=job.acks,
+        linger_ms=2,
+        batch_size=65_536,
+        max_request_size=job.max_request_size,
+        buffer_memory=max(33_554_432, 2 * job.max_request_size),
+    )
+    delivery = Delivery(producer, job.acks)
+    try:
+        async with while_waiting(f"an answer from {job.bootstrap}"):
+            await producer.start()
+            await producer.partitions_for(job.topic)
+        source = StandardInput()
+        if source.is_terminal:
+            note(f"each line is a record for {job.topic}; Ctrl-D at the start of a line ends")
+        await _send_all(job, source, producer, delivery)
+        await producer.stop()
+    except asyncio.CancelledError:
+        await producer.stop(timeout_ms=LAST_CHANCE_MS)
+        note(f"interrupted: {delivery.story()}")
+        raise
+    except BadLine as e:
+        await producer.stop(timeout_ms=LAST_CHANCE_MS)
+        fail(f"{e}; before it: {delivery.story()}", USAGE)
+    except (StrandlineError, OSError) as e:
+        await producer.stop(timeout_ms=LAST_CHANCE_MS)
+        if not delivery.sent:
+            raise
+        fail(f"{e}; {delivery.story()}", ERROR)
+    return delivery.sent
 
 
-async def _send(producer: Producer, topic: str, line: bytes, separator: bytes | None, partition: int | None) -> Receipt:
-    if separator is None or separator not in line:
-        return await producer.send(topic, line, partition=partition)
-    key, _, value = line.partition(separator)
-    return await producer.send(topic, value, key=key, partition=partition)
+async def _send_all(job: Job, source: StandardInput, producer: Producer, delivery: Delivery) -> None:
+    """Until the last line is acknowledged, or the first record failed."""
+    settler = asyncio.ensure_future(delivery.settle())
+    sender = asyncio.ensure_future(_send_lines(job, source, producer, delivery))
+    watcher = asyncio.ensure_future(delivery.note_stalls())
+    try:
+        await asyncio.wait({settler, sender}, return_when=asyncio.FIRST_COMPLETED)
+        if settler.done():
+            settler.result()
+        try:
+            sender.result()
+        finally:  # also after a bad line: the lines before it are settled first
+            delivery.complete()
+            await settler
+    finally:
+        for task in (settler, sender, watcher):
+            task.cancel()
+        await asyncio.gather(settler, sender, watcher, return_exceptions=True)
 
 
-async def _lines() -> AsyncIterator[list[bytes]]:
-    """Lines of standard input as they come, without their ends. A thread waits: it may be a file, a pipe or a terminal."""
-    rest = b""
-    while chunk := await asyncio.to_thread(os.read, sys.stdin.fileno(), CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+async def _send_lines(job: Job, source: StandardInput, producer: Producer, delivery: Delivery) -> None:
+    from strandline.cli.stdin import Lines
+
+    lines, number = Lines(), 0
+    chunk = b" "
+    while chunk:
+        chunk = await source.read()
+        for line in lines.feed(chunk) if chunk else lines.end():
+            number += 1
+            if line or not job.skips_empty:
+                delivery.add(number, await _send(job, producer, number, line))
+        if lines.rest_bytes > job.line_bytes_max:
+            raise BadLine(_too_large(job, number + 1, f"more than {job.line_bytes_max}"))
+
+
+async def _send(job: Job, producer: Producer, number: int, line: bytes) -> Receipt:
+    """Between the producer's taking the record and the return there is no await: an interrupt cannot lose the receipt."""
+    from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
+
+    try:
+        row = job.to_row(line)
+        while True:
+            try:
+                return producer.send_nowait(job.topic, row.value, row.key, row.partition, row.headers, row.timestamp_ms)
+            except BufferFull:
+                await producer.wait_for_room(len(line))
+    except RecordTooLarge:
+        raise BadLine(_too_large(job, number, str(len(line)))) from None
+    except BufferFull:
+        raise
+    except UnknownTopic as e:
+        way_out = "; --ignore-partition lets the key choose" if job.skips_empty and row.partition is not None else ""
+        raise BadLine(f"line {number} is not sent: {e}{way_out}") from None
+    except UsageError as e:
+        raise BadLine(f"line {number} is not sent: {e}") from None
+
+
+def _too_large(job: Job, number: int, size: str) -> str:
+    return (
+        f"line {number} has {size} bytes, and a record has {job.max_request_size} at most with what is stored beside it; "
+        f"--max-request-size BYTES raises that limit (the topic's max.message.bytes is another)"
+    )

@@ -1,0 +1,76 @@
+"""A command at a terminal: keys go in, the screen and standard error come out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cli_world import COMMAND, ENVIRONMENT
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+class Terminal:
+    """The process has the terminal as its controlling one, so that Ctrl-C is what a person's is."""
+
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self._master = master
+        self.process = process
+        self.screen = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text: str, timeout_s: float = 20) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in self.screen:
+            assert time.monotonic() < deadline, f"{text!r} did not appear:\n{self.screen}"
+            assert self._look(0.1), f"the command ended without {text!r}:\n{self.screen}"
+
+    def wait_for_end(self, timeout_s: float) -> int:
+        """The exit code."""
+        deadline = time.monotonic() + timeout_s
+        while self._look(0.05):
+            assert time.monotonic() < deadline, f"it runs on:\n{self.screen}"
+        return self.process.wait(timeout=5)
+
+    def _look(self, wait_s: float) -> bool:
+        """Read what is there; False when the terminal is closed."""
+        if not select.select([self._master], [], [], wait_s)[0]:
+            return self.process.poll() is None
+        try:
+            shown = os.read(self._master, 65536)
+        except OSError:  # Linux: the last process that had it open has ended
+            return False
+        self.screen += shown.decode(errors="replace").replace("\r\n", "\n")
+        return bool(shown)
+
+
+@contextmanager
+def at_a_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 80) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=ENVIRONMENT | (env or {}),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    try:
+        yield Terminal(master, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)

@@ -1,0 +1,202 @@
+"""`strandline consume`: where it starts, what it says while it waits, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
+from terminal import CTRL_C, at_a_terminal
+
+from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time, parse_start
+from strandline.protocol.errors import UsageError
+
+SOON_S = 5.0
+NOW_MS = 1_767_268_800_000
+"""2026-01-01T12:00 UTC"""
+
+
+# -- where it starts
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("0", Offset(0)),
+        ("1234", Offset(1234)),
+        ("-1", BeforeEnd(1)),
+        ("-10", BeforeEnd(10)),
+        ("@2026-01-01T12:00", Time(NOW_MS)),
+        ("@2026-01-01 12:00:00", Time(NOW_MS)),
+        ("@2026-01-01T12:00Z", Time(NOW_MS)),
+        ("@2026-01-01T13:00+01:00", Time(NOW_MS)),
+        ("@2026-01-01", Time(NOW_MS - 12 * 3_600_000)),
+        ("@1767268800000", Time(NOW_MS)),
+        ("@-5m", Time(NOW_MS - 300_000)),
+        ("@-1h30m", Time(NOW_MS - 5_400_000)),
+        ("@-250ms", Time(NOW_MS - 250)),
+        ("@-2d", Time(NOW_MS - 172_800_000)),
+        ("@-99999d", Time(0)),
+    ],
+)
+def test_a_start_is_read(text: str, start: object) -> None:
+    assert parse_start(text, NOW_MS) == start
+
+
+def test_a_word_is_a_start() -> None:
+    assert all(isinstance(parse_start(word, NOW_MS), Beginning) for word in ("beginning", "start", "earliest"))
+    assert all(isinstance(parse_start(word, NOW_MS), End) for word in ("end", "latest"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("yesterday", "'yesterday'"),
+        ("-0", "end"),
+        ("1.5", "'1.5'"),
+        ("@yesterday", "@2026-01-01T12:00"),
+        ("@5m", "@-5m"),
+        ("@-5y", "@-5m"),
+        ("@1767268800", "in seconds it is @1767268800000"),
+        ("@", "@-5m"),
+        ("", "''"),
+    ],
+)
+def test_what_is_no_start_is_refused_with_what_would_be_one(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        parse_start(text, NOW_MS)
+
+
+@pytest.fixture
+def env(up: Up) -> dict[str, str]:
+    return {"STRANDLINE_BOOTSTRAP": up.bootstrap}
+
+
+@pytest.fixture
+def topic(env: dict[str, str], request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, with one partition and four records: an hour old, ten minutes, a minute, and none at all."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name)
+    assert run("topic", "create", name, "--partitions", "1", "--replication-factor", "3", env=env).code == 0
+    now_ms = int(time.time() * 1000)
+    ages_s = {"old": 3600, "recent": 600, "new": 60, "newest": 0}
+    lines = [json.dumps({"value": value, "timestamp_ms": now_ms - age_s * 1000}) for value, age_s in ages_s.items()]
+    assert run("produce", name, "--json", stdin="\n".join(lines), env=env).code == 0
+    return name
+
+
+@pytest.mark.processes
+def test_reading_starts_at_a_time(topic: str, env: dict[str, str]) -> None:
+    def since(start: str) -> list[str]:
+        return run("consume", topic, "--from", start, "-e", env=env).out.splitlines()
+
+    assert since("@-2h") == ["old", "recent", "new", "newest"]
+    assert since("@-30m") == ["recent", "new", "newest"]
+    assert since("@-5m") == ["new", "newest"]
+    an_hour_ago = time.strftime("@%Y-%m-%dT%H:%M", time.gmtime(time.time() - 1800))
+    assert since(an_hour_ago) == ["recent", "new", "newest"]
+    assert since("@2100-01-01") == []
+
+
+@pytest.mark.processes
+def test_without_a_start_what_is_there_is_read_to_its_end(topic: str, env: dict[str, str]) -> None:
+    """The end of a topic, up to the end of the topic, is nothing: it is never what is meant."""
+    assert len(run("consume", topic, "--exit-at-end", env=env).out.splitlines()) == 4
+
+
+@pytest.mark.processes
+def test_short_options_are_those_of_kcat_and_rpk(topic: str, env: dict[str, str], up: Up) -> None:
+    outcome = run("consume", "-b", up.bootstrap, "-t", topic, "-p", "0", "-o", "-3", "-n", "2", "-e", "-f", r"%p %v\n")
+    assert outcome.out.splitlines() == ["0 recent", "0 new"]
+    assert [r["value"] for r in run("consume", topic, "-o", "3", "-c", "1", "-J", env=env).lines()] == ["newest"]
+
+
+@pytest.mark.processes
+def test_an_offset_outside_the_log_is_said(topic: str, env: dict[str, str]) -> None:
+    outcome = run("consume", topic, "--from", "99", "-e", env=env)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert f"offset 99 is not in the log of {topic}-0 (offsets 0 to 3)" in outcome.err
+
+
+@pytest.mark.processes
+def test_nothing_to_read_is_said(topic: str, env: dict[str, str]) -> None:
+    outcome = run("consume", topic, "--from", "end", "-e", env=env)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == f"strandline: nothing to read: {topic} has no record from end to its end\n"
+
+
+# -- what it waits for
+
+
+@pytest.mark.processes
+def test_it_says_what_it_waits_for_and_ends_on_ctrl_c(topic: str, env: dict[str, str]) -> None:
+    with at_a_terminal("consume", topic, env=env) as terminal:
+        terminal.wait_for(f"waiting for new records of {topic}")
+        run("produce", topic, stdin="tea\n", env=env)
+        terminal.wait_for("tea")
+        terminal.type(CTRL_C)
+        assert terminal.wait_for_end(SOON_S) == 130
+    assert "Traceback" not in terminal.screen
+
+
+@pytest.mark.processes
+def test_it_says_how_many_records_it_still_waits_for(topic: str, env: dict[str, str]) -> None:
+    with at_a_terminal("consume", topic, "-o", "beginning", "-n", "7", env=env) as terminal:
+        terminal.wait_for(f"waiting for 3 more records of {topic}")
+
+
+@pytest.mark.processes
+def test_it_says_that_a_partition_has_no_leader(env: dict[str, str], up: Up) -> None:
+    run("topic", "create", "leaderless", "--replica-assignment", "3", env=env)
+    assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
+    try:
+        with at_a_terminal("consume", "leaderless", env=env) as terminal:
+            terminal.wait_for("still waiting for the leaders of leaderless-0")
+            terminal.type(CTRL_C)
+            assert terminal.wait_for_end(SOON_S) == 130
+    finally:
+        assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
+    wait_until(lambda: run("cluster", "describe", env=env).code == 0, "broker 3 is unfenced")
+
+
+@pytest.mark.processes
+def test_a_reader_that_has_read_enough_ends_it_while_it_waits(topic: str, env: dict[str, str]) -> None:
+    """`strandline consume orders | head -n 1` does not wait for the record after."""
+    command = f"{COMMAND[0]} consume {topic} --from beginning | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT | env, timeout=20, check=True)
+    assert (done.stdout, "Traceback" in done.stderr) == ("old\n", False)
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_it_while_nobody_reads_its_output(topic: str, env: dict[str, str]) -> None:
+    """It stands in a write to a pipe that is full."""
+    run("produce", topic, stdin=f"{'x' * 1000}\n" * 500, env=env)
+    words = [*COMMAND, "consume", topic, "--from", "beginning"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT | env) as process:
+        wait_until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text(), "its output is full")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=SOON_S) == 130
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+
+
+# -- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["orders", "--json", "--format", "%v"], "--json and --format"),
+        (["orders", "-t", "returns"], "named twice"),
+        ([], "strandline consume TOPIC"),
+        (["orders", "--format", "%x"], "%x"),
+        (["orders", "--from", "@noon"], "@2026-01-01T12:00"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: list[str], words: str) -> None:
+    outcome = run("consume", *options)
+    assert (outcome.code, words in one_sentence(outcome)) == (2, True), outcome.err
