@@ -36,7 +36,7 @@ from strandline.storage.log_config import LOG_APPEND_TIME, LogConfig
 from strandline.storage.log_read import LogRead
 from strandline.storage.measures import LogMeasures
 from strandline.storage.producer_state import AppendedBatch, Pending, ProducerStates
-from strandline.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from strandline.storage.segment import SNAPSHOT_SUFFIX, DamagedBatch, Segment, file_name
 from strandline.storage.tail import RecentTail, TailBudget
 from strandline.storage.validation import check_fetched, check_produced
 
@@ -406,6 +406,11 @@ class Log:
         with self._disk():
             return truncation.truncate_to(self, offset)
 
+    def end_after_truncation(self, offset: int) -> int:
+        """Where `truncate_to(offset)` would end the log. Changes nothing; raises as it does."""
+        with self._disk():
+            return truncation.end_after_truncation(self, offset)
+
     def truncate_fully_and_start_at(self, offset: int, producers: ProducerStates | None = None) -> None:
         """Drop everything; the log is empty and goes on at `offset`. `producers`: what is known of those whose batches all lie
         before it."""
@@ -429,13 +434,19 @@ class Log:
 
         For who opens the log of a process that may have ended with an fsync that failed. The kernel has dropped the dirty
         pages then, and may show their bytes until they leave its cache: they are read, they are in order, and no fsync
-        writes them.
+        writes them. DamagedBatch when what is read is not what this log holds: it is not written.
         """
         self.recovery_point = min(self.recovery_point, offset)
         with self._disk():
             for segment in self.segments[self.segment_for(offset) :]:
-                for position in range(0, segment.size, _WRITE_AGAIN):
-                    segment.file.pwrite(segment.file.pread(_WRITE_AGAIN, position), position)
+                self._write_segment_again(segment)
+
+    def _write_segment_again(self, segment: Segment) -> None:
+        for position, base_offset, data in recovery.whole_batches(self, segment, _WRITE_AGAIN):
+            if data is None:
+                self.mark_corrupt(base_offset)
+                raise DamagedBatch(position, base_offset, "it reads otherwise than a moment ago")
+            segment.file.pwrite(data, position)
 
     def sync_names(self) -> None:
         for path in list(self.unsynced):

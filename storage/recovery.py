@@ -357,6 +357,28 @@ def batches(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader,
         position += header.size
 
 
+def whole_batches(log: Log, segment: Segment, bytes_max: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """(position, base offset, bytes) of runs of batches, each run about so long; None for the bytes, and the end, where a batch
+    is not the next one of this log."""
+    run, start, first, expected, size = [], 0, segment.base_offset, segment.base_offset, 0
+    try:
+        for position, header, data, inside in batches(segment, 0):
+            has_epoch = expected < log.log_start_offset or header.leader_epoch == log.epochs.epoch_for_offset(expected)
+            if header.base_offset != expected or not has_epoch or not check_crc(data, inside, header.size):
+                yield position, expected, None
+                return
+            run.append(bytes(data[inside : inside + header.size]))
+            size, expected = size + header.size, header.next_offset
+            if size >= bytes_max:
+                yield start, first, b"".join(run)
+                run, start, first, size = [], position + header.size, expected, 0
+    except BrokerError:
+        yield start, expected, None
+        return
+    if run:
+        yield start, first, b"".join(run)
+
+
 def _valid_at(segment: Segment, position: int, after: int) -> BatchHeader | None:
     """The batch at `position`, when it is whole, has the right CRC and an offset behind `after`."""
     try:

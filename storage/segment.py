@@ -353,9 +353,12 @@ class Segment:
             raise DamagedBatch(position, found, f"it claims to reach to offset {header.last_offset}, and its checksum is wrong")
         timestamp, relative = self.time_index.last_before(found - self.base_offset) if began_at else (NO_TIMESTAMP, 0)
         newest, newest_at = timestamp, self.base_offset + relative
-        for _, kept in self.headers(began_at, position):
-            if kept.max_timestamp > newest:
-                newest, newest_at = kept.max_timestamp, kept.last_offset
+        try:
+            for _, kept in self.headers(began_at, position):
+                if kept.max_timestamp > newest:
+                    newest, newest_at = kept.max_timestamp, kept.last_offset
+        except BrokerError as e:  # what was readable a moment ago
+            raise DamagedBatch(0, self.base_offset, str(e)) from None
         return Cut(position, found, newest, newest_at)
 
     def cut(self, at: Cut) -> None:

@@ -37,6 +37,15 @@ def truncate_to(log: Log, offset: int) -> bool:
     return True
 
 
+def end_after_truncation(log: Log, offset: int) -> int:
+    """See `Log.end_after_truncation`."""
+    if offset >= log.log_end_offset:
+        return log.log_end_offset
+    if offset < log.segments[0].base_offset:
+        return max(offset, 0)
+    return _look(log, log.segments[log.segment_for(offset)], offset).offset
+
+
 def _look(log: Log, segment: Segment, offset: int) -> Cut:
     """Before anything changes. What is damaged below the target is to stay, and what lies between the two is whole: both may
     be committed, so it is the owner's to decide what becomes of them."""

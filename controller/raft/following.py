@@ -144,6 +144,16 @@ class Following(NodeBase):
             offset=offset,
         )
         self.log.truncate_to(offset)
+        self._check_cut(offset)
+
+    def _check_cut(self, offset: int) -> None:
+        """What is fetched from the log's new end on is not on the disk, and nothing that is committed has gone."""
+        log = self.log
+        if log.end_offset < self.high_watermark or log.flushed_offset > log.end_offset:
+            raise CommittedTruncation(
+                f"node {self.node_id} truncated the metadata log to {offset}; it ends at {log.end_offset} with "
+                f"{log.flushed_offset} counted as flushed, and its high watermark is {self.high_watermark}"
+            )
 
     # -- FetchSnapshot -------------------------------------------------------------------------------------------------
 

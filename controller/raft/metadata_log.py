@@ -4,6 +4,7 @@
         00000000000000000000.log .index .timeindex         the storage log
         00000000000000001200-0000000005.checkpoint         a snapshot (`snapshots.py`); the two newest are kept
         quorum-state                                       `state_store.py`
+        recovery-point-offset-checkpoint                   `flushed_point.py`: up to where the log was flushed
 
 The log begins at 0 or at the end of the older of the kept snapshots, so a follower that is behind by less than the
 distance of two snapshots still catches up from the log.
@@ -11,12 +12,21 @@ distance of two snapshots still catches up from the log.
 Installing a snapshot is two steps, and a crash may fall between them: the snapshot gets its name (durably), then the log
 is emptied and started anew at its end. So at the start a log that does not reach the newest snapshot is restarted there:
 either the old log is found, or the complete snapshot.
+
+Damage (a bit has flipped, a read brought old bytes): everything that was flushed is a promise of this voter, for leaders
+count its fetches and candidates its votes. Cut off or fetched again while it votes, a committed record could be outvoted.
+So a voter that meets damage stops (`DamagedMetadataLog`), and does not start with it: nothing is cut or repaired. What to
+do is a person's to decide; an emptied directory begins without a vote (`learning.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.flushed_point import FlushedPoint
 from strandline.controller.raft.log import EpochEnd
 from strandline.controller.raft.snapshots import PART_SUFFIX, check_snapshot, parse_snapshot_name, snapshot_name, sort_key
 from strandline.protocol.errors import BrokerError, UsageError
@@ -33,28 +43,59 @@ logger = get_logger(__name__)
 
 DIRECTORY = f"{METADATA_TOPIC}-0"
 SNAPSHOTS_KEPT = 2
+HELP = "restore it, or, while a majority of the other controllers is healthy, empty this directory as a whole"
+
+
+class DamagedMetadataLog(UsageError):
+    """This voter's log cannot be read as it was written. The node stops: see the module's text."""
 
 
 class MetadataLog:
-    """`RaftLog` on the disk."""
+    """`RaftLog` on the disk. Every method may raise `DamagedMetadataLog`, and then has changed nothing."""
 
-    def __init__(self, files: Files, directory: str, log: Log, snapshots: list[SnapshotId]) -> None:
+    def __init__(self, files: Files, directory: str, log: Log, snapshots: list[SnapshotId], point: FlushedPoint) -> None:
         self._files = files
         self._directory = directory
         self._log = log
+        self._point = point
         self._snapshots = snapshots
         """On the disk, whole, in order of their end offsets."""
         self.flushed_offset = log.log_end_offset
-        """Everything below is on the disk."""
+        """Everything below is on the disk. Never above the log's end: records that come there later are not."""
 
     @classmethod
     def open(cls, files: Files, data_dir: str, config: RaftConfig, *, committed_offset: int, now_ms: int) -> MetadataLog:
-        """`committed_offset`: what is known to have been committed and flushed; damage below it is never cut off."""
+        """`committed_offset`: what is known to have been committed. Damage below it, or below what was flushed, is never cut
+        off: `DamagedMetadataLog`."""
         directory = join(data_dir, DIRECTORY)
         make_dirs_durably(files, directory)
         if not files.list(directory):
             files.fsync_dir(data_dir)  # an earlier start may have ended before it did
         snapshots = _find_snapshots(files, directory)
+        point = FlushedPoint(files, directory)
+        try:
+            opened = cls._open(files, directory, config, snapshots, point, committed_offset, now_ms)
+        except BaseException:
+            point.close()
+            raise
+        try:
+            opened._recover(committed_offset)
+        except BaseException:
+            opened.abandon()
+            raise
+        return opened
+
+    @classmethod
+    def _open(
+        cls,
+        files: Files,
+        directory: str,
+        config: RaftConfig,
+        snapshots: list[SnapshotId],
+        point: FlushedPoint,
+        committed_offset: int,
+        now_ms: int,
+    ) -> MetadataLog:
         # The start that `clean` was heading for, should it have been interrupted: what is below may be there only in parts.
         first = snapshots[-SNAPSHOTS_KEPT].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
         log = Log.open(
@@ -72,19 +113,20 @@ class MetadataLog:
             ),
             log_start_offset=first,
             recovery_point=first,
-            high_watermark=committed_offset,
+            high_watermark=max(committed_offset, point.offset),  # nothing below is taken for a torn tail
             clean_shutdown=False,
             now_ms=now_ms,
         )
-        opened = cls(files, directory, log, snapshots)
-        opened._recover(committed_offset)
-        return opened
+        return cls(files, directory, log, snapshots, point)
 
     def _recover(self, committed_offset: int) -> None:
         if self._log.corrupt_at is not None:
-            raise UsageError(
-                f"the metadata log in {self._directory} is damaged at offset {self._log.corrupt_at}, below what was committed: "
-                "restore it, or, while a majority of the other controllers is healthy, empty this directory as a whole"
+            raise self._damaged(self._log.corrupt_at)
+        end = max([self._log.log_end_offset, *[snapshot.end_offset for snapshot in self._snapshots]])
+        if end < self._point.offset:
+            raise DamagedMetadataLog(
+                f"the metadata log in {self._directory} ends at offset {end}, and {self._point.offset} were flushed: it has lost "
+                f"records that this voter has promised to keep; {HELP}"
             )
         latest = self.latest_snapshot_id
         if latest is not None and (self._log.latest_epoch < latest.epoch or self._log.log_end_offset < latest.end_offset):
@@ -96,8 +138,29 @@ class MetadataLog:
             )
         if latest is not None:
             self._log.update_high_watermark(latest.end_offset)
-        self._log.write_again(max(committed_offset, self.start_offset))
+        with self._undamaged():
+            self._log.write_again(max(committed_offset, self.start_offset))
         self._log.flush()
+        self._flushed()
+        self._point.sync()
+
+    def _damaged(self, offset: int) -> DamagedMetadataLog:
+        return DamagedMetadataLog(f"the metadata log in {self._directory} is damaged at offset {offset}: {HELP}")
+
+    @contextmanager
+    def _undamaged(self) -> Iterator[None]:
+        """Whatever the log found of damage, as an error or only as a mark, is an end."""
+        try:
+            yield
+        except BrokerError:
+            if self._log.corrupt_at is None:
+                raise
+        if self._log.corrupt_at is not None:
+            raise self._damaged(self._log.corrupt_at) from None
+
+    def _flushed(self) -> None:
+        self.flushed_offset = self._log.log_end_offset
+        self._point.note(self.flushed_offset)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -135,34 +198,48 @@ class MetadataLog:
         return EpochEnd(known, end_offset)
 
     def append_as_leader(self, records: memoryview, epoch: int) -> int:
-        return self._log.append_as_leader(records, epoch, 0).last_offset
+        with self._undamaged():
+            info = self._log.append_as_leader(records, epoch, 0)
+        return info.last_offset
 
     def append_as_follower(self, records: memoryview, max_epoch: int) -> int:
-        self._log.append_as_follower(records, max_epoch)
+        with self._undamaged():
+            self._log.append_as_follower(records, max_epoch)
         return self._log.log_end_offset
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[Buffer], int]:
         return self.read_below(offset, max_bytes, self._log.log_end_offset)
 
     def read_below(self, offset: int, max_bytes: int, end_offset: int) -> tuple[list[Buffer], int]:
-        found = self._log.read(offset, max_bytes, end_offset)
+        with self._undamaged():
+            found = self._log.read(offset, max_bytes, end_offset)
         return list(found.buffers), found.size
 
     def truncate_to(self, offset: int) -> None:
-        self._log.truncate_to(offset)
-        self.flushed_offset = min(self.flushed_offset, offset)
+        with self._undamaged():
+            self._point.lower(self._log.end_after_truncation(offset))
+            self._log.truncate_to(offset)
+        self.flushed_offset = min(self.flushed_offset, self._log.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> None:
         self._log.update_high_watermark(offset)
 
     def flush(self) -> None:
+        assert self.flushed_offset <= self._log.log_end_offset, "what is counted as flushed is in the log"
         if self.flushed_offset < self._log.log_end_offset:
             self._log.flush()
-            self.flushed_offset = self._log.log_end_offset
+            self._flushed()
 
     def close(self) -> None:
         self.flush()
+        self._point.sync()
         self._log.close()
+        self._point.close()
+
+    def abandon(self) -> None:
+        """Give back the descriptors of a log that must not be used any more, and leave the disk as it is."""
+        self._log.abandon()
+        self._point.close()
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -209,9 +286,10 @@ class MetadataLog:
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
         end, epoch = snapshot_id.end_offset, snapshot_id.epoch
         logger.info("quorum.log_restarted_at_snapshot", controller_epoch=epoch, metadata_offset=end)
+        self._point.lower(snapshot_id.end_offset)
         self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
         self._log.flush()
-        self.flushed_offset = self._log.log_end_offset
+        self._flushed()
         self._remove_snapshots([older for older in self._snapshots if older != snapshot_id])
 
     def clean(self, now_ms: int) -> None:

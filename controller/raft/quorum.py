@@ -162,7 +162,7 @@ class Quorum:
             return last_offset
         except BrokerError:
             raise
-        except DiskError as e:
+        except (DiskError, UsageError) as e:
             self._fail(e)
             raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.node_id} stops: {e}") from e
         except Exception as e:
@@ -229,6 +229,8 @@ class Quorum:
         await (self._close_connections() if self._closing is None else self._closing)
         if self.failure is None:
             self.log.close()
+        else:
+            self.log.abandon()
 
     async def _hand_over(self) -> None:
         if self.node.is_leader and self._channels:
@@ -266,7 +268,8 @@ class Quorum:
         self.failure = error
         self._running = False
         self._settled.set()
-        bug = None if isinstance(error, DiskError) else error  # what the disk says is a sentence; all else is our own mistake
+        # What the disk says, and what is damaged on it, is a sentence; all else is our own mistake.
+        bug = None if isinstance(error, (DiskError, UsageError)) else error
         logger.critical("quorum.failed", node_id=self.node_id, controller_epoch=self.epoch, reason=str(error), exc_info=bug)
         self._closing = self._loop.create_task(self._close_connections(), name="close the failed quorum node")
         if self._on_fatal is not None:

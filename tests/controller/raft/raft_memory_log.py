@@ -74,7 +74,13 @@ class MemoryRaftLog:
 
     @property
     def flushed_offset(self) -> int:
-        return min(self.platter.log.end, self.end_offset) if self.platter.journal else self.end_offset
+        """Up to where the platter holds this very log: what was cut and written anew is not flushed by having been there once."""
+        flushed = self.platter.log.start
+        for ours, theirs in zip(self.batches, self.platter.log.batches, strict=False):
+            if ours is not theirs:
+                break
+            flushed = ours.end
+        return self.end_offset if not self.platter.journal else max(self.start_offset, min(flushed, self.end_offset))
 
     @property
     def _base_epoch(self) -> int:

@@ -13,7 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from strandline.controller.raft.config import RaftConfig, Voter
-from strandline.controller.raft.metadata_log import DIRECTORY
+from strandline.controller.raft.metadata_log import DIRECTORY, DamagedMetadataLog
 from strandline.controller.raft.quorum import Quorum
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
@@ -306,6 +306,63 @@ async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(clusters: Mak
     del cluster.members[first.voter.id]
     await cluster.elected()
     await first.kill()
+
+
+def flip_last_batch(cluster: Cluster, node_id: int) -> None:
+    """A bit in the value of the last record; what the process holds in memory is gone."""
+    disk, path = cluster.disks[node_id], f"d/{DIRECTORY}/{0:020}.log"
+    disk.flip_bit(path, (len(disk.read(path)) - 3) * 8)
+    member = cluster.members.get(node_id)
+    if member is not None:
+        member.quorum.log._log.tail.clear()
+
+
+async def test_a_leader_that_finds_damage_stops_with_a_sentence_and_the_others_go_on(clusters: Make) -> None:
+    """It cannot serve what it has promised. The line is a sentence for an operator, without a traceback."""
+    cluster = clusters()
+    await cluster.start()
+    first = await cluster.elected()
+    behind = next(n for n in cluster.members if n != first.voter.id)
+    await cluster.kill(behind)
+    first.quorum.append([b"a"], first.quorum.epoch)
+    await cluster.agreed(1)
+    flip_last_batch(cluster, first.voter.id)
+    with capture_logs() as lines:
+        await cluster.start(behind)
+        await until(lambda: bool(first.fatal))
+    assert isinstance(first.fatal[0], DamagedMetadataLog)
+    [line] = [line for line in lines if line["event"] == "quorum.failed"]
+    assert "is damaged at offset" in line["reason"]
+    assert "empty this directory as a whole" in line["reason"]
+    assert line["exc_info"] is None
+    with pytest.raises(BrokerError, match="does not run"):
+        first.quorum.append([b"b"], 1)
+    del cluster.members[first.voter.id]
+    await cluster.elected()
+    await cluster.agreed(1)
+    await first.stop()
+
+
+async def test_a_damaged_voter_does_not_start_and_comes_back_without_a_vote(clusters: Make) -> None:
+    """The last batch is damaged, which looks like a torn tail. Cut off, the voter would vote for a candidate that lacks the
+    record, which is committed. An emptied directory learns first."""
+    cluster = clusters()
+    await cluster.start()
+    first = await cluster.elected()
+    first.quorum.append([b"a"], first.quorum.epoch)
+    await cluster.agreed(1)
+    victim = next(n for n in cluster.members if n != first.voter.id)
+    await cluster.kill(victim, lossy=False)
+    flip_last_batch(cluster, victim)
+    for _ in range(2):
+        member = Member(cluster, next(voter for voter in cluster.voters if voter.id == victim))
+        with pytest.raises(DamagedMetadataLog):
+            await member.quorum.start()
+    cluster.disks[victim].remove_tree(f"d/{DIRECTORY}")
+    await cluster.start(victim)
+    assert not cluster.members[victim].quorum.has_vote
+    await cluster.agreed(1)
+    await until(lambda: cluster.members[victim].quorum.has_vote)
 
 
 async def test_stopping_a_node_that_has_failed_leaves_nothing_behind(clusters: Make) -> None:

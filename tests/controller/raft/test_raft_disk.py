@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -13,12 +14,13 @@ from raft_memory_log import MemoryRaftLog, Platter
 
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.election import ElectionState, QuorumFile, decode_quorum_state, encode_quorum_state
-from strandline.controller.raft.metadata_log import DIRECTORY, MetadataLog
+from strandline.controller.raft.metadata_log import DIRECTORY, DamagedMetadataLog, MetadataLog
 from strandline.controller.raft.snapshots import SnapshotWriter, parse_snapshot_name, snapshot_name
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.files import MemoryFiles
+from strandline.storage.memory_files import MemoryFile
 
 VOTERS = (1, 2, 3)
 STATE = encode_quorum_state("c", VOTERS, ElectionState(5, 2, 2), 7)
@@ -253,6 +255,141 @@ def test_damage_below_what_was_committed_refuses_to_start() -> None:
     files.flip_bit(f"d/{DIRECTORY}/{0:020}.log", 8 * 65)
     with pytest.raises(UsageError, match="damaged at offset 0"):
         open_log(files, committed_offset=4)
+
+
+SEGMENT = f"d/{DIRECTORY}/{0:020}.log"
+
+
+def ten_batches(files: MemoryFiles, *, flushed: int = 10) -> tuple[MetadataLog, int]:
+    """Of one record each, in one segment, the first of them flushed; and how long one is."""
+    log = MetadataLog.open(files, "d", RaftConfig(), committed_offset=0, now_ms=0)
+    for offset in range(10):
+        log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
+        if offset + 1 == flushed:
+            log.flush()
+    return log, len(files.read(SEGMENT)) // 10
+
+
+@pytest.mark.parametrize("damaged", [0, 3, 5])
+def test_a_truncation_that_meets_damage_stops_the_voter_and_changes_nothing(damaged: int) -> None:
+    """Cut at the damage, the voter would go on voting without records that it has flushed and others have counted. It would
+    also believe that what it fetches next is flushed already."""
+    files = MemoryFiles()
+    log, size = ten_batches(files)
+    log.update_high_watermark(6)
+    files.flip_bit(SEGMENT, (damaged * size + 8) * 8 + 6)
+    before = files.read(SEGMENT)
+    with pytest.raises(DamagedMetadataLog, match=f"damaged at offset {damaged}: restore it, or"):
+        log.truncate_to(7)
+    assert (log.end_offset, log.flushed_offset, files.read(SEGMENT)) == (10, 10, before)
+
+
+def test_what_is_appended_after_a_truncation_is_flushed_again() -> None:
+    """A truncation may cut further back than it was asked to, to the start of the batch that holds the offset. A flushed offset
+    above the log's end would count the records that come there as flushed, without an fsync."""
+    files = MemoryFiles()
+    log = open_log(files)
+    log.append_as_follower(memoryview(bytearray(batch(0, 1, 4).data)), 1)
+    log.append_as_follower(memoryview(bytearray(batch(4, 1, 4).data)), 1)
+    log.flush()
+    log.truncate_to(6)
+    assert log.flushed_offset == log.end_offset == 4
+    log.append_as_follower(memoryview(bytearray(batch(4, 2, 2).data)), 2)
+    assert log.flushed_offset < log.end_offset
+    log.flush()
+    files.crash()
+    assert open_log(files).end_offset == 6
+
+
+def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
+    """Wherever the log meets it, and whether it raises or only marks the place: a follower would ask its leader again for ever,
+    with its vote, and a leader would refuse decisions one by one and keep leading."""
+    operations: list[Callable[[MetadataLog], object]] = [
+        lambda log: log.read(4, 1),
+        lambda log: log.append_as_leader(memoryview(bytearray(batch(0, 0).data)), 2),
+        lambda log: log.append_as_follower(memoryview(bytearray(batch(10, 1).data)), 1),
+    ]
+    for operation in operations:
+        files = MemoryFiles()
+        log, size = ten_batches(files)
+        files.flip_bit(SEGMENT, (4 * size + size - 3) * 8)
+        log._log.tail.clear()
+        with pytest.raises(DamagedMetadataLog, match="damaged at offset 4"):
+            log.read(0, 1 << 20)
+        with pytest.raises(DamagedMetadataLog, match="damaged at offset 4"):
+            operation(log)
+
+
+@pytest.mark.parametrize("damaged", range(8))
+@pytest.mark.parametrize("death", ["killed", "ended in order"])
+def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -> None:
+    """Also where nobody told this voter that it was committed: its leader may have counted it. Also in the last flushed batch,
+    where it looks like a torn tail. What the file had stays there for a person to look at, at every try."""
+    files = MemoryFiles()
+    log, size = ten_batches(files, flushed=8)
+    if death == "killed":
+        files.crash(lossy=False)
+    else:
+        log.close()
+    files.flip_bit(SEGMENT, (damaged * size + size - 3) * 8)
+    for _ in range(2):
+        with pytest.raises(DamagedMetadataLog, match="empty this directory as a whole"):
+            open_log(files, committed_offset=3)
+
+
+@pytest.mark.parametrize("damaged", [8, 9])
+def test_damage_in_what_was_never_flushed_is_a_torn_tail(damaged: int) -> None:
+    """The voter has promised it to nobody; a power cut leaves such tails, of all voters at once if need be."""
+    files = MemoryFiles()
+    _, size = ten_batches(files, flushed=8)
+    files.crash(lossy=False)
+    files.flip_bit(SEGMENT, (damaged * size + size - 3) * 8)
+    assert open_log(files, committed_offset=3).end_offset == damaged
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_is_never_taken_for_damage(seed: int) -> None:
+    """The point up to which the log was flushed is on the disk before a truncation goes below it, and never above the log."""
+    draw, files = Random(seed), MemoryFiles(Random(seed))
+    log, epoch = open_log(files), 1
+    for _ in range(30):
+        step = draw.random()
+        if step < 0.6:
+            log.append_as_follower(memoryview(bytearray(batch(log.end_offset, epoch, draw.randint(1, 3)).data)), epoch)
+        elif step < 0.8:
+            log.flush()
+        elif log.end_offset > log.start_offset:
+            log.truncate_to(draw.randrange(log.start_offset, log.end_offset))
+            epoch += 1
+        else:
+            epoch += 1
+            snapshot_id = SnapshotId(log.end_offset + draw.randint(1, 3), epoch)
+            write_snapshot(log, snapshot_id)
+            log.install_snapshot(snapshot_id)
+        assert log.flushed_offset <= log.end_offset
+    flushed = log.flushed_offset
+    files.crash()
+    assert open_log(files).end_offset >= flushed
+
+
+def test_a_start_writes_nothing_again_that_it_has_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk brings old bytes as the tail is read to be written again. Written, they would be what the log holds."""
+    files = MemoryFiles()
+    log, _ = ten_batches(files)
+    log.close()
+    before, pread, reads = files.read(SEGMENT), MemoryFile.pread, [0]
+
+    def stale(file: MemoryFile, size: int, position: int, *, may_block: bool = True) -> memoryview:
+        data = pread(file, size, position, may_block=may_block)
+        reads[0] += size > 1 << 19
+        return memoryview(bytes(len(data))) if reads[0] == 2 else data
+
+    monkeypatch.setattr(MemoryFile, "pread", stale)
+    with pytest.raises(DamagedMetadataLog):
+        open_log(files)
+    assert reads[0] == 2, "the second time that the segment was read"
+    assert files.read(SEGMENT) == before
+    assert open_log(files).end_offset == 10
 
 
 def test_the_log_begins_at_the_older_of_two_snapshots() -> None:

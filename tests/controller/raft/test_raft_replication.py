@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raft_bench import Bench, batch, fetch_request, fetch_response, log_of, sends
-from raft_memory_log import LogState, Platter
+from raft_memory_log import LogState, MemoryRaftLog, Platter
 from raft_simulation import Simulation
 
 from strandline.controller.raft.base import CommittedTruncation
 from strandline.controller.raft.election import ElectionState
+from strandline.controller.raft.metadata_log import DamagedMetadataLog
 from strandline.controller.raft.outbox import Send
 from strandline.controller.raft.roles import Follower
 from strandline.controller.raft.snapshots import SnapshotWriter, check_snapshot, snapshot_values
@@ -241,6 +242,44 @@ def test_truncation_below_the_high_watermark_fails_loudly() -> None:
     with pytest.raises(CommittedTruncation, match="below its high watermark 3"):
         bench.node.on_response(fetch, fetch_response(2, 4, diverging_epoch=EpochEndOffset(1, 1)), bench.now)
     assert bench.log.end_offset == 3
+
+
+@pytest.mark.parametrize("step", ["truncate", "append"])
+def test_a_voter_whose_log_is_damaged_says_nothing_more(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The log raises instead of cutting at the damage, and the error leaves the core, whose shell stops the node. It is not
+    taken for bad records of the leader's, which are asked for again."""
+    bench = Bench(log=log_of(1, 1, 3, 3), election=ElectionState(3))
+    fetch = bench.follow(2, 4)
+
+    def damaged(*_: object) -> int:
+        raise DamagedMetadataLog("the metadata log is damaged at offset 1")
+
+    monkeypatch.setattr(MemoryRaftLog, "truncate_to" if step == "truncate" else "append_as_follower", damaged)
+    answer = (
+        fetch_response(2, 4, diverging_epoch=EpochEndOffset(2, 3)) if step == "truncate" else fetch_response(2, 4, batch(4, 4))
+    )
+    with pytest.raises(DamagedMetadataLog):
+        bench.node.on_response(fetch, answer, bench.now)
+    assert bench.log.end_offset == 4
+    assert not bench.node.outbox.take_at_once() + bench.node.outbox.take_after_sync()
+
+
+@pytest.mark.parametrize(("cut_at", "flushed"), [(2, None), (3, 4)])
+def test_a_log_that_cuts_more_than_it_was_asked_to_stops_the_voter(
+    monkeypatch: pytest.MonkeyPatch, cut_at: int, flushed: int | None
+) -> None:
+    """A log that ends below the high watermark has lost committed records. One that counts as flushed what it no longer has
+    would count the next records, too, before they are on the disk."""
+    bench = Bench(log=log_of(1, 1), election=ElectionState(1))
+    fetch = bench.follow(2, 4)
+    fetch = sends(bench.respond(fetch, fetch_response(2, 4, batch(2, 4), high_watermark=3)), apis.FETCH)[0]
+    fetch = sends(bench.respond(fetch, fetch_response(2, 4, batch(3, 4), high_watermark=3)), apis.FETCH)[0]
+    cut = MemoryRaftLog.truncate_to
+    monkeypatch.setattr(MemoryRaftLog, "truncate_to", lambda log, offset: cut(log, cut_at))
+    if flushed is not None:
+        monkeypatch.setattr(MemoryRaftLog, "flushed_offset", flushed)
+    with pytest.raises(CommittedTruncation, match="truncated the metadata log to 3"):
+        bench.node.on_response(fetch, fetch_response(2, 4, diverging_epoch=EpochEndOffset(4, 3)), bench.now)
 
 
 def test_records_that_do_not_continue_the_log_are_refused() -> None:
