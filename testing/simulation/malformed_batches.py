@@ -9,7 +9,8 @@ A broker refuses every one of them and appends nothing. The fuzzing client sends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from strandline.protocol.records import batch as v2
@@ -68,7 +69,8 @@ def overlong_varint(number: int, size: int) -> bytes:
     return bytes([group | 0x80 for group in groups[:-1]] + groups[-1:])
 
 
-def malformed_batches(now_ms: int) -> dict[str, bytes]:
+@functools.lru_cache(4)
+def malformed_batches(now_ms: int) -> Mapping[str, bytes]:
     """Every shape by name. `now_ms`: a timestamp that the topic's limits accept."""
     return {
         **_whole_batches(now_ms),

@@ -74,6 +74,9 @@ ADMIN = ("churn", "min_isr", "elect", "describe", "grow")
 """What an administrator may do meanwhile: a topic that comes and goes under one name, `min.insync.replicas` up and down,
 elections, questions, more partitions for a topic."""
 
+LIARS_SHARE = 0.1
+"""Of the runs in which a client lies: each lie costs as much as a dozen messages."""
+
 ALL, LEADER = "all", "leader"
 """What was promised of a topic's records: with `acks=all` and idempotence everything, with `acks=1` and 0 less."""
 
@@ -171,6 +174,8 @@ class Options:
     """How long a fetch session is safe from eviction. Production has no setting for it, and no run lasts as long."""
     proposal_timeout_ms: int = 30_000
     """How long a leader waits for the controller's answer to a proposal before it sends the proposal again; likewise."""
+    lies: int = 0
+    """How many malformed or forged requests a lying client sends, at most (`fuzzing_client.py`)."""
 
     def without(self, *kinds: str) -> Options:
         """The same run, without these kinds of faults."""
@@ -218,6 +223,7 @@ class Options:
             *((f"producer of {p.topic}", _producer_text(p)) for p in self.producers),
             *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
             ("readers of offsets", self.readers),
+            ("lies of a client", self.lies),
             ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
             ("time-outs", f"fetch sessions {self.session_eviction_s:g} s, ISR proposals {self.proposal_timeout_ms} ms"),
@@ -295,6 +301,7 @@ def draw_options(seed: int | str) -> Options:
         loss_permitted=loss_permitted,
         session_eviction_s=draw.choice((120.0, 120.0, 1.0, 0.1)),
         proposal_timeout_ms=draw.choice((30_000, 30_000, 1000, 300)),
+        lies=draw.choice((10, 20, 30)) if draw.random() < LIARS_SHARE else 0,
     )
 
 

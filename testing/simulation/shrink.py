@@ -163,6 +163,7 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
         for place in range(len(plans)):
             yield f"a {name[:-1]}", options.replaced(**{name: (*plans[:place], *plans[place + 1 :])})
     yield "readers of offsets", options.replaced(readers=0)
+    yield "lies", options.replaced(lies=0)
 
 
 def _fewer_partitions(options: Options) -> Iterator[Step]:

@@ -17,13 +17,21 @@ from typing import Any
 
 from strandline.client import NewTopic, OffsetOutOfRange, TopicPartition
 from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineError, UnknownTopic
+from strandline.protocol.apis import BROKER, CONTROLLER
 from strandline.testing.history import History
-from strandline.testing.simulation.cluster import Client, SimCluster
+from strandline.testing.simulation import fuzzing_client
+from strandline.testing.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
+from strandline.testing.simulation.machine import EPOCH_MS
 from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
 from strandline.testing.simulation.scheduler import Entry, cancel
 
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
+LIES_AT_ONCE = 5
+"""Between two looks at the cluster, so that most of them come close."""
+LIAR_PATIENCE_S = 0.3
+SOON_TRUE = "a topic that exists"
+"""What is no lie when that topic was deleted meanwhile."""
 
 
 class Workload:
@@ -52,6 +60,8 @@ class Workload:
             self._begin(f"c{number}", partial(self._consume, plan=consumer), consumer.crash_at_s)
         for number in range(1, self.options.readers + 1):
             self._begin(f"r{number}", self._read_offsets, 0.0)
+        if self.options.lies:
+            self._begin("liar", self._lie, 0.0)
         if self.options.admin:
             self._begin("admin", self._administer, 0.0)
 
@@ -277,6 +287,30 @@ class Workload:
             await admin.describe_topics([topic.name], timeout_ms=1000)
             await admin.describe_configs("topic", topic.name, timeout_ms=1000)
             await admin.describe_quorum(timeout_ms=1000)
+
+    # -- the liar -----------------------------------------------------------------------------------------------------
+
+    async def _lie(self, client: Client, name: str) -> None:
+        """Requests that no peer may send. One that is taken for true is a problem, and whatever it has left in a log was written
+        by nobody that the history knows of: a consumer that reads it tells on it, too."""
+        draw, connect = self.world.stream(name), asyncio.get_running_loop().create_connection
+        left = self.options.lies
+        while self.going and left > 0:
+            await asyncio.sleep(draw.uniform(0.1, 0.6))
+            patience = {"pause_s": 0.02, "patience_s": LIAR_PATIENCE_S, "now_ms": EPOCH_MS}
+            findings = await fuzzing_client.run(connect, draw, self._listeners(), lies=LIES_AT_ONCE, **patience)
+            left -= LIES_AT_ONCE
+            for accepted in findings.accepted:
+                if not accepted.lie.endswith(SOON_TRUE):
+                    self.problems.append(f"a lie was taken for true: {accepted.lie} at {accepted.target}: {accepted.response}")
+
+    def _listeners(self) -> list[fuzzing_client.Target]:
+        machines = self.cluster.machines
+        brokers = [fuzzing_client.Target(machines[n].address, BROKER_PORT, BROKER) for n in self.cluster.broker_ids]
+        controllers = [
+            fuzzing_client.Target(machines[n].address, CONTROLLER_PORT, CONTROLLER) for n in self.cluster.controller_ids
+        ]
+        return brokers + controllers
 
     # -- the last read ------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from test_nemesis import quiet
 
 from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.client.records import TopicPartition
+from strandline.testing.simulation.options import draw_options
 from strandline.testing.simulation.run import _Run, run_seed
 from strandline.testing.simulation.workload import SideTopic
 
@@ -183,3 +185,22 @@ async def test_a_new_topic_with_records_of_the_old_one_is_a_problem() -> None:
     await side.churn(brokers)
     assert problems[0] == "generation 2 of topic side: record 0 is at 5"
     assert problems[-1] == "generation 2 of topic side: its first record is b'1 0'"
+
+
+def test_a_lying_client_is_refused_and_nobody_else_notices() -> None:
+    report = run_seed(5, options=quiet(5).replaced(lies=30))
+    assert report.verdict == "ok", str(report)
+    assert report.acked > 0
+
+
+def test_a_lie_that_is_taken_for_true_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a leader that looks at no record: the answer says so, or a consumer reads what nobody has written."""
+    monkeypatch.setattr("strandline.storage.validation.check_records", lambda records, position, header: header[7:9])
+    monkeypatch.setattr("strandline.storage.validation._check_timestamps", lambda *_: None)
+    found = {v["invariant"] for seed in range(5, 9) for v in run_seed(seed, options=quiet(seed).replaced(lies=60)).violations}
+    assert found & {"client", "unwritten-read"}
+
+
+def test_some_runs_have_a_lying_client() -> None:
+    liars = sum(draw_options(seed).lies > 0 for seed in range(300))
+    assert 10 < liars < 60
