@@ -7,6 +7,10 @@ loading a snapshot (`to_records`) give equal images.
 
 Epoch rules of a partition: every change record raises the partition epoch by one; one that names a leader, be it the
 same or none, raises the leader epoch by one too. So the leader epoch never grows faster than the partition epoch.
+
+Records that contradict the image, or that would make a partition which no leader, follower or controller could handle
+safely, raise an `InternalError` and leave the image as it was. The active controller then refuses the request and writes
+nothing; a standby controller or a broker that reads them from the log or from a snapshot stops with that sentence.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     """One partition as the controller has it."""
 
     replicas: BrokerIds
-    """`replicas[0]` is the preferred leader."""
+    """At least one, each broker once. `replicas[0]` is the preferred leader."""
     isr: BrokerIds
     """A subset of `replicas`, never empty; holds fenced brokers only when the last member died (then `leader` is none)."""
     leader: int
@@ -84,6 +88,22 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             self.adding_replicas if change.adding_replicas is None else change.adding_replicas,
             self.removing_replicas if change.removing_replicas is None else change.removing_replicas,
         )
+
+    def contradiction(self) -> str | None:
+        """What no partition may have, in words; None if there is nothing. A broker that acted on it could lose records: a leader
+        outside the ISR lacks some, and a member of the ISR that is no replica never fetches."""
+        replicas, isr = set(self.replicas), set(self.isr)
+        if not replicas or len(replicas) != len(self.replicas) or min(replicas) < 0:
+            return f"its replicas are {list(self.replicas)}: at least one, and each broker once, must be there"
+        if not isr or len(isr) != len(self.isr) or not isr <= replicas:
+            return f"its ISR is {list(self.isr)}: some of the replicas {list(self.replicas)}, and nothing else, must be there"
+        if self.leader != NO_LEADER and self.leader not in isr:
+            return f"its leader is broker {self.leader}, which is not in the ISR {list(self.isr)}"
+        if not set(self.elr) <= replicas:
+            return f"its eligible leader replicas {list(self.elr)} are not all among the replicas {list(self.replicas)}"
+        if not 0 <= self.leader_epoch <= self.partition_epoch:
+            return f"its leader epoch is {self.leader_epoch} and its partition epoch {self.partition_epoch}"
+        return None
 
 
 class TopicImage(msgspec.Struct, frozen=True):
@@ -321,7 +341,7 @@ class _Builder:
 
     def on_partition(self, record: PartitionRecord) -> None:
         partitions = self._partitions_of(record.topic_id)
-        partitions[record.partition] = PartitionRegistration(
+        partition = PartitionRegistration(
             record.replicas,
             record.isr,
             record.leader,
@@ -333,6 +353,8 @@ class _Builder:
             record.adding_replicas,
             record.removing_replicas,
         )
+        self._check(record.topic_id, record.partition, partition)
+        partitions[record.partition] = partition
 
     def on_partition_change(self, record: PartitionChangeRecord) -> None:
         topic_id, index = record.topic_id, record.partition
@@ -342,7 +364,20 @@ class _Builder:
         partition = changed.get(index) or self.before.partition((topic_id, index))
         if partition is None:
             raise InternalError(f"a metadata record changes partition {topic_id.hex()}-{index}, which is not there")
-        changed[index] = partition.merge(record)
+        merged = partition.merge(record)
+        self._check(topic_id, index, merged)
+        changed[index] = merged
+
+    def _check(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
+        """Record by record, so that the outcome does not depend on how many records are applied at once."""
+        contradiction = partition.contradiction()
+        if contradiction is not None:
+            topic = self.before.topics_by_id.get(topic_id)
+            name = self.created.get(topic_id) or (topic.name if topic is not None else topic_id.hex())
+            raise InternalError(
+                f"a metadata record behind offset {self.before.offset} would change partition {name}-{index} to a state that no "
+                f"partition may have: {contradiction}; nothing of its batch is applied"
+            )
 
     def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionRegistration]:
         if topic_id not in self.partitions:

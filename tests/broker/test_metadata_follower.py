@@ -9,7 +9,13 @@ import pytest
 from strandline.broker.config import Voter
 from strandline.broker.metadata_follower import MetadataFollower, QuorumObserver
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import METADATA_TOPIC_ID, MetadataRecord, TopicRecord, encode_record
+from strandline.controller.metadata.records import (
+    METADATA_TOPIC_ID,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+    encode_record,
+)
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
@@ -201,6 +207,21 @@ def test_a_committed_record_that_this_version_does_not_know_is_no_case_for_anoth
     piece = FetchSnapshotResponse(0, LEADER, 3, SnapshotId(50, 3), len(data), 0, [memoryview(data)])
     with pytest.raises(InternalError, match="type 250, which this version does not know"):
         o.on_fetch_snapshot(LEADER, piece) if as_snapshot else o.on_fetch(LEADER, answer(data, hw=1))
+
+
+@pytest.mark.parametrize("as_snapshot", [False, True])
+def test_a_partition_that_no_broker_can_handle_safely_ends_the_broker_before_it_acts(as_snapshot: bool) -> None:
+    """An ISR member that is no replica, from the log or from a snapshot: the image stays as it was."""
+    topic_id = b"t" * 16
+    records = [TopicRecord("orders", topic_id), PartitionRecord(topic_id, 0, (1, 2), (1, 9), 1)]
+    data = encode_batch([(None, encode_record(record), [], 0) for record in records], base_offset=0, leader_epoch=1)
+    o = observer()
+    if as_snapshot:
+        o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))
+    piece = FetchSnapshotResponse(0, LEADER, 3, SnapshotId(50, 3), len(data), 0, [memoryview(data)])
+    with pytest.raises(InternalError, match=r"partition orders-0 .* its ISR is \[1, 9\]"):
+        o.on_fetch_snapshot(LEADER, piece) if as_snapshot else o.on_fetch(LEADER, answer(data, hw=2))
+    assert o.image.topic("orders") is None
 
 
 async def test_a_bug_in_following_the_metadata_ends_the_broker_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,16 @@ import pytest
 from controller_world import ListQuorum, World, registration
 
 from strandline.controller.controller import Controller
+from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
-from strandline.controller.metadata.records import NoOpRecord, RegisterBrokerRecord, decode_record, encode_record
+from strandline.controller.metadata.records import (
+    NoOpRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
 from strandline.protocol.messages.admin import (
@@ -170,6 +178,19 @@ def test_a_batch_that_landed_elsewhere_than_promised_ends_this_controllers_activ
     assert world.image is world.controller.committed
     world.commit()
     assert world.image.topic("a") is not None
+
+
+def test_a_decision_for_a_partition_that_cannot_be_never_reaches_the_log(world: World) -> None:
+    """The active controller writes nothing and goes on; a standby controller that reads such a record stops."""
+    records = [TopicRecord("bad", b"b" * 16), PartitionRecord(b"b" * 16, 0, (1, 2), (1,), 2)]
+    end, image = world.controller.next_offset, world.image
+    with pytest.raises(InternalError, match="its leader is broker 2, which is not in the ISR"):
+        world.controller.submit(lambda _: Decision(None, list(records)), lambda _: None)
+    assert (world.controller.next_offset, world.image) == (end, image)
+    world.controller.on_resign(world.controller.active.epoch)  # type: ignore[union-attr]
+    with pytest.raises(InternalError, match="partition bad-0"):
+        world.controller.on_committed(end, end + 1, 1, [encode_record(record) for record in records])
+    assert world.controller.image.topic("bad") is None
 
 
 # -- decisions over very many partitions ---------------------------------------------------------------------------------

@@ -129,13 +129,13 @@ def test_every_change_raises_the_partition_epoch_and_a_named_leader_the_leader_e
 
 def test_a_delta_tells_what_changed_and_keeps_both_images() -> None:
     before = image_of(*topic("t", A), *topic("u", B), BROKER)
-    delta = apply(before, PartitionChangeRecord(A, 1, isr=(1,)), PartitionChangeRecord(A, 1, leader=2), RemoveTopicRecord(B))
+    delta = apply(before, PartitionChangeRecord(A, 1, isr=(1, 2)), PartitionChangeRecord(A, 1, leader=2), RemoveTopicRecord(B))
     assert delta.before is before
     assert delta.changed_partitions == [(A, 1)]
     assert [t.name for t in delta.removed_topics] == ["u"]
     assert (delta.created_topics, delta.changed_topics, delta.changed_brokers) == ([], [A], [])
     assert before.partition((A, 1)) == PartitionRegistration((1, 2, 3), (1, 2, 3), 1)
-    assert delta.image.partition((A, 1)) == PartitionRegistration((1, 2, 3), (1,), 2, 1, 2)
+    assert delta.image.partition((A, 1)) == PartitionRegistration((1, 2, 3), (1, 2), 2, 1, 2)
     assert delta.image.partition((A, 0)) is before.partition((A, 0))
     assert (delta.image.topic("u"), delta.image.partition((B, 0)), delta.image.partition((A, 9))) == (None, None, None)
     assert (before.partition_count, delta.image.partition_count) == (4, 2)
@@ -195,6 +195,61 @@ def test_a_record_that_contradicts_the_image_is_our_bug_and_stops(record: AnyRec
         apply(image_of(*topic(), BROKER), record)
     with pytest.raises(InternalError, match="metadata record"):
         apply(image_of(*topic(), BROKER), RemoveTopicRecord(A), RemoveTopicRecord(A))
+
+
+IMPOSSIBLE = {
+    "no replicas": ((), (1,), 1),
+    "a replica twice": ((1, 2, 2), (1,), 1),
+    "a replica without an id": ((1, -1), (1,), 1),
+    "an empty ISR": ((1, 2, 3), (), NO_LEADER),
+    "an ISR outside of the replicas": ((1, 2, 3), (1, 9), 1),
+    "a member of the ISR twice": ((1, 2, 3), (1, 1), 1),
+    "a leader outside of the replicas": ((1, 2, 3), (1, 2), 9),
+    "a leader outside of the ISR": ((1, 2, 3), (1, 2), 3),
+    "a leader of an unknown meaning": ((1, 2, 3), (1, 2), -3),
+}
+
+
+@pytest.mark.parametrize(("replicas", "isr", "leader"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_partition_that_cannot_be_handled_safely_is_refused_from_log_and_snapshot(
+    replicas: tuple[int, ...], isr: tuple[int, ...], leader: int
+) -> None:
+    """Else a broker would lead without the records of the ISR, or wait for a member that never fetches. Nothing is half applied,
+    and the sentence names the partition."""
+    image = image_of(*topic(), BROKER)
+    new = [TopicRecord("u", B), PartitionRecord(B, 0, (1, 2), (1, 2), 1), PartitionRecord(B, 1, replicas, isr, leader)]
+    with pytest.raises(InternalError, match=r"partition u-1 .* no partition may have: its .*; nothing of its batch is applied"):
+        apply(image, *new)
+    with pytest.raises(InternalError, match="partition u-1"):
+        MetadataImage.from_records(new, 50, 3)
+    assert image == image_of(*topic(), BROKER)
+    assert image.topic("u") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        PartitionChangeRecord(A, 0, isr=(1, 9)),
+        PartitionChangeRecord(A, 0, isr=(2, 3)),
+        PartitionChangeRecord(A, 0, leader=9),
+        PartitionChangeRecord(A, 0, replicas=(2, 3, 4)),
+        PartitionChangeRecord(A, 0, replicas=(1, 2, 3, 3)),
+        PartitionChangeRecord(A, 0, isr=(), leader=NO_LEADER),
+        PartitionChangeRecord(A, 0, elr=(9,)),
+    ],
+    ids=repr,
+)
+def test_a_change_to_such_a_partition_is_refused_whatever_follows_it(change: PartitionChangeRecord) -> None:
+    """A record that would mend it does not help: brokers may apply the records in smaller portions."""
+    image = image_of(*topic())
+    mended = PartitionChangeRecord(A, 0, replicas=(1, 2, 3), isr=(1,), leader=1, elr=())
+    with pytest.raises(InternalError, match="partition t-0"):
+        apply(image, change, mended)
+
+
+def test_the_epochs_of_a_partition_keep_their_order() -> None:
+    with pytest.raises(InternalError, match="its leader epoch is 5 and its partition epoch 4"):
+        image_of(TopicRecord("t", A), PartitionRecord(A, 0, (1,), (1,), 1, 5, 4))
 
 
 def test_a_snapshot_makes_the_same_image() -> None:
