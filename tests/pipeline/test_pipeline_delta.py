@@ -71,11 +71,7 @@ def test_nothing_is_fetched_where_the_jars_lie_beside_sparks(
     ("delta_spark", "spark", "told"),
     [
         (None, "4.2.0", r"Delta is not installed: in a clone of Strandline, pip install '\.\[spark,delta\]'"),
-        (
-            "4.4.0",
-            "4.3.0",
-            r"delta-spark 4.4.0 goes with pyspark<=4.2.0,>=4.0.1, and PySpark 4.3.0 is installed: in a clone of Strandline, pip install",
-        ),
+        ("4.4.0", "4.3.0", r"delta-spark 4.4.0 goes with pyspark<=4.2.0,>=4.0.1, and PySpark 4.3.0 is installed: .*pip install"),
         ("4.4.0", "4.2.1", "and PySpark 4.2.1 is installed"),
         ("4.4.0", "4.0.0", "and PySpark 4.0.0 is installed"),
     ],
