@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from strandline import client
@@ -205,7 +205,9 @@ _CLIENTS = (client.Producer, client.Consumer, client.Admin, client.Receipt)
 
 
 def _fields(kind: type[Any]) -> list[str]:
-    own = getattr(kind, "_fields", None) or getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+    own: Iterable[str] = ()
+    for name in ("_fields", "__struct_fields__", "__dataclass_fields__"):
+        own = own or getattr(kind, name, ())
     properties = [name for name, member in vars(kind).items() if isinstance(member, property)]
     return [name for name in (*own, *properties) if not name.startswith("_")]
 

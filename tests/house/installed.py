@@ -6,6 +6,7 @@ unpacks it. That takes two seconds instead of the half minute that downloading t
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("docs/client.md", "README.md")
+
+
+def programs_of_pages() -> dict[str, str]:
+    """The whole programs among the examples of README and of docs/client.md, by page."""
+    found = {page: re.findall(r"^```python\n(import asyncio\n.*?)^```", (ROOT / page).read_text(), re.M | re.S) for page in PAGES}
+    return {page: program for page, programs in found.items() for program in programs}
 
 
 class Install(NamedTuple):

@@ -7,13 +7,17 @@ against mypy --strict and pyright (basedpyright is pyright with a Node from PyPI
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from installed import ROOT, Install, install
+from installed import PAGES, ROOT, Install, install, programs_of_pages
+
+from strandline.testing import Cluster
 
 PROGRAM = ROOT / "tests" / "house" / "users_program.py"
 CLI = "from strandline.cli import main; main()"
@@ -58,10 +62,28 @@ def test_type_checkers_see_the_types_of_an_installed_package(checker, installed:
     if checker is pyright:
         pytest.importorskip("basedpyright", reason="basedpyright is not installed: pip install -e '.[dev]'")
     (tmp_path / "program.py").write_text(PROGRAM.read_text())
+    for number, program in enumerate(programs_of_pages().values()):
+        (tmp_path / f"program_{number}.py").write_text(program)
     (tmp_path / "wrong.py").write_text(WRONG)
     errors, output = checker(installed, tmp_path)
-    assert [e for e in errors if e[0] == "program.py"] == [], output
+    assert [e for e in errors if e[0] != "wrong.py"] == [], output
     assert sorted({line for file, line in errors if file == "wrong.py"}) == [2, 6, 7, 8], output
+
+
+async def test_programs_of_the_pages_run_as_they_stand(cluster: Cluster, tmp_path: Path) -> None:
+    """In the order in which a newcomer meets them: the page of the client creates the topic that README's program uses."""
+    printed = {}
+    assert tuple(programs_of_pages()) == PAGES
+    for page, program in programs_of_pages().items():
+        file = tmp_path / "program.py"
+        file.write_text(program.replace("127.0.0.1:9092", cluster.bootstrap_servers))
+        process = await asyncio.create_subprocess_exec(sys.executable, str(file), stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(60):
+            out, _ = await process.communicate()
+        printed[page] = out.decode().splitlines()[-1]
+        assert process.returncode == 0
+    assert re.fullmatch(r"\d{13} b'alice' b'2 tea'", printed["docs/client.md"])
+    assert re.fullmatch(r"\d 0 b'alice' b'2 tea'", printed["README.md"])
 
 
 def test_chaos_list_finds_the_scenarios_outside_the_checkout(installed: Install, tmp_path: Path) -> None:
