@@ -364,6 +364,7 @@ class SideTopic:
         """False when a broker that is behind has named the topic that was deleted, and records went, or may have gone, there."""
         async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
             await producer.partitions_for(self.NAME)
+            assert producer._cluster is not None, "it has started"
             for number in range(self.RECORDS):
                 known = {producer._cluster.cache.topics[self.NAME].topic_id}
                 receipt = await producer.send_and_wait(self.NAME, b"%d %d" % (self.generation, number), partition=0)
