@@ -289,11 +289,16 @@ class Demo:
         result.files_rebuilt = rebuilt
         for anomaly in verdict.anomalies[:10]:
             self._problem(str(anomaly))
+        if not verdict.judged:
+            self._problem("no acknowledged record was judged: nothing was shown")
         if verdict.acknowledged != self.total:
             self._problem(f"{self.total - verdict.acknowledged} records were not acknowledged")
         if rebuilt != len(self.sources):
             self._problem(f"{len(self.sources) - rebuilt} files are not what they were")
-        for comparison in compare_replicas({n.name: n.data for n in self.cluster.brokers}, TOPIC):
+        comparisons = compare_replicas({n.name: n.data for n in self.cluster.brokers}, TOPIC)
+        if len(comparisons) != PARTITIONS:
+            self._problem(f"the logs of {len(comparisons)} partitions were compared, and there are {PARTITIONS}")
+        for comparison in comparisons:
             result.replicas_compared += len(comparison.logs)
             if not comparison.equal or len(comparison.logs) != REPLICAS:
                 result.replicas_different += 1

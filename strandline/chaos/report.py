@@ -97,6 +97,8 @@ class Report:
         self.other_anomalies = sum(counts.values())
         for anomaly in verdict.anomalies[:10]:
             self.problem(str(anomaly))
+        if not verdict.judged:
+            self.problem("no acknowledged record was judged: nothing was shown")
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}

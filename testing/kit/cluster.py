@@ -22,8 +22,10 @@ import random
 import secrets
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -34,7 +36,7 @@ from strandline.protocol.errors import UsageError
 from strandline.storage.files import Files, MemoryFiles, RealFiles
 from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit import oracles
-from strandline.testing.kit.conditions import Condition, caught_up, controller, epoch, leader
+from strandline.testing.kit.conditions import BROKER, Condition, caught_up, controller, epoch, leader
 from strandline.testing.kit.disks import Disk
 from strandline.testing.kit.hosted import FAST_SETTINGS, HostedNodes
 from strandline.testing.kit.network import CLIENT, DELAY, DROP, RESPONSE, Rule
@@ -252,7 +254,7 @@ class Cluster:
 
     async def kill(self, *nodes: int) -> None:
         """As `kill -9`: connections break, nothing is handed over or written any more."""
-        for node in nodes:
+        for node in self._named(nodes, "kill"):
             await self.nodes.kill(node)
 
     async def stop(self, *nodes: int) -> None:
@@ -263,19 +265,25 @@ class Cluster:
 
     async def restart(self, *nodes: int, hard: bool = False, within_s: float = WITHIN_S) -> None:
         """Stop, or kill if `hard`, what runs, and start it: one node after the other, as in an upgrade."""
-        for node in nodes:
+        for node in self._named(nodes, "restart"):
             if self.node(node).is_up:
                 await (self.kill(node) if hard else self.stop(node))
             await self.start(node, within_s=within_s)
 
     async def pause(self, *nodes: int) -> None:
         """As SIGSTOP: it keeps its connections and does nothing."""
-        for node in nodes:
+        for node in self._named(nodes, "pause"):
             await self.nodes.pause(node)
 
     async def resume(self, *nodes: int) -> None:
-        for node in nodes:
+        for node in self._named(nodes, "resume"):
             await self.nodes.resume(node)
+
+    def _named(self, nodes: tuple[int, ...], do: str) -> tuple[int, ...]:
+        """A fault on no node would be none, and a test that relies on it green."""
+        if not nodes:
+            raise UsageError(f"{do} which node? cluster.{do}(1), or cluster.{do}(*cluster.brokers) for all brokers")
+        return nodes
 
     async def _until_ready(self, nodes: Iterable[int], within_s: float) -> None:
         now = asyncio.get_running_loop().time
@@ -303,6 +311,10 @@ class Cluster:
         sets = [[self.nodes.check_id(node) for node in group] for group in groups]
         if len(sets) < 2:
             raise UsageError("a partition has at least two groups: cluster.partition([1], [2, 3])")
+        if not all(sets):
+            raise UsageError("each group of a partition has a node; an empty one cuts off nothing")
+        if twice := [node for node, count in Counter(chain(*map(set, sets))).items() if count > 1]:
+            raise UsageError(f"node {twice[0]} is in two groups of the partition, and cannot be cut off from itself")
         self.nodes.network.cut((a, b) for i, one in enumerate(sets) for other in sets[i + 1 :] for a in one for b in other)
 
     def isolate(self, node: int, *, clients: bool = False) -> None:
@@ -325,15 +337,17 @@ class Cluster:
         by: int | Literal["clients"] | None = None,
         times: int | None = None,
         silently: bool = False,
+        may_miss: bool = False,
     ) -> Rule:
         """Lose requests of this API before they are carried out, or (`where="response"`) what was answered to them.
 
         The connection breaks with it; `silently`: it does not, and whoever asked waits. `at`: at this node alone; `by`: only
         what this node, or the clients, ask. `p`: how likely; `times`: how often at most. Ends with `stop()`, with the `with`
-        block, or with `heal()`.
+        block, or with `heal()`. At the end of a `with` block AssertionError says that the fault met no message, unless it
+        `may_miss` or `p` is below 1.
         """
-        network, asker = self.nodes.network, self._asker(by)
-        return network.add_rule(DROP, api, where=where, at=at, by=asker, p=p, times=times, silently=silently)
+        more = {"times": times, "silently": silently, "may_miss": may_miss}
+        return self._add_rule(DROP, api, where=where, at=at, by=by, p=p, **more)
 
     def delay(
         self,
@@ -344,9 +358,20 @@ class Cluster:
         at: int | None = None,
         by: int | Literal["clients"] | None = None,
         p: float = 1.0,
+        may_miss: bool = False,
     ) -> Rule:
-        """Hold them up for so long, and what comes behind them on the same connection."""
-        return self.nodes.network.add_rule(DELAY, api, where=where, at=at, by=self._asker(by), p=p, delay_ms=ms)
+        """Hold them up for so long, and what comes behind them on the same connection. The rest as with `drop`."""
+        if ms <= 0:
+            raise UsageError(f"a delay of {ms:g} ms is none")
+        return self._add_rule(DELAY, api, where=where, at=at, by=by, p=p, delay_ms=ms, may_miss=may_miss)
+
+    def _add_rule(
+        self, kind: str, api: str | None, *, at: int | None, by: int | Literal["clients"] | None, **options: Any
+    ) -> Rule:
+        """A rule that could meet no message at all is refused."""
+        if at is not None:
+            self.nodes.check_id(at)
+        return self.nodes.network.add_rule(kind, api, at=at, by=self._asker(by), **options)
 
     def _asker(self, by: int | Literal["clients"] | None) -> int | None:
         if by is None:
@@ -361,6 +386,8 @@ class Cluster:
 
     def slow_disk(self, node: int, ms: float) -> None:
         """Each write and each fsync of the node takes so much longer; 0: as fast as ever."""
+        if ms < 0:
+            raise UsageError(f"a disk cannot be slower by {ms:g} ms")
         self.nodes.disk(node).slow_s = ms / 1000
 
     def fill_disk(self, node: int) -> None:
@@ -391,9 +418,13 @@ class Cluster:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def until(self, condition: Condition, *, within_s: float = WITHIN_S) -> None:
-        """Until it holds; AssertionError, with what was seen instead, when it does not in time."""
+        """Until it holds; AssertionError, with what was seen instead, when it does not in time. UsageError for a condition about
+        a node that the cluster does not have."""
         __tracebackhide__ = True
         nodes = self.nodes
+        if isinstance(condition, Condition):
+            for kind, ids in condition.named():
+                nodes.check_any(nodes.broker_ids if kind == BROKER else nodes.controller_ids, kind, ids)
         await until(condition, nodes.look, within_s=within_s, poll_s=nodes.poll_s)
 
     # -- oracles ------------------------------------------------------------------------------------------------------
@@ -453,16 +484,25 @@ class Cluster:
             raise AssertionError(too_few)
 
     async def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
-        """Once its replicas have caught up, every replica of every partition holds the same bytes."""
+        """Once its replicas have caught up, every replica of every partition holds the same bytes.
+
+        AssertionError also when there was nothing to compare: no record in the topic, one replica, or a replica's log that
+        could not be read.
+        """
         __tracebackhide__ = True
-        partitions = [p.partition for p in (await self.nodes.look()).partitions() if p.topic == topic]
+        partitions = {p.partition: p.replicas for p in (await self.nodes.look()).partitions() if p.topic == topic}
         if not partitions:
             raise UsageError(f"there is no topic {topic!r}")
-        for partition in partitions:
+        size = 0
+        for partition, replicas in partitions.items():
             await self.until(caught_up(topic, partition), within_s=within_s)
-            different = oracles.differences(topic, partition, await self.nodes.logs(topic, partition))
+            logs = await self.nodes.logs(topic, partition)
+            different = oracles.differences(topic, partition, logs) or oracles.not_compared(topic, partition, replicas, logs)
             if different:
                 raise AssertionError(different)
+            size += sum(map(len, logs.values()))
+        if not size:
+            raise AssertionError(f"nothing was compared: no replica of {topic} has a record")
 
     # -- saying -------------------------------------------------------------------------------------------------------
 

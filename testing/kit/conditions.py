@@ -7,6 +7,9 @@ Nothing is looked at when the expression is written; `cluster.until(...)` looks,
 (the topic is not known, nobody leads, the leader is dead) is *unknown*: a comparison with it does not hold, and neither
 does its opposite. So `leader("orders", 0) != 1` is somebody else who leads, not the moment in which nobody does; that
 is `leaderless("orders", 0)`.
+
+A value is compared with what it can be: `leader(...) != "1"` and `isr(...) != [1, 2]` hold always, so they are refused. `until`
+refuses a condition about a node that the cluster does not have, for the same reason.
 """
 
 from __future__ import annotations
@@ -16,6 +19,14 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any, NoReturn
 
 from strandline.testing.kit.view import View
+
+BROKER, CONTROLLER, BROKERS, NUMBER = "broker", "controller", "brokers", "number"
+"""What a value is: the id of a broker, of a controller, a set of brokers' ids, a number."""
+Named = tuple[str, frozenset[int]]
+"""BROKER or CONTROLLER, and ids of which one has to be known."""
+
+NAMING = ("==", "!=", "in")
+"""Comparisons of one id that name nodes; `leader(t) >= 0` names none. A set of ids names them in every comparison."""
 
 _NO_TRUTH = "a condition has no truth by itself: `await cluster.until(...)` waits for it; combine with &, | and ~"
 
@@ -28,6 +39,10 @@ class Condition:
 
     def values(self) -> Iterable[Value]:
         """What it looks at."""
+        raise NotImplementedError
+
+    def named(self) -> Iterable[Named]:
+        """The nodes that it names; a condition about a node that there is not would hold, or not, for ever."""
         raise NotImplementedError
 
     def __and__(self, other: Condition) -> Condition:
@@ -59,6 +74,9 @@ class Both(Condition):
     def values(self) -> Iterable[Value]:
         return (*self._left.values(), *self._right.values())
 
+    def named(self) -> Iterable[Named]:
+        return (*self._left.named(), *self._right.named())
+
     def __repr__(self) -> str:
         return " ".join((_part(self._left), self._sign, _part(self._right)))
 
@@ -73,6 +91,9 @@ class Not(Condition):
 
     def values(self) -> Iterable[Value]:
         return self._inner.values()
+
+    def named(self) -> Iterable[Named]:
+        return self._inner.named()
 
     def __repr__(self) -> str:
         return f"~{_part(self._inner)}"
@@ -89,6 +110,15 @@ class Comparison(Condition):
     def values(self) -> Iterable[Value]:
         return (self._value,)
 
+    def named(self) -> Iterable[Named]:
+        kind, expected = self._value.kind, self._expected
+        if kind == BROKERS:
+            ids = expected if isinstance(expected, Set) else (expected,)
+            return [(BROKER, frozenset((node,))) for node in ids]
+        if kind in (BROKER, CONTROLLER) and self._sign in NAMING:
+            return [(kind, expected if isinstance(expected, frozenset) else frozenset((expected,)))]
+        return self._value.named
+
     def __repr__(self) -> str:
         return f"{self._value} {self._sign} {_shown(self._expected)}"
 
@@ -98,6 +128,9 @@ class Truth(Condition):
 
     def __init__(self, value: Value) -> None:
         self._value = value
+
+    def named(self) -> Iterable[Named]:
+        return self._value.named
 
     def holds(self, view: View) -> bool | None:
         seen = self._value.read(view)
@@ -113,11 +146,22 @@ class Truth(Condition):
 class Value:
     """Something that can be seen of a cluster. Compare it, and you have a condition."""
 
-    def __init__(self, text: str, read: Callable[[View], Any], place: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        read: Callable[[View], Any],
+        place: tuple[str, int] | None = None,
+        *,
+        kind: str = NUMBER,
+        named: Iterable[Named] = (),
+    ) -> None:
         self._text = text
         self._read = read
         self.place = place
         """The partition that it is about."""
+        self.kind = kind
+        self.named = tuple(named)
+        """The nodes that it is about."""
 
     def read(self, view: View) -> Any:
         """What it is now; None: unknown."""
@@ -128,7 +172,17 @@ class Value:
             raise TypeError(f"{self._text} is compared with a plain value, not with {expected!r}")
         if isinstance(expected, Set):
             expected = frozenset(expected)
+        self._check(sign, expected)
         return Comparison(self, sign, compare, expected)
+
+    def _check(self, sign: str, expected: Any) -> None:
+        wants_set = sign == "in" or (self.kind == BROKERS and sign != "contains")
+        given = expected if wants_set and isinstance(expected, Set) else [expected]
+        if wants_set != isinstance(expected, Set) or not all(type(one) is int for one in given):
+            what = "a set of numbers, such as {1, 2}" if wants_set else "a number"
+            raise TypeError(
+                f"{self._text} {sign} takes {what}, not {expected!r}; any other comparison would always come out the same"
+            )
 
     def __eq__(self, expected: Any) -> Condition:  # type: ignore[override]
         return self._compare("==", operator.eq, expected)
@@ -175,17 +229,17 @@ def _shown(value: Any) -> str:
 # -- what there is to see ---------------------------------------------------------------------------------------------
 
 
-def _of_partition(name: str, topic: str, partition: int, attribute: str) -> Value:
+def _of_partition(name: str, topic: str, partition: int, attribute: str, kind: str = NUMBER) -> Value:
     def read(view: View) -> Any:
         found = view.partition(topic, partition)
         return None if found is None else getattr(found, attribute)
 
-    return Value(f"{name}({topic!r}, {partition})", read, (topic, partition))
+    return Value(f"{name}({topic!r}, {partition})", read, (topic, partition), kind=kind)
 
 
 def leader(topic: str, partition: int = 0) -> Value:
     """The broker that leads the partition, as the controllers have it."""
-    return _of_partition("leader", topic, partition, "leader")
+    return _of_partition("leader", topic, partition, "leader", BROKER)
 
 
 def epoch(topic: str, partition: int = 0) -> Value:
@@ -195,7 +249,7 @@ def epoch(topic: str, partition: int = 0) -> Value:
 
 def isr(topic: str, partition: int = 0) -> Value:
     """The set of in-sync replicas; compare it with a set: ==, >= (all of these are in), <=."""
-    return _of_partition("isr", topic, partition, "isr")
+    return _of_partition("isr", topic, partition, "isr", BROKERS)
 
 
 def hw(topic: str, partition: int = 0) -> Value:
@@ -210,7 +264,7 @@ def log_end(topic: str, partition: int, broker: int) -> Value:
         found = view.partition(topic, partition)
         return None if found is None else found.log_ends.get(broker)
 
-    return Value(f"log_end({topic!r}, {partition}, {broker})", read, (topic, partition))
+    return Value(f"log_end({topic!r}, {partition}, {broker})", read, (topic, partition), named=[(BROKER, frozenset((broker,)))])
 
 
 def caught_up(topic: str, partition: int = 0) -> Condition:
@@ -230,7 +284,7 @@ def leaderless(topic: str, partition: int = 0) -> Condition:
 
 def controller() -> Value:
     """The active controller."""
-    return Value("controller()", lambda view: view.controller())
+    return Value("controller()", lambda view: view.controller(), kind=CONTROLLER)
 
 
 def fenced(broker: int) -> Condition:
@@ -240,4 +294,4 @@ def fenced(broker: int) -> Condition:
         found = view.fenced()
         return None if found is None else broker in found
 
-    return Truth(Value(f"fenced({broker})", read))
+    return Truth(Value(f"fenced({broker})", read, named=[(BROKER, frozenset((broker,)))]))

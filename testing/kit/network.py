@@ -38,7 +38,8 @@ DROP, DELAY = "drop", "delay"
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """What happens to the messages that it is about, until it is `stop`ped. Also a context manager."""
+    """What happens to the messages that it is about, until it is `stop`ped. Also a context manager, which fails at its end if
+    the rule met no message."""
 
     kind: str
     api_key: int | None
@@ -55,6 +56,8 @@ class Rule:
     delay_s: float
     random: Random
     on_stop: Callable[[Rule], None]
+    may_miss: bool = False
+    """A `with` block in which it met no message is no failure."""
     hits: int = field(default=0, init=False)
     """How many messages it has met."""
 
@@ -79,6 +82,8 @@ class Rule:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+        if e is None and not self.hits and self.p == 1 and not self.may_miss:
+            raise AssertionError(f"this fault met no message: {self}; may_miss=True permits that")
 
     def __str__(self) -> str:
         api = "every" if self.api_key is None else APIS[self.api_key].name
@@ -128,12 +133,16 @@ class Network:
         times: int | None = None,
         silently: bool = False,
         delay_ms: float = 0,
+        may_miss: bool = False,
     ) -> Rule:
         if where not in (REQUEST, RESPONSE):
             raise UsageError(f'where is "request" or "response", not {where!r}')
-        if not 0 <= p <= 1:
-            raise UsageError(f"p is a probability, between 0 and 1, not {p!r}")
-        rule = Rule(kind, api_key(api), where, at, by, p, times, silently, delay_ms / 1000, self._random, self._remove)
+        if not 0 < p <= 1:
+            raise UsageError(f"p is a probability, above 0 and at most 1, not {p!r}")
+        if times is not None and times < 1:
+            raise UsageError(f"times is at least 1, not {times!r}")
+        shape = (where, at, by, p, times, silently, delay_ms / 1000)
+        rule = Rule(kind, api_key(api), *shape, self._random, self._remove, may_miss)
         self.rules.append(rule)
         return rule
 

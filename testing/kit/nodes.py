@@ -128,6 +128,12 @@ class Nodes(ABC):
             raise UsageError(f"there is no broker {node!r}; there are {', '.join(map(str, self.broker_ids))}")
         return node
 
+    def check_any(self, known: Sequence[int], kind: str, ids: Collection[int]) -> None:
+        """One of the ids, if there are any, is known: a condition about other nodes alone says nothing of this cluster."""
+        if ids and not set(ids) & set(known):
+            shown = ", ".join(map(str, sorted(ids)))
+            raise UsageError(f"there is no {kind} {shown}; there are {', '.join(map(str, known))}")
+
     @property
     def views(self) -> list[NodeView]:
         return [self.node(node) for node in (*self.controller_ids, *self.broker_ids)]

@@ -131,6 +131,13 @@ def differences(topic: str, partition: int, logs: Mapping[int, bytes]) -> str:
     return f"{topic}-{partition} differs: {shown}; the first different byte is {_first_difference(list(logs.values()))}"
 
 
+def not_compared(topic: str, partition: int, replicas: Sequence[int], logs: Mapping[int, bytes]) -> str:
+    """Why equal logs prove nothing; empty when every replica's log is there, and there are several."""
+    if absent := sorted(set(replicas) - logs.keys()):
+        return f"{topic}-{partition}: the log of broker {', '.join(map(str, absent))} could not be read, and was not compared"
+    return f"{topic}-{partition} has one replica, and nothing to compare it with" if len(replicas) < 2 else ""
+
+
 def _first_difference(logs: Sequence[bytes]) -> int:
     """By halving: up to where are they equal?"""
     equal, different = 0, min(map(len, logs)) + 1

@@ -62,7 +62,7 @@ async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(clus
     cluster.isolate(1, clients=True)
     address = cluster.bootstrap_servers.split(",")[0]
     with pytest.raises(ClientError):
-        async with Producer(bootstrap_servers=address, request_timeout_ms=200, max_block_ms=NEVER_S * 1000):
+        async with Producer(bootstrap_servers=address, request_timeout_ms=200, max_block_ms=int(NEVER_S * 1000)):
             pass
     cluster.heal()
     async with Producer(bootstrap_servers=address):

@@ -25,7 +25,7 @@ HEAD = """
 import asyncio
 import pytest
 import pytest_asyncio
-from strandline.testing import caught_up, leader
+from strandline.testing import caught_up, epoch, leader
 """
 
 
@@ -267,7 +267,7 @@ def test_a_failed_test_shows_the_cluster(suite: Suite) -> None:
             await cluster.create_topic("orders", replicas=[[1, 2, 3]])
             await cluster.kill(1)
             cluster.isolate_controller(2)
-            await cluster.until(leader("orders") == 9, within_s=0.3)
+            await cluster.until(epoch("orders") == 9, within_s=0.3)
 
         @pytest_asyncio.fixture
         async def shop(make_cluster):
@@ -285,8 +285,8 @@ def test_a_failed_test_shows_the_cluster(suite: Suite) -> None:
             assert 1 == 2
     """)
     assert ("2 failed" in out, "1 failed" in out) == (True, True), out
-    assert "not within 0.3 s: leader('orders', 0) == 9" in out
-    assert "last seen: leader('orders', 0) is" in out
+    assert "not within 0.3 s: epoch('orders', 0) == 9" in out
+    assert "last seen: epoch('orders', 0) is" in out
     assert out.count("- cluster -") == 3
     for line in (
         "killed",

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from strandline.protocol.errors import UsageError
-from strandline.testing import Cluster, NotInTime, ThreadedCluster, caught_up, isr, leader
+from strandline.testing import Cluster, NotInTime, ThreadedCluster, caught_up, epoch, isr, leader
 
 
 def test_a_plain_test_kills_a_leader(threaded_cluster: ThreadedCluster) -> None:
@@ -41,8 +41,8 @@ def test_its_network_and_disks_fail_by_plain_calls(threaded_cluster: ThreadedClu
 
 def test_a_wait_that_fails_fails_in_the_test(threaded_cluster: ThreadedCluster) -> None:
     topic = threaded_cluster.create_topic()
-    with pytest.raises(NotInTime, match="last seen: leader"):
-        threaded_cluster.until(leader(topic) == 9, within_s=0.05)
+    with pytest.raises(NotInTime, match="last seen: epoch"):
+        threaded_cluster.until(epoch(topic) == 9, within_s=0.05)
 
 
 def test_it_has_whatever_the_cluster_has() -> None:

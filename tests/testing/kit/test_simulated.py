@@ -194,6 +194,8 @@ async def test_faults_of_the_test_and_of_the_seed_do_not_undo_each_other(cluster
 @simulated(seeds=4)
 async def test_heal_ends_the_drawn_faults_and_awaited_the_cluster_is_at_rest(cluster: Cluster) -> None:
     topic = await cluster.create_topic(partitions=2)
+    async with cluster.producer() as producer:
+        await producer.send_and_wait(topic, b"1")
     cluster.isolate(1)
     await asyncio.sleep(0.5)
     await cluster.heal()
