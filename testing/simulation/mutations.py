@@ -29,11 +29,11 @@ from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.storage import log_read
-from strandline.storage.checkpoints import CleanShutdown
+from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
 from strandline.storage.disk import join
 from strandline.storage.files import Files
 from strandline.storage.log import Log
-from strandline.storage.log_dir import CLEAN_SHUTDOWN, LogDir
+from strandline.storage.log_dir import LogDir
 from strandline.storage.memory_files import MemoryFiles
 from strandline.storage.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.testing.simulation.wrapping import removed

@@ -297,8 +297,9 @@ class Workload:
         left = self.options.lies
         while self.going and left > 0:
             await asyncio.sleep(draw.uniform(0.1, 0.6))
-            patience = {"pause_s": 0.02, "patience_s": LIAR_PATIENCE_S, "now_ms": EPOCH_MS}
-            findings = await fuzzing_client.run(connect, draw, self._listeners(), lies=LIES_AT_ONCE, **patience)
+            findings = await fuzzing_client.run(
+                connect, draw, self._listeners(), lies=LIES_AT_ONCE, pause_s=0.02, now_ms=EPOCH_MS, patience_s=LIAR_PATIENCE_S
+            )
             left -= LIES_AT_ONCE
             for accepted in findings.accepted:
                 if not accepted.lie.endswith(SOON_TRUE):

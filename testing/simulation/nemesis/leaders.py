@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -180,7 +181,11 @@ async def _give_back(nemesis: Nemesis, target: Target) -> None:
             return
         if between is None or not nemesis.budget.may_touch((between,)) or not step_back(nemesis, between):
             return
-        await until(lambda between=between: _leader(nemesis, target) != between, MOVED_S, "the leader changes")
+        await until(partial(_has_moved, nemesis, target, between), MOVED_S, "the leader changes")
+
+
+def _has_moved(nemesis: Nemesis, target: Target, before: int) -> bool:
+    return _leader(nemesis, target) != before
 
 
 def step_back(nemesis: Nemesis, broker: int) -> bool:

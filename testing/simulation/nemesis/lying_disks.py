@@ -10,6 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
+from strandline.controller.raft.metadata_log import MetadataLog
 from strandline.testing.simulation.nemesis.disks import armed
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.options import FaultPlan
@@ -68,7 +69,9 @@ def _forget_tails(nemesis: Nemesis, node: int) -> None:
             partition.log.tail.clear()
     controller = nemesis.cluster.controllers.get(node)
     if controller is not None and controller.has_quorum:
-        controller.quorum.node.log._log.tail.clear()
+        log = controller.quorum.node.log
+        assert isinstance(log, MetadataLog)
+        log._log.tail.clear()
 
 
 @kind("misdirect")

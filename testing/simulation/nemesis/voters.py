@@ -90,8 +90,9 @@ async def _commit_something(nemesis: Nemesis, sides: Sides, draw: Random) -> Non
 
     def is_ahead() -> bool:
         active = cluster.active_controller
-        has_led = active is not None and active.config.node_id in sides.others
-        return has_led and active.quorum.node.high_watermark > behind and _log_end(cluster, sides.wiped) > behind
+        if active is None or active.config.node_id not in sides.others:
+            return False
+        return active.quorum.node.high_watermark > behind and _log_end(cluster, sides.wiped) > behind
 
     await nemesis.world.until(is_ahead, COMMITTED_S, "a decision that some voters miss")
 
