@@ -9,7 +9,8 @@ earlier epoch can move the high watermark in this one.
   safety needs: nobody else can be elected. So who leaves the ISR, or is fenced, is waited for again only when it has
   caught up anew.
 - **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
-  the second clause it could be elected while lacking records between a new leader's stale HW and the true one.
+  the second clause it could be elected while lacking records between a new leader's stale HW and the true one. The
+  proposal names the process (broker epoch) of that fetch; before it is repeated all of this is looked at again.
 - **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`; at once, a member whose fetch
   asks for committed records that it had before.
 - **Commit**: the controller commits a proposal (AlterPartition) and raises the partition epoch. At most one proposal is
@@ -239,7 +240,7 @@ class Leadership:
         if not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
             return
         if self._is_in_sync(replica) and self._is_eligible(replica):
-            self._propose(isr.expand(replica.broker_id))
+            self._propose(isr.expand(replica.broker_id, replica.broker_epoch))
 
     def on_brokers_changed(self, changed: list[int]) -> None:
         """Registered or active only now, a follower may have been in step for a while; if we heard of it meanwhile. One that
@@ -261,7 +262,17 @@ class Leadership:
                 self._tell_lag(removed)
                 self._propose(isr.shrink(removed))
         elif self._repeat:
-            self._propose(isr)
+            self._propose(self._still_right(isr))
+
+    def _still_right(self, pending: PendingExpandIsr | PendingShrinkIsr) -> PendingExpandIsr | PendingShrinkIsr:
+        """The proposal to repeat. An expansion rests on what one process of the replica had: if that process is gone, or its log
+        no longer reaches far enough, the proposal is withdrawn; a copy of it may have reached the controller."""
+        if isinstance(pending, PendingShrinkIsr) or pending.is_withdrawn:
+            return pending
+        replica = self.replicas.get(pending.added)
+        if replica is None or replica.broker_epoch != pending.added_epoch:
+            return pending.withdraw()
+        return pending if self._is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
 
     def _on_member_lost_records(self, replica: Replica) -> None:
         """A member asks for records that it had acknowledged: its disk lost or damaged them. It must not be elected before
@@ -294,7 +305,7 @@ class Leadership:
             partition=partition.key[1],
             leader_epoch=self.epoch,
             partition_epoch=partition.partition_epoch,
-            isr=tuple((member, self._broker_epoch_of(member)) for member in pending.proposed),
+            isr=tuple((member, self._broker_epoch_of(member, pending)) for member in pending.proposed),
             on_result=partial(self._on_result, pending),
         )
         if not self.context.alter_partition.submit(item):
@@ -303,8 +314,11 @@ class Leadership:
             return
         log.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
 
-    def _broker_epoch_of(self, member: int) -> int:
-        """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet."""
+    def _broker_epoch_of(self, member: int, pending: PendingExpandIsr | PendingShrinkIsr) -> int:
+        """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet. For the replica
+        that is to be added: that of the fetch which showed it to be in sync."""
+        if isinstance(pending, PendingExpandIsr) and member == pending.added:
+            return pending.added_epoch
         return self.context.own_broker_epoch() if member == self.context.broker_id else self.replicas[member].broker_epoch
 
     def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:

@@ -33,8 +33,8 @@ class CommittedIsr:
     def committed(self) -> CommittedIsr:
         return self
 
-    def expand(self, broker_id: int) -> PendingExpandIsr:
-        return PendingExpandIsr(self, broker_id)
+    def expand(self, broker_id: int, broker_epoch: int) -> PendingExpandIsr:
+        return PendingExpandIsr(self, broker_id, broker_epoch)
 
     def shrink(self, removed: tuple[int, ...]) -> PendingShrinkIsr:
         return PendingShrinkIsr(self, removed)
@@ -47,6 +47,9 @@ class PendingExpandIsr:
     committed: CommittedIsr
     added: int
     """Not a member of `committed.isr`."""
+    added_epoch: int
+    """The broker epoch of the process whose log end was found to be in sync. A later process of the same broker may have lost
+    records, so no proposal names its epoch before its own log end was looked at."""
     is_withdrawn: bool = False
     """It was refused, while an earlier copy of the proposal may be on its way. What is proposed is the committed ISR as it is:
     the controller's decision raises the partition epoch, and no copy counts any more."""
@@ -65,7 +68,7 @@ class PendingExpandIsr:
         return self.committed.isr if self.is_withdrawn else (*self.committed.isr, self.added)
 
     def withdraw(self) -> PendingExpandIsr:
-        return PendingExpandIsr(self.committed, self.added, is_withdrawn=True)
+        return PendingExpandIsr(self.committed, self.added, self.added_epoch, is_withdrawn=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,7 +66,7 @@ class DelayedProduce(DelayedOperation):
 
     def wait_for(self, partition: Partition, index: int, required_offset: int) -> None:
         self._partitions[index] = partition
-        partition.waiters.add(required_offset, index, self)
+        partition.waiters.add(required_offset, index, self, partition.leader_epoch)
 
     def on_reached(self, index: int) -> None:
         """The high watermark covers our records there."""

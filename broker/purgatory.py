@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
+
+from strandline.protocol.errors import ErrorCode
 
 
 class Timer(Protocol):
@@ -168,18 +170,29 @@ class OffsetWaiter(Protocol):
 
 
 class OffsetWaiters:
-    """Who waits for the high watermark of one partition, the smallest required offset first."""
+    """Who waits for the high watermark of one partition, the smallest required offset first.
 
-    __slots__ = ("_waiting",)
+    A waiter belongs to the leader epoch in which its records were appended. In a later epoch of the same broker the high
+    watermark may cover the same offsets with other records: the broker may have followed and truncated in between.
+    """
+
+    __slots__ = ("_ended", "_waiting", "leader_epoch")
 
     def __init__(self) -> None:
+        self.leader_epoch = -1
+        """Of all that is in `_waiting`."""
         self._waiting: deque[tuple[int, int, OffsetWaiter]] = deque()
         """(required offset, index, waiter); required offsets never decrease from left to right."""
+        self._ended: list[tuple[int, int, OffsetWaiter]] = []
+        """Of earlier epochs: no high watermark completes them, they fail at the next look."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._ended)
 
-    def add(self, required_offset: int, index: int, waiter: OffsetWaiter) -> None:
+    def add(self, required_offset: int, index: int, waiter: OffsetWaiter, leader_epoch: int) -> None:
+        """Wait for the high watermark to cover records that were appended just now, in this leader epoch."""
+        if leader_epoch != self.leader_epoch:
+            self._begin_epoch(leader_epoch)
         waiting = self._waiting
         if not waiting or waiting[-1][0] <= required_offset:
             waiting.append((required_offset, index, waiter))
@@ -187,8 +200,21 @@ class OffsetWaiters:
             # A retried batch: it was appended earlier than what waits already.
             waiting.insert(bisect_right(waiting, required_offset, key=_required), (required_offset, index, waiter))
 
-    def reach(self, high_watermark: int) -> int:
-        """The high watermark is here now: tell those whose offset it covers; returns how many."""
+    def _begin_epoch(self, leader_epoch: int) -> None:
+        self._ended += self._waiting
+        self._waiting.clear()
+        self.leader_epoch = leader_epoch
+
+    def reach(self, high_watermark: int, leader_epoch: int) -> int:
+        """The high watermark of this leader epoch is here now: tell those whose offset it covers; returns how many.
+
+        Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER: what they wait for may be gone, and a retry finds out."""
+        if leader_epoch != self.leader_epoch:
+            self._begin_epoch(leader_epoch)
+        if self._ended:
+            ended, self._ended = self._ended, []
+            for _, index, waiter in ended:
+                waiter.on_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         waiting, told = self._waiting, 0
         while waiting and waiting[0][0] <= high_watermark:
             _, index, waiter = waiting.popleft()
@@ -203,14 +229,17 @@ class OffsetWaiters:
 
     def discard(self, waiter: OffsetWaiter) -> None:
         """The waiter gave up (the oldest are usually the first)."""
-        for position, entry in enumerate(self._waiting):
-            if entry[2] is waiter:
-                del self._waiting[position]
-                return
+        for entries in (self._waiting, self._ended):
+            for position, entry in enumerate(entries):
+                if entry[2] is waiter:
+                    del entries[position]
+                    return
 
-    def _take_all(self) -> Iterator[tuple[int, int, OffsetWaiter]]:
-        waiting, self._waiting = self._waiting, deque()
-        return iter(waiting)
+    def _take_all(self) -> list[tuple[int, int, OffsetWaiter]]:
+        waiting = [*self._ended, *self._waiting]
+        self._ended.clear()
+        self._waiting.clear()
+        return waiting
 
 
 def _required(entry: tuple[int, int, OffsetWaiter]) -> int:

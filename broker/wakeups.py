@@ -114,4 +114,4 @@ def serve_waiters(partition: Partition) -> None:
     elif leadership.is_under_min_isr:
         partition.waiters.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     else:
-        partition.waiters.reach(partition.log.high_watermark)
+        partition.waiters.reach(partition.log.high_watermark, leadership.epoch)

@@ -107,7 +107,8 @@ def broker(broker_id: int, *, fenced: bool = False) -> RegisterBrokerRecord:
 
 
 def topic(leader: int = 1) -> list[AnyRecord]:
-    return [TopicRecord("orders", TOPIC), PartitionRecord(TOPIC, 0, (1, 2, 3), (1, 2), leader, 4, 6)]
+    isr = (1, 2, 3) if leader == 3 else (1, 2)
+    return [TopicRecord("orders", TOPIC), PartitionRecord(TOPIC, 0, (1, 2, 3), isr, leader, 4, 6)]
 
 
 def handlers(metadata: Metadata, channel: Channel | None = None, **settings: Any) -> AdminHandlers:

@@ -126,7 +126,7 @@ def epochs_of(node: Node) -> list[int]:
 def followers_only(brokers: int = 2) -> World:
     """All brokers follow one (9) that is not in the box, in epoch 20: their logs can be written by hand."""
     world = World(brokers)
-    world.topic(replicas=(*world.nodes, 9), isr=tuple(world.nodes), leader=9, epoch=20)
+    world.topic(replicas=(*world.nodes, 9), isr=(*world.nodes, 9), leader=9, epoch=20)
     return world
 
 

@@ -228,6 +228,57 @@ def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
     assert leader.isr == [1, 2]
 
 
+def repeated(*, lost: bool, broker_epoch: int | None) -> list[tuple[int, int]]:
+    """What the leader proposes again, after the controller could not decide and broker 3 has fetched once more."""
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    fill(leader, 5)
+    leader.said_by(2, 5, epoch=1)
+    leader.said_by(3, 5, epoch=1)
+    first = leader.alter.take()
+    assert [member for member, _ in first.isr] == [1, 2, 3]
+    refuse(first, ErrorCode.UNKNOWN_SERVER_ERROR)
+    if broker_epoch is not None:
+        world.change(register(3, epoch=broker_epoch))
+    leader.said_by(3, 0 if lost else 5, epoch=1)
+    leader.manager.maybe_shrink_isrs()
+    again = leader.alter.take()
+    assert leader.p.leadership is not None
+    assert 3 in leader.p.leadership.isr.maximal, "a copy of the first proposal may have been accepted"
+    return [(member, epoch) for member, epoch in again.isr if member == 3]
+
+
+def test_an_expansion_is_proposed_again_as_long_as_it_is_right() -> None:
+    ((_, epoch),) = repeated(lost=False, broker_epoch=None)
+    assert epoch == register(3).broker_epoch
+
+
+def test_an_expansion_is_not_repeated_for_another_process_of_the_replica() -> None:
+    """It would be elected as if it had what the earlier process had. The leader withdraws, and looks at the new one afresh."""
+    assert repeated(lost=True, broker_epoch=99) == []
+    assert repeated(lost=False, broker_epoch=99) == []
+
+
+def test_an_expansion_is_not_repeated_for_a_replica_that_has_lost_records_since() -> None:
+    assert repeated(lost=True, broker_epoch=None) == []
+
+
+def test_a_proposal_names_the_process_whose_log_end_was_looked_at() -> None:
+    """Whatever was heard of the replica in the meantime."""
+    world = World()
+    world.topic(isr=(1, 2))
+    leader = leader_of(world)
+    leader.said_by(3, 0, epoch=1)
+    leadership = leader.p.leadership
+    assert leadership is not None
+    pending = leadership.isr
+    first = leader.alter.take()
+    leadership.replicas[3].broker_epoch = 99
+    leadership._propose(pending)  # type: ignore[arg-type]
+    assert leader.alter.take().isr == first.isr
+
+
 def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
     """Nobody fetches any more, so the timer has to look."""
     world = World()

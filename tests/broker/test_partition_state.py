@@ -12,7 +12,7 @@ def test_a_committed_isr_counts_on_its_members_and_nothing_else() -> None:
 
 def test_a_pending_expansion_counts_on_the_new_replica_already() -> None:
     """The controller may have committed it: only the larger set is safe."""
-    state = CommittedIsr((1, 2)).expand(3)
+    state = CommittedIsr((1, 2)).expand(3, 13)
     assert (state.isr, state.maximal, state.proposed, state.is_in_flight) == ((1, 2), {1, 2, 3}, (1, 2, 3), True)
 
 
@@ -24,11 +24,11 @@ def test_a_pending_shrink_counts_on_the_replica_still() -> None:
 
 def test_a_pending_state_remembers_what_was_committed_last() -> None:
     committed = CommittedIsr((1, 2))
-    assert committed.expand(3).committed is committed
+    assert committed.expand(3, 13).committed is committed
     assert committed.shrink((2,)).committed is committed
 
 
 def test_equal_members_do_not_make_the_same_state() -> None:
     """An answer is for the very proposal that was made, not for one that looks alike."""
     committed = CommittedIsr((1,))
-    assert committed.expand(2) != committed.expand(2)
+    assert committed.expand(2, 13) != committed.expand(2, 13)

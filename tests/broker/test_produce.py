@@ -8,8 +8,10 @@ from itertools import permutations
 import pytest
 from replica_world import TOPIC, Node, P, Request, World, batch, code, produced, remove_topic
 
+from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.storage.files import DiskError
 
@@ -106,6 +108,27 @@ def test_below_the_minimum_acks_1_is_accepted_and_stays_invisible() -> None:
 def test_a_minimum_above_the_replication_factor_is_capped_by_it() -> None:
     _, leader = three(replicas=(1,), min_isr=5)
     assert code(leader.produce("a")) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged_by_a_later_one(truncates: bool) -> None:
+    """The broker follows, lets go of the records, leads again and commits others at the same offset, all before anybody looks at
+    the waiting produce: an acknowledgement would be a lie. Without a truncation the retry finds a duplicate."""
+    _, leader = three()
+    request = leader.produce("lost", end_turn=False)
+    p = leader.p
+    p.make_follower(PartitionRegistration((1, 2, 3), (1, 2, 3), 2, 2, 2))
+    if truncates:
+        p.truncate_to_divergence(p.fetch_position(), EpochEndOffset(1, 0))
+    assert p.make_leader(PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 3, 3))
+    later = leader.produce("kept", end_turn=False)
+    for broker_id in (2, 3):
+        leader.said_by(broker_id, leader.leo, end_turn=False)
+    assert leader.hw == leader.leo
+    leader.loop.end_turn()
+    assert code(request) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (code(later), produced(later).base_offset) == (ErrorCode.NONE, leader.leo - 1)
+    assert not len(p.waiters)
 
 
 def test_an_isr_that_shrank_below_the_minimum_after_the_append_promises_nothing() -> None:

@@ -137,8 +137,8 @@ def test_a_move_tells_those_it_covers_in_the_order_of_their_offsets() -> None:
     told: list[str] = []
     waiters = OffsetWaiters()
     for name, required in [("a", 5), ("b", 7), ("c", 7), ("d", 9)]:
-        waiters.add(required, 0, Waiter(told, name))
-    assert waiters.reach(7) == 3
+        waiters.add(required, 0, Waiter(told, name), 1)
+    assert waiters.reach(7, 1) == 3
     assert told == ["a.0", "b.0", "c.0"]
     assert len(waiters) == 1
 
@@ -147,16 +147,33 @@ def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
     told: list[str] = []
     waiters = OffsetWaiters()
     for name, required in [("new", 9), ("newer", 12), ("retry", 5)]:
-        waiters.add(required, 0, Waiter(told, name))
-    waiters.reach(5)
+        waiters.add(required, 0, Waiter(told, name), 1)
+    waiters.reach(5, 1)
     assert told == ["retry.0"]
+
+
+def test_a_high_watermark_tells_nobody_of_an_earlier_epoch() -> None:
+    told: list[str] = []
+    waiters = OffsetWaiters()
+    first, given_up = Waiter(told, "first"), Waiter(told, "given up")
+    waiters.add(5, 0, first, 1)
+    waiters.add(6, 0, given_up, 1)
+    waiters.add(3, 1, Waiter(told, "second"), 2)
+    waiters.discard(given_up)
+    assert len(waiters) == 2
+    assert waiters.reach(9, 2) == 1
+    assert told == ["first.0 failed 6", "second.1"]
+    waiters.add(10, 2, Waiter(told, "third"), 2)
+    assert waiters.reach(20, 3) == 0
+    assert told[2:] == ["third.2 failed 6"]
+    assert len(waiters) == 0
 
 
 def test_failure_tells_everyone_and_leaves_nobody() -> None:
     told: list[str] = []
     waiters = OffsetWaiters()
-    waiters.add(5, 0, Waiter(told, "a"))
-    waiters.add(7, 1, Waiter(told, "b"))
+    waiters.add(5, 0, Waiter(told, "a"), 1)
+    waiters.add(7, 1, Waiter(told, "b"), 1)
     waiters.fail(6)
     assert told == ["a.0 failed 6", "b.1 failed 6"]
     assert len(waiters) == 0
@@ -174,9 +191,10 @@ def test_a_move_looks_only_at_those_it_completes() -> None:
             return int(self) <= other  # type: ignore[operator]
 
     waiters = Counting()
+    waiters.leader_epoch = 1
     for offset in range(10_000):
         waiters._waiting.append((Offset(offset), 0, Waiter([], "")))
-    waiters.reach(2)
+    waiters.reach(2, 1)
     assert Counting.looks == 4
 
 
@@ -230,14 +248,14 @@ class PurgatoryModel(RuleBasedStateMachine):
         needs = {partition: self.high_watermarks[partition] + offset for partition, offset in needs.items()}
         operation = self.Produce(self, needs)
         for partition, offset in needs.items():
-            self.waiters[partition].add(offset, partition, operation)
+            self.waiters[partition].add(offset, partition, operation, 1)
         self.purgatory.park(operation, timeout_ms)
         self.operations.append(operation)
 
     @rule(partition=st.integers(0, 2), step=st.integers(0, 15))
     def move_high_watermark(self, partition: int, step: int) -> None:
         self.high_watermarks[partition] += step
-        self.waiters[partition].reach(self.high_watermarks[partition])
+        self.waiters[partition].reach(self.high_watermarks[partition], 1)
 
     @rule(partition=st.integers(0, 2))
     def lose_leadership(self, partition: int) -> None:

@@ -43,7 +43,7 @@ def check_timer(node: int, purgatory: Any) -> None:
 def _check_waiters(process: Process) -> None:
     """Nobody waits for a high watermark who was answered already."""
     for partition in process.server.replicas.partitions.values():
-        waiting = partition.waiters._waiting
+        waiting = [*partition.waiters._waiting, *partition.waiters._ended]
         if waiting and any(waiter.is_completed for _, _, waiter in waiting):
             text = f"{partition.topic}-{partition.key[1]}: a produce that was answered still waits at broker {process.node}"
             raise Violation("I17", text, partition=f"{partition.topic}-{partition.key[1]}", node=process.node)

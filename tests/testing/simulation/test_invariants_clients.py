@@ -251,7 +251,7 @@ def test_i17_a_waiter_that_was_answered(at: Bench):
     partition = at.partitions[1]
     ghosts, _ = broker(partitions={partition.key: partition})
     waiter = SimpleNamespace(is_completed=False)
-    partition.waiters.add(5, 0, waiter)  # type: ignore[arg-type]
+    partition.waiters.add(5, 0, waiter, 1)  # type: ignore[arg-type]
     purgatory.check_deadlines(ghosts)
     waiter.is_completed = True
     with breaks("I17", "a produce that was answered still waits at broker 1"):
@@ -262,7 +262,7 @@ def test_i17_a_broker_that_is_idle_and_keeps_waiters(at: Bench):
     partition = at.partitions[1]
     ghosts, _ = broker(partitions={partition.key: partition})
     purgatory.check_idle(ghosts)
-    partition.waiters.add(5, 0, SimpleNamespace(is_completed=False))  # type: ignore[arg-type]
+    partition.waiters.add(5, 0, SimpleNamespace(is_completed=False), 1)  # type: ignore[arg-type]
     with breaks("I17", "is idle, and keeps 0 parked produces and 1 waiters"):
         purgatory.check_idle(ghosts)
 

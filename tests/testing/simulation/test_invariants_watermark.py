@@ -253,7 +253,7 @@ def test_while_an_expansion_is_under_way_the_leader_waits_for_the_newcomer(at: B
     hear(at, 1)
     leadership = at.partitions[1].leadership
     assert leadership is not None
-    leadership._propose(leadership.isr.committed.expand(3))
+    leadership._propose(leadership.isr.committed.expand(3, leadership.replicas[3].broker_epoch))
     at.change(isr=(1, 2, 3))
     at.step()
 
