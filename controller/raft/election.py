@@ -3,9 +3,11 @@
 The file is one line of JSON with Kafka's keys (data_version 0, the one with static voters):
 
     {"clusterId": "...", "leaderId": 101, "leaderEpoch": 5, "votedId": 101, "appliedOffset": 1200,
-     "currentVoters": [{"voterId": 101}, ...], "data_version": 0}
+     "currentVoters": [{"voterId": 101}, ...], "data_version": 0, "crc32c": 305419896}
 
-A voter that may have forgotten something (`learning.py`) has `"learner": true` in it, too.
+A voter that may have forgotten something (`learning.py`) has `"learner": true` in it, too. `crc32c` is of the line without it:
+Kafka has none, and reads no key that it does not know. Without it a digit of the epoch that has rotted into another one would
+be an epoch in which this voter votes twice. A file of an earlier version, which has none, is accepted.
 
 It is a primary file: nothing else on the disk could replace it. A voter that forgot its vote could vote twice in one
 epoch, and two leaders in one epoch lose committed records. So a file that cannot be understood, or is missing beside a
@@ -22,10 +24,17 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
+
 from strandline.protocol.errors import UsageError
 
 DATA_VERSION = 0
 NO_NODE = -1
+_CHECKSUM = "crc32c"
+_HELP = (
+    "It holds this voter's vote, which cannot be rebuilt: restore it, or, while a majority of the other controllers is healthy, "
+    "empty this controller's metadata directory as a whole"
+)
 
 
 class ElectionState(NamedTuple):
@@ -61,12 +70,20 @@ def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: Ele
     }
     if election.learner:
         state["learner"] = True
+    state[_CHECKSUM] = crc32c(_line(state))
+    return _line(state)
+
+
+def _line(state: dict[str, Any]) -> bytes:
     return json.dumps(state, separators=(",", ":")).encode()
 
 
 def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequence[int]) -> QuorumFile:
     """Read the file's content, or refuse with a sentence that names the file and what is wrong with it."""
     state = _parse(data, path)
+    checksum = state.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != crc32c(_line(state)):
+        raise UsageError(f"{path} is damaged: its checksum is wrong. {_HELP}")
     version = state.get("data_version")
     if version != DATA_VERSION:
         raise UsageError(
@@ -100,10 +117,7 @@ def _parse(data: bytes, path: str) -> dict[str, Any]:
     except ValueError:
         state = None
     if not isinstance(state, dict):
-        raise UsageError(
-            f"{path} is damaged (not a JSON object). It holds this voter's vote, which cannot be rebuilt: restore it, or, "
-            "while a majority of the other controllers is healthy, empty this controller's metadata directory as a whole"
-        )
+        raise UsageError(f"{path} is damaged (not a JSON object). {_HELP}")
     return state
 
 
