@@ -57,10 +57,7 @@ def read(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, 
 
 
 def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
-    located = _locate(log, offset)
-    if located is None:
-        return LogRead([], 0, offset)
-    segment, position = located
+    segment, position = _locate(log, offset)
     try:
         return _read_segment(log, segment, position, offset, max_bytes, end_offset, min_one, may_block)
     except ColdRead:
@@ -68,8 +65,9 @@ def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_o
         raise
 
 
-def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
-    """The segment and position of the batch that contains the offset, or the first behind it."""
+def _locate(log: Log, offset: int) -> tuple[Segment, int]:
+    """The segment and position of the batch that contains the offset, or the first behind it. DamagedBatch when there is none
+    though the offset lies below the log's end: answered with nothing, a reader would wait there for ever."""
     cursor = log.cursors.pop(offset, None)
     if cursor is not None:
         return cursor
@@ -81,7 +79,9 @@ def _locate(log: Log, offset: int) -> tuple[Segment, int] | None:
             raise
         if found is not None:
             return segment, found[0]
-    return None
+    damage = log.segments[-1].missing(offset)
+    log.mark_corrupt(damage.offset)
+    raise damage
 
 
 def _save_cursor(log: Log, next_offset: int, segment: Segment, position: int) -> None:
@@ -123,6 +123,8 @@ def _read_segment(
         first_offset = first_offset if size else base_offset
         size, next_offset = end, base_offset + last_delta + 1
     if not size:
+        if len(data) < HEADER_SIZE:
+            _refuse(log, offset)
         return LogRead([], 0, offset)
     if position + size < segment.size:
         _save_cursor(log, next_offset, segment, position + size)

@@ -34,7 +34,8 @@ def delete_old_segments(log: Log, now_ms: int) -> list[str]:
 
 
 def _deletable(log: Log, now_ms: int) -> int:
-    """How many segments, from the oldest on. One whose end lies above the HW stays, and all behind it (KAFKA-5634)."""
+    """How many segments, from the oldest on. One whose end lies above the HW stays, and all behind it (KAFKA-5634). So does one
+    of which damage hides how new it is: by its start, its size and a moved log start it may go, by its age it may not."""
     config = log.config
     excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
     count = 0
@@ -43,7 +44,8 @@ def _deletable(log: Log, now_ms: int) -> int:
         if end > log.high_watermark:
             break
         segment.load_timestamps()
-        too_old = config.retention_ms >= 0 and 0 <= segment.max_timestamp < now_ms - config.retention_ms
+        newest = -1 if segment.is_indexed_in_part else segment.max_timestamp
+        too_old = config.retention_ms >= 0 and 0 <= newest < now_ms - config.retention_ms
         too_many = excess >= segment.size and config.retention_bytes >= 0
         if not (end <= log.log_start_offset or too_old or too_many):
             break

@@ -62,6 +62,9 @@ class _Stop(NamedTuple):
     """What was expected at `position`: one batch goes on where the one before it ended."""
     header: BatchHeader | None
     """None: the segment ends there."""
+    before_at: int
+    before: BatchHeader | None
+    """The batch that was passed last, and its position; None when none was."""
 
 
 def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
@@ -93,6 +96,7 @@ class Segment:
         "file",
         "files",
         "first_timestamp",
+        "is_indexed_in_part",
         "max_timestamp",
         "max_timestamp_offset",
     )
@@ -109,6 +113,8 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         """The last offset of the first batch that has it."""
+        self.is_indexed_in_part = False
+        """A batch could not be read as the indexes were built: behind it there may be newer timestamps than they tell."""
         self._unindexed = 0
         """Bytes appended since the last index entry."""
         self._indexed_timestamp = NO_TIMESTAMP
@@ -193,7 +199,7 @@ class Segment:
         if offsets is None or times is None or (self.size and not len(times)) or not self._is_true(offsets):
             self.rebuild_indexes()
             return
-        self._offset_index, self._time_index = offsets, times
+        self._offset_index, self._time_index, self.is_indexed_in_part = offsets, times, False
         if len(times) and not self.has_time_entry(*times.last()):
             self.rebuild_indexes()
 
@@ -228,18 +234,20 @@ class Segment:
         self._unindexed = 0
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """From the batches' headers; stops quietly at a batch that cannot be read (reading it will tell)."""
+        """From the batches' headers. It stops at a batch that cannot be read (reading it will tell), and then saves nothing: the
+        next process finds out for itself."""
         self.start_indexes()
+        self.is_indexed_in_part = False
         try:
             for position, header in self.headers(0):
                 self.note(header.last_offset, position, header.size, header.max_timestamp, index_interval_bytes)
         except BrokerError:
-            pass
+            self.is_indexed_in_part = True
         self.save_indexes()
 
     def save_indexes(self) -> None:
         """Write what is not on the disk yet, with the segment's newest timestamp as the last time entry."""
-        if self._offset_index is None or self._time_index is None:
+        if self._offset_index is None or self._time_index is None or self.is_indexed_in_part:
             return
         self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self._offset_index.save()
@@ -273,6 +281,13 @@ class Segment:
         stop = self._walk(offset)
         return None if stop.header is None else (stop.position, stop.header)
 
+    def missing(self, offset: int) -> DamagedBatch:
+        """The damage that hides `offset`, which the log has and this segment should hold."""
+        try:
+            return self._damage(self._walk(offset), "the segment ends there")
+        except DamagedBatch as e:
+            return e
+
     def _walk(self, offset: int) -> _Stop:
         """From the nearest index entry to the batch that contains `offset`, or to the segment's end."""
         began_at, before = self._entry_below(offset)
@@ -285,14 +300,19 @@ class Segment:
                 if header.base_offset != expected:
                     corrupt(f"offset {header.base_offset} where {expected} was expected")
                 if header.last_offset >= offset:
-                    return _Stop(began_at, found, expected, header)
+                    return _Stop(began_at, found, expected, header, before_at, before)
                 before_at, before = found, header
                 position, expected = found + header.size, header.next_offset
         except BrokerError as e:
-            if before is not None and not self._is_whole(before_at, before):
-                position, expected = before_at, before.base_offset  # a wrong length has led the walk astray
-            raise DamagedBatch(position, expected, str(e)) from None
-        return _Stop(began_at, position, expected, None)
+            raise self._damage(_Stop(began_at, position, expected, None, before_at, before), str(e)) from None
+        return _Stop(began_at, position, expected, None, before_at, before)
+
+    def _damage(self, stop: _Stop, reason: str) -> DamagedBatch:
+        """What was expected at `stop` is not there. That may be the fault of the batch before: a wrong length or a wrong last
+        offset leads astray."""
+        if stop.before is not None and not self._is_whole(stop.before_at, stop.before):
+            return DamagedBatch(stop.before_at, stop.before.base_offset, reason)
+        return DamagedBatch(stop.position, stop.offset, reason)
 
     def _entry_below(self, offset: int) -> tuple[int, BatchHeader | None]:
         """The batch of the last index entry below `offset`; (0, None) where there is none, where the entry lies or where its
@@ -342,13 +362,15 @@ class Segment:
         """Where to cut so that all below `offset` stays, or all before the batch that holds it. Changes nothing. DamagedBatch
         when something below `offset` cannot be read: where the batches end that are to stay is not known then."""
         try:
-            began_at, position, found, header = self._walk(offset)
+            stop = self._walk(offset)
+            began_at, position, found, header = stop.began_at, stop.position, stop.offset, stop.header
         except DamagedBatch as e:
             if e.offset < offset:
                 raise
             began_at, position, found, header = 0, e.position, e.offset, None
-        if found < offset and header is None:
-            raise DamagedBatch(position, found, "the segment ends there")
+        else:
+            if found < offset and header is None:
+                raise self._damage(stop, "the segment ends there")
         if found < offset and header is not None and not self._is_whole(position, header):
             raise DamagedBatch(position, found, f"it claims to reach to offset {header.last_offset}, and its checksum is wrong")
         timestamp, relative = self.time_index.last_before(found - self.base_offset) if began_at else (NO_TIMESTAMP, 0)
@@ -370,6 +392,7 @@ class Segment:
         self._indexed_timestamp = NO_TIMESTAMP
         self.max_timestamp, self.max_timestamp_offset = at.max_timestamp, at.max_timestamp_offset
         self._unindexed = at.position - index.last()[1]
+        self.is_indexed_in_part = False
         if not at.position:
             self.first_timestamp = NO_TIMESTAMP
 

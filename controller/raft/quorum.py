@@ -455,10 +455,11 @@ class Quorum:
     async def _try_snapshot(
         self, snapshot_id: SnapshotId, records: Iterable[bytes], bytes_before: int, records_before: int
     ) -> SnapshotId | None:
-        """`*_before`: what the counters said; they say so again if the disk (a full one, say) refuses the snapshot."""
+        """`*_before`: what the counters said; they say so again if the disk (a full one, say) refuses the snapshot, or gives it
+        back otherwise than it was written."""
         try:
             size = await self._write_snapshot(snapshot_id, records)
-        except DiskError as e:
+        except (DiskError, BrokerError) as e:
             self._bytes_since_snapshot += bytes_before
             self._records_since_snapshot += records_before
             self._snapshot_retry = self._loop.call_later(self.config.snapshot_retry_ms / 1000, self._on_snapshot_retry)

@@ -295,16 +295,56 @@ def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.Mo
     assert files.read(SEGMENT) == b"".join(held[:8])
 
 
-@pytest.mark.parametrize("field", [11, 26], ids=["length", "last offset delta"])
-def test_damage_that_leads_a_reader_astray_is_found_where_it_is(field: int) -> None:
+@pytest.mark.parametrize(("field", "bit"), [(11, 0), (26, 1)], ids=["length", "last offset delta"])
+def test_damage_that_leads_a_reader_astray_is_found_where_it_is(field: int, bit: int) -> None:
     """A wrong length or last offset is noticed at the batch that comes next. Repaired from there on, the damage would stay, or
     the leader would be asked for an offset inside a batch, for ever."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
-    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8)
+    files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8 + bit)
     with pytest.raises(BrokerError):
         log.read(14, 1 << 20, 20)
     assert log.corrupt_at == 8
+
+
+@pytest.mark.parametrize("index", [9, 4])
+def test_an_offset_that_the_log_has_is_never_answered_with_nothing(index: int) -> None:
+    """The last batch claims to end one offset early, and the segment ends after it. A reader that gets nothing below the high
+    watermark asks again for ever, and nothing is logged."""
+    files, held = disk_with(index + 1)
+    log = open_log(files, high_watermark=2 * index + 2)
+    forget_tail(log)
+    start = sum(map(len, held[:index]))
+    files.flip_bit(SEGMENT, (start + 26) * 8)  # the last offset delta: 1 becomes 0
+    files.flip_bit(SEGMENT, (start + 60) * 8 + 1)  # the number of records: 2 becomes 0
+    with pytest.raises(BrokerError):
+        log.read(2 * index + 1, 1 << 20, 2 * index + 2)
+    assert log.corrupt_at == 2 * index
+
+
+def test_a_segment_with_damage_is_not_deleted_for_its_age() -> None:
+    """Its indexes are lost, and are built again up to the damage: the newest timestamp that they know is too old. Deleted by the
+    leader, the younger records behind it would go on all replicas, before their time."""
+    files = MemoryFiles(Random(7))
+    config = LogConfig(segment_bytes=1000, retention_ms=1000)
+    log = open_log(files, config=config)
+    for index in range(30):
+        log.append_as_leader(batch(b"x" * 20, timestamp_ms=NOW_MS + 1000 * index), 0, NOW_MS)
+    log.update_high_watermark(30)
+    first = log.segments[0]
+    count = log.segments[1].base_offset
+    assert count > 5
+    first.drop_indexes()
+    for suffix in (".index", ".timeindex"):
+        files.remove(first.path(suffix))
+    size = first.size // count
+    files.flip_bit(first.file.path, (2 * size + 8) * 8 + 6)
+    first.max_timestamp = -1
+    now_ms = NOW_MS + 1000 * count
+    assert log.delete_old_segments(now_ms) == []
+    assert log.log_start_offset == 0
+    log.increment_log_start_offset(count)
+    assert log.delete_old_segments(now_ms), "by a moved log start it may go"
 
 
 INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]

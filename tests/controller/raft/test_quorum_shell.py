@@ -259,6 +259,29 @@ async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_late
     assert leader.quorum.is_leader
 
 
+async def test_a_snapshot_that_reads_back_otherwise_is_given_up_and_tried_again_later(
+    clusters: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is checked before it gets its name. Nothing rests on it yet, so the voter need not stop."""
+    cluster = clusters(1, snapshot_retry_ms=20)
+    await cluster.start()
+    first = cluster.members[1]
+    first.quorum.append([b"a"], first.quorum.epoch)
+    await cluster.agreed(1)
+    read, lies = MemoryFiles.read, [True]
+
+    def lying(files: MemoryFiles, path: str) -> bytes:
+        data = read(files, path)
+        return bytes(len(data)) if path.endswith(".part") and lies.pop(0) else data
+
+    lies += [False] * 10
+    monkeypatch.setattr(MemoryFiles, "read", lying)
+    assert await first.quorum.take_snapshot() is None
+    assert first.fatal == []
+    assert not [name for name in cluster.disks[1].list(f"d/{DIRECTORY}") if "checkpoint.part" in name]
+    assert await first.quorum.take_snapshot() is not None
+
+
 async def test_an_error_of_the_log_while_it_is_cleaned_behind_a_snapshot_stops_the_node(clusters: Make) -> None:
     """Only the snapshot itself is a matter of choice."""
     cluster = clusters(1, segment_bytes=2000)
