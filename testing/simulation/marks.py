@@ -249,7 +249,7 @@ MARKS: dict[str, Mark] = {
     "broker.cluster_id_refused": Mark(
         "a broker of another cluster was refused",
         (_refused("controller.cluster_control:_check_registration", C.INCONSISTENT_CLUSTER_ID),),
-        SCENARIO,
+        RARE,
     ),
     "broker.epoch_stale": Mark(
         "the controller refused what an earlier incarnation had sent",
@@ -449,6 +449,8 @@ MARKS: dict[str, Mark] = {
     "follower.truncated": Mark(
         "a follower cut a diverging tail", (said("partition.truncated", _field("reason", "diverging epoch")),)
     ),
+    # A leader whose log ends below a follower's answers where the histories part. It is out of range only for a follower that has
+    # begun again at a later start and has fetched nothing since.
     "follower.truncated_to_leader_end": Mark(
         "a follower was longer than its leader", (said("partition.truncated", _begins("reason", "the leader's log")),), SCENARIO
     ),
@@ -469,7 +471,7 @@ MARKS: dict[str, Mark] = {
     "follower.stale_response": Mark(
         "a fetch response answered a position that the follower no longer had",
         (_returned("broker.partition:Partition.append_fetched", False),),
-        SCENARIO,
+        RARE,
     ),
     "follower.late_response": Mark(
         "a fetch response held a partition that the follower had given up, or asked for anew, since the request",
@@ -479,6 +481,7 @@ MARKS: dict[str, Mark] = {
         "another broker led meanwhile, and the follower learned only that its own leader leads again in a later epoch",
         (OnCall("broker.partition:Partition.make_follower", lambda call: call.result and call.before, _returned_to_leader),),
     ),
+    # A leader compares the epoch and reads in one step: only a broker that lies sends such a response.
     "follower.future_epoch_cut": Mark(
         "a response held records of a newer epoch than was asked with", (said("partition.future_epoch_cut"),), SCENARIO
     ),

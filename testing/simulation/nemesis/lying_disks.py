@@ -10,7 +10,12 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
+from strandline.broker.fetch import storage_code
+from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.raft.metadata_log import MetadataLog
+from strandline.protocol.errors import BrokerError
+from strandline.storage.disk import DiskError
+from strandline.storage.log import Log
 from strandline.testing.simulation.nemesis.disks import armed
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.options import FaultPlan
@@ -58,6 +63,8 @@ def _rot(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     _rots(nemesis, victim.node)
     if draw.random() < 0.5:
         _forget_tails(nemesis, victim.node)
+    if draw.random() < 0.5:
+        _read_through(nemesis, victim.node)
     return Effect({"victim": victim.node, "pattern": pattern, "flips": len(damage)})
 
 
@@ -72,6 +79,25 @@ def _forget_tails(nemesis: Nemesis, node: int) -> None:
         log = controller.quorum.node.log
         assert isinstance(log, MetadataLog)
         log._log.tail.clear()
+
+
+def _read_through(nemesis: Nemesis, node: int) -> None:
+    """Somebody reads a broker's logs from their beginnings, as a consumer does that is new, or asks a follower. Damage that
+    nobody meets otherwise before the run ends is found, while fetches of the same partitions are under way."""
+    broker, machine = nemesis.cluster.brokers.get(node), nemesis.cluster.machines[node]
+    if broker is None or not broker.has_logs or machine.loop is None or machine.is_paused:
+        return
+    for key, partition in list(broker.replicas.partitions.items()):
+        machine.call(_read_one, broker.replicas, key, partition.log)
+
+
+def _read_one(replicas: ReplicaManager, key: tuple[bytes, int], log: Log) -> None:
+    try:
+        log.read(log.log_start_offset, 1 << 20, log.log_end_offset)
+    except BrokerError as e:
+        storage_code(replicas, key, e)
+    except DiskError as e:
+        replicas.on_disk_error(e)
 
 
 @kind("misdirect")
