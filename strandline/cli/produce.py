@@ -79,7 +79,8 @@ class Job(NamedTuple):
     topic: str
     acks: Literal["all", 0, 1]
     max_request_size: int
-    to_row: Callable[[bytes], Row]
+    to_row: Callable[[bytes], Row] | None
+    """None: the line is the value, and there is nothing else."""
     skips_empty: bool
     line_bytes_max: int
 
@@ -118,6 +119,7 @@ def produce(
     what was acknowledged."""
     name = topic_of("produce", topic, topic_option)
     _check_together(key, key_separator, headers, partition, json, ignore_partition)
+    to_row: Callable[[bytes], Row] | None
     if json:
         to_row = _json_rows(partition, ignore_partition)
     else:
@@ -171,7 +173,9 @@ def _parse_headers(headers: list[str] | None) -> list[tuple[str, bytes | None]] 
 
 def _text_rows(
     key: str | None, key_separator: str | None, headers: list[tuple[str, bytes | None]] | None, partition: int | None
-) -> Callable[[bytes], Row]:
+) -> Callable[[bytes], Row] | None:
+    if key is None and key_separator is None and headers is None and partition is None:
+        return None
     every_key = None if key is None else key.encode()
     if key_separator is None:
         return lambda line: Row(line, every_key, partition, headers)
@@ -213,13 +217,17 @@ class Delivery:
         """Line number and receipt of each record that is not settled, the oldest first."""
         self._is_complete = False
         self._changed = asyncio.Event()
+        self._is_idle = False
+        """`settle` waits for `_changed`."""
         self._settled = 0
         self.sent = 0
 
     def add(self, line_number: int, receipt: Receipt) -> None:
         self._waiting.append((line_number, receipt))
         self.sent += 1
-        self._changed.set()
+        if self._is_idle:
+            self._is_idle = False
+            self._changed.set()
 
     def complete(self) -> None:
         """There are no more lines."""
@@ -235,6 +243,7 @@ class Delivery:
                 self._settled += 1
             if self._is_complete:
                 return
+            self._is_idle = True
             self._changed.clear()
             await self._changed.wait()
 
@@ -366,34 +375,42 @@ async def _send_lines(job: Job, source: StandardInput, producer: Producer, deliv
     chunk = b" "
     while chunk:
         chunk = await source.read()
-        for line in lines.feed(chunk) if chunk else lines.end():
-            number += 1
-            if line or not job.skips_empty:
-                delivery.add(number, await _send(job, producer, number, line))
+        left = lines.feed(chunk) if chunk else lines.end()
+        while left:
+            taken = _hand_over(job, left, number, producer, delivery)
+            number += taken
+            left = left[taken:]
+            if left:
+                await producer.wait_for_room(len(left[0]))
         if lines.rest_bytes > job.line_bytes_max:
             raise BadLine(_too_large(job, number + 1, f"more than {job.line_bytes_max}"))
+        await asyncio.sleep(0)  # the next chunk may be here already, and the sender wants its turn
 
 
-async def _send(job: Job, producer: Producer, number: int, line: bytes) -> Receipt:
-    """Between the producer's taking the record and the return there is no await: an interrupt cannot lose the receipt."""
+def _hand_over(job: Job, lines: list[bytes], before: int, producer: Producer, delivery: Delivery) -> int:
+    """How many of the lines the producer has taken: as many as it has room for. `before`: the number of the line before them.
+
+    There is no await between the producer's taking a record and the note of its receipt: an interrupt cannot lose it."""
     from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
 
+    topic, send, to_row, add = job.topic, producer.send_nowait, job.to_row, delivery.add
+    number, line = before, b""
     try:
-        row = job.to_row(line)
-        while True:
-            try:
-                return producer.send_nowait(job.topic, row.value, row.key, row.partition, row.headers, row.timestamp_ms)
-            except BufferFull:
-                await producer.wait_for_room(len(line))
+        for number, line in enumerate(lines, before + 1):
+            if to_row is None:
+                add(number, send(topic, line))
+            elif line or not job.skips_empty:
+                add(number, send(topic, *to_row(line)))
+    except BufferFull:
+        return number - before - 1
     except RecordTooLarge:
         raise BadLine(_too_large(job, number, str(len(line)))) from None
-    except BufferFull:
-        raise
     except UnknownTopic as e:
-        way_out = "; --ignore-partition lets the key choose" if job.skips_empty and row.partition is not None else ""
+        way_out = "; --ignore-partition lets the key choose" if job.skips_empty else ""
         raise BadLine(f"line {number} is not sent: {e}{way_out}") from None
     except UsageError as e:
         raise BadLine(f"line {number} is not sent: {e}") from None
+    return len(lines)
 
 
 def _too_large(job: Job, number: int, size: str) -> str:
