@@ -14,7 +14,7 @@ from itertools import accumulate, repeat
 
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
-from strandline.client.options import ProducerOptions
+from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
 from strandline.client.parking import Failure, ParkedRecord, ParkingLot
 from strandline.client.partition_queue import PartitionQueue
 from strandline.client.partitioner import next_sticky, partition_for_key
@@ -111,7 +111,7 @@ class Accumulator:
         if headers is not None:
             size += headers_size_max(headers)
         if size > self._record_bytes_max:
-            raise RecordTooLarge(f"a record of {size} bytes for {name} is larger than max_request_size allows")
+            raise self._too_large(name, size)
         if topic is None:
             return self._park(name, partition, key, value, headers, timestamp_ms, size)
         queue = topic.queues.get(self._choose(topic, partition, key))
@@ -119,6 +119,11 @@ class Accumulator:
         if batch is None or batch.room < size:
             batch = self._batch_for(topic, partition, key, size)
         return self._put(topic, batch, key, value, headers, timestamp_ms, size)
+
+    def _too_large(self, name: str, size: int) -> RecordTooLarge:
+        limit = self._options.max_request_size
+        hint = f"the option may be raised to {REQUEST_SIZE_MAX}" if limit < REQUEST_SIZE_MAX else "no request can carry more"
+        return RecordTooLarge(f"a record of {size} bytes for {name} does not fit max_request_size ({limit} bytes); {hint}")
 
     def _put(
         self,
@@ -177,7 +182,7 @@ class Accumulator:
         sizes = _sizes_max(values, keys, headers)
         largest = max(sizes)
         if largest > self._record_bytes_max:
-            raise RecordTooLarge(f"a record of {largest} bytes for {name} is larger than max_request_size allows")
+            raise self._too_large(name, largest)
         ends = list(accumulate(sizes))
         self._check_room(ends[-1] + 2 * max(self._options.batch_size, largest))
         topic = self.topics.get(name)
@@ -311,16 +316,16 @@ class Accumulator:
         now = self._now()
         lot = self.parked.get(name)
         if lot is None:
-            lot = self.parked[name] = ParkingLot(now)
+            lot = self.parked[name] = ParkingLot()
         receipt = Receipt(lot, len(lot.records))
         deadline = now + self._delivery_timeout_s
-        lot.records.append(ParkedRecord(receipt, partition, key, value, headers, timestamp_ms, size, deadline))
+        lot.records.append(ParkedRecord(receipt, partition, key, value, headers, timestamp_ms, size, now, deadline))
         self.buffered_bytes += size
         return receipt
 
     def _unpark(self, topic: TopicQueues, lot: ParkingLot) -> None:
         for record in lot.records:
-            receipt, partition, key, value, headers, timestamp_ms, size, deadline = record
+            receipt, partition, key, value, headers, timestamp_ms, size, _, deadline = record
             self.buffered_bytes -= size
             try:
                 batch = self._batch_for(topic, partition, key, size, force=True)
@@ -332,17 +337,30 @@ class Accumulator:
                 batch.deadline = min(batch.deadline, deadline)
         lot.wake()
 
-    def fail_parked(self, name: str, error: BaseException) -> int:
-        """The topic did not become known: all its parked records fail. Returns how many."""
-        lot = self.parked.pop(name, None)
+    def fail_parked(self, name: str, error: BaseException, parked_before: float | None = None) -> int:
+        """The topic did not become known: its records fail, all or those parked until `parked_before`. Returns how many."""
+        lot = self.parked.get(name)
         if lot is None:
             return 0
+        failed = [record for record in lot.records if parked_before is None or record.since <= parked_before]
+        self._take_out(name, lot, failed, error)
+        return len(failed)
+
+    def withdraw(self, name: str, receipt: Receipt, error: BaseException) -> None:
+        """The call that handed over this record does not wait any longer. A record that has its batch stays."""
+        lot = self.parked.get(name)
+        if lot is not None and receipt.batch is lot:
+            self._take_out(name, lot, [record for record in lot.records if record.receipt is receipt], error)
+
+    def _take_out(self, name: str, lot: ParkingLot, records: Sequence[ParkedRecord], error: BaseException) -> None:
         failure = Failure(error)
-        for record in lot.records:
+        for record in records:
             self.buffered_bytes -= record.size
             record.receipt.batch = failure
+        lot.records = [record for record in lot.records if record.receipt.batch is lot]
+        if not lot.records:
+            del self.parked[name]
         lot.wake()
-        return len(lot.records)
 
 
 def headers_size_max(headers: Headers) -> int:

@@ -36,6 +36,7 @@ from strandline.client.errors import (
     UsageError,
     describe,
 )
+from strandline.client.home import Home
 from strandline.client.option_docs import documents
 from strandline.client.options import AdminOptions, ClientKeywords, parse_options
 from strandline.client.producer_states import ProducerQuestions
@@ -79,12 +80,14 @@ class Admin:
         self.options = parse_options(AdminOptions, options)
         self._doors = doors or real_doors()
         self._cluster: Cluster | None = None
+        self._home: Home | None = None
         self._stopped = False
 
     async def start(self) -> None:
         """Find the cluster; NoBrokersAvailable if no bootstrap server answers."""
         if self._cluster is not None or self._stopped:
             raise UsageError("an admin client is started once")
+        self._home = Home("admin client")
         self._cluster = Cluster(self.options, self._doors.random)
         try:
             await self._cluster.start()
@@ -95,6 +98,7 @@ class Admin:
     async def stop(self) -> None:
         """Close the connections."""
         if not self._stopped:
+            self._check_caller()
             self._stopped = True
             if self._cluster is not None:
                 await self._cluster.close()
@@ -341,7 +345,13 @@ class Admin:
     def _deadline(self, timeout_ms: float) -> float:
         return self._loop_time() + timeout_ms / 1000
 
+    def _check_caller(self) -> None:
+        """UsageError for a call from another thread or event loop than that of `start`."""
+        if self._home is not None:
+            self._home.check()
+
     def _running(self) -> Cluster:
+        self._check_caller()
         if self._stopped or self._cluster is None:
             raise ClientClosed("the admin client was stopped" if self._stopped else "the admin client was not started")
         return self._cluster

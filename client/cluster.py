@@ -130,7 +130,7 @@ class Cluster:
                 async with asyncio.timeout_at(deadline):
                     return await waiter
             except TimeoutError:
-                raise self._no_answer(timeout_ms) from None
+                raise self.no_answer(timeout_ms) from None
             except (NoBrokersAvailable, RequestTimeout):
                 if loop.time() >= deadline:
                     raise
@@ -215,7 +215,8 @@ class Cluster:
             loop = asyncio.get_running_loop()
             self._age_timer = loop.call_later(self.options.metadata_max_age_ms / 1000, self.request_refresh)
 
-    def _no_answer(self, timeout_ms: float) -> StrandlineError:
+    def no_answer(self, timeout_ms: float) -> StrandlineError:
+        """Why there is no metadata after `timeout_ms`."""
         if self.last_error is not None:
             return self.last_error
         return NoBrokersAvailable(f"no answer from {self._describe(list(self.links))}", elapsed_ms=timeout_ms)

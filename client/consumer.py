@@ -38,6 +38,7 @@ from strandline.client.errors import (
     UsageError,
 )
 from strandline.client.fetcher import Fetcher
+from strandline.client.home import Home
 from strandline.client.metadata import TopicInfo
 from strandline.client.option_docs import documents
 from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
@@ -81,6 +82,7 @@ class Consumer:
         self._subscription = Subscription(_RESETS[self.options.auto_offset_reset])
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
+        self._home: Home | None = None
         self._stopped = False
         self._topic_errors: dict[str, StrandlineError] = {}
         """Subscribed topics that do not exist, not raised yet."""
@@ -97,6 +99,7 @@ class Consumer:
         """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
+        self._home = Home("consumer")
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         cluster.listeners.append(self._on_cluster)
         self._fetcher = Fetcher(self.options, cluster, self._subscription)
@@ -112,6 +115,7 @@ class Consumer:
         """Stop fetching and close the connections. A call that waits for records raises ClientClosed."""
         if self._stopped:
             return
+        self._check_caller()
         self._stopped = True
         if self._fetcher is not None:
             await self._fetcher.close()
@@ -125,7 +129,13 @@ class Consumer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         await self.stop()
 
+    def _check_caller(self) -> None:
+        """UsageError for a call from another thread or event loop than that of `start`."""
+        if self._home is not None:
+            self._home.check()
+
     def _running(self) -> tuple[Fetcher, Cluster]:
+        self._check_caller()
         if self._stopped:
             raise ClientClosed("the consumer was stopped")
         if self._fetcher is None or self._cluster is None:
@@ -137,6 +147,7 @@ class Consumer:
     def subscribe(self, *topics: str | Iterable[str]) -> None:
         """Read all partitions of these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. There are no
         consumer groups, so each consumer reads everything."""
+        self._check_caller()
         names = _checked_topics(topics)
         self._drop(self._subscription.subscribe(names))
         self._assigning = None
@@ -149,6 +160,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Read nothing until the next `subscribe` or `assign`."""
+        self._check_caller()
         self._assigning = None
         self._drop(self._subscription.clear())
 
@@ -161,6 +173,7 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
         """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
         `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
+        self._check_caller()
         self._assigning_places = [TopicPartition(*place) for place in partitions]
         self._assigning = self._assign(self._assigning_places)
         return self._assigning
@@ -456,6 +469,7 @@ class Consumer:
     # -- positions ----------------------------------------------------------------------------------------------------
 
     def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
+        self._check_caller()
         state = self._subscription.states.get(TopicPartition(*place))
         if state is None:
             self._check_assigned_is_awaited()
@@ -578,6 +592,7 @@ class Consumer:
         `failed_partitions` (with their errors) and `last_error`."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
+        self._check_caller()
         failed = {str(state.place): str(state.error) for state in self._subscription.states.values() if state.error is not None}
         error = self._cluster.last_error
         return {

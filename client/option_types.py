@@ -46,6 +46,21 @@ class Whole(OptionType):
         return self.check(int(text))
 
 
+class Duration(Whole):
+    """A time. A program that computes with seconds gets floats (`0.29 * 1000`): they are rounded to a whole number."""
+
+    def __init__(self, least: int = 0) -> None:
+        super().__init__(least)
+        self.text = f"a number from {least} to {self.most}"
+
+    def check(self, value: Any) -> int:
+        if isinstance(value, float):
+            if not self.least <= value <= self.most:  # So is every comparison with NaN.
+                raise ValueError
+            return round(value)
+        return super().check(value)
+
+
 class Number(OptionType):
     """A finite number of at least `least`."""
 

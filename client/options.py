@@ -20,6 +20,7 @@ from strandline.client.option_types import (
     Addresses,
     Bytes,
     Choice,
+    Duration,
     Flag,
     Function,
     Nothing,
@@ -42,6 +43,8 @@ REQUEST_SIZE_MIN = 256
 
 _NOT_NEGATIVE = Whole(0)
 _POSITIVE = Whole(1)
+_TIME = Duration()
+_TIME_POSITIVE = Duration(1)
 _FUNCTION = OrNone(Function())
 
 
@@ -104,25 +107,23 @@ class ClientOptions:
         "Addresses of some brokers. The client learns the rest of the cluster from the first one that answers.",
     )
     client_id: str = option("strandline", Text(), "The name of this client in the brokers' logs.")
-    request_timeout_ms: int = option(30_000, _POSITIVE, "How long the client waits for the response to one request.", "ms")
+    request_timeout_ms: int = option(30_000, _TIME_POSITIVE, "How long the client waits for the response to one request.", "ms")
     connect_timeout_ms: int = option(
-        5_000, _POSITIVE, "How long one attempt to connect may take, and how long `start` looks for the cluster.", "ms"
+        5_000, _TIME_POSITIVE, "How long one attempt to connect may take, and how long `start` looks for the cluster.", "ms"
     )
     metadata_max_age_ms: int = option(
-        300_000, _POSITIVE, "The client asks for metadata at least this often, and so finds new partitions.", "ms"
+        300_000, _TIME_POSITIVE, "The client asks for metadata at least this often, and so finds new partitions.", "ms"
     )
     max_block_ms: int = option(
-        60_000, _NOT_NEGATIVE, "The longest that a call waits for metadata, for room in the buffer, or for a connection.", "ms"
+        60_000, _TIME, "The longest that a call waits for metadata, for room in the buffer, or for a connection.", "ms"
     )
     retry_backoff_ms: int = option(
-        100, _NOT_NEGATIVE, "The pause before a failed request is sent again, if the client does not know a better time.", "ms"
+        100, _TIME, "The pause before a failed request is sent again, if the client does not know a better time.", "ms"
     )
     reconnect_backoff_ms: int = option(
-        25, _NOT_NEGATIVE, "The pause after a failed connection to a broker. It doubles up to `reconnect_backoff_max_ms`.", "ms"
+        25, _TIME, "The pause after a failed connection to a broker. It doubles up to `reconnect_backoff_max_ms`.", "ms"
     )
-    reconnect_backoff_max_ms: int = option(
-        1_000, _NOT_NEGATIVE, "The longest pause between two attempts to connect to a broker.", "ms"
-    )
+    reconnect_backoff_max_ms: int = option(1_000, _TIME, "The longest pause between two attempts to connect to a broker.", "ms")
 
     def __post_init__(self) -> None:
         for row in table_of(type(self)):
@@ -182,7 +183,7 @@ class ProducerOptions(ClientOptions):
     )
     delivery_timeout_ms: int = option(
         120_000,
-        _POSITIVE,
+        _TIME_POSITIVE,
         "How long a record may take from the call that hands it over until it is acknowledged; then it fails.",
         "ms",
     )
@@ -244,7 +245,7 @@ class ConsumerOptions(ClientOptions):
         "Where to read when there is no position, or the position is not in the log: at the end, at the beginning, or not at "
         'all ("error", or "none" as in Kafka: OffsetOutOfRange is raised).',
     )
-    fetch_max_wait_ms: int = option(500, _NOT_NEGATIVE, "How long a broker holds a fetch while it has no records for it.", "ms")
+    fetch_max_wait_ms: int = option(500, _TIME, "How long a broker holds a fetch while it has no records for it.", "ms")
     fetch_min_bytes: int = option(
         1, _NOT_NEGATIVE, "A broker holds a fetch until it has this much, or `fetch_max_wait_ms` passed.", "bytes"
     )

@@ -22,20 +22,21 @@ class ParkedRecord(NamedTuple):
     headers: Headers | None
     timestamp_ms: int | None
     size: int
+    since: float
+    """When it was parked."""
     deadline: float
 
 
 class ParkingLot:
     """The parked records of one topic. A target of receipts that is never done: waiters are woken by re-pointing."""
 
-    __slots__ = ("done", "records", "since", "waiters")
+    __slots__ = ("done", "records", "waiters")
 
-    def __init__(self, since: float) -> None:
+    def __init__(self) -> None:
         self.done = False
         self.waiters: list[Callable[[], None]] = []
         self.records: list[ParkedRecord] = []
-        self.since = since
-        """When the first record was parked."""
+        """In the order in which they were handed over; never empty while the lot is in use."""
 
     def metadata(self, index: int) -> NoReturn:
         raise AssertionError("a parked record has no metadata")

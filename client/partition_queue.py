@@ -169,6 +169,14 @@ class PartitionQueue:
         self.unresolved.append(batch_or_none)
         return self._sent(batch_or_none)
 
+    def next_size_max(self) -> int:
+        """An upper bound of the bytes of the batch that is sent next; 0: there is none."""
+        for batch in self.unresolved:
+            if not batch.outstanding:
+                return len(batch.data or b"")
+        following = self.ready[0] if self.ready else self.open
+        return 0 if following is None else following.reserved - following.room
+
     def _uses_up_the_rows(self, batch: Batch) -> bool:
         """Row numbers do not begin again: the rest of the queue fails."""
         if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:

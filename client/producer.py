@@ -25,18 +25,31 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from _thread import get_ident
 from collections.abc import Iterable, Sequence
 from types import NoneType, TracebackType
 from typing import Any, Self, Unpack
 
 from strandline.client.accumulator import Accumulator
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
+from strandline.client.call_order import CallOrder
 from strandline.client.cluster import Cluster
 from strandline.client.columns import Columns
-from strandline.client.errors import BufferFull, ClientClosed, ProducerFenced, RequestTimeout, UsageError, again
+from strandline.client.errors import (
+    BufferFull,
+    ClientClosed,
+    DeliveryFailed,
+    DeliveryTimeout,
+    ProducerFenced,
+    RequestTimeout,
+    UsageError,
+    again,
+)
+from strandline.client.home import Home
 from strandline.client.identity import ProducerIdentity
 from strandline.client.option_docs import documents
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.parking import Failure, ParkingLot
 from strandline.client.partition_queue import PartitionQueue
 from strandline.client.producer_states import ProducerQuestions, committed_rows
 from strandline.client.receipts import Receipt, Receipts, RecordMetadata, settled
@@ -76,6 +89,11 @@ class Producer:
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._accumulator: Accumulator
+        self._home: Home | None = None
+        self._checked_thread = 0
+        """The thread that runs this iteration of the event loop, once a call in it was checked; 0 before that."""
+        self._takes_bare = self._value_serializer is None and self.options.producer_name is None
+        self._call_order = CallOrder(self._choose_path)
         self._bare_open: dict[str, Batch] = {}
         """The accumulator's table of batches to which a plain value may be appended at once; empty while that is not so."""
         self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
@@ -93,7 +111,8 @@ class Producer:
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
-        loop = asyncio.get_running_loop()
+        self._home = Home("producer")
+        loop = self._home.loop
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         self._accumulator = Accumulator(
             self.options,
@@ -112,8 +131,7 @@ class Producer:
         except BaseException:
             await self.stop(timeout_ms=0)
             raise
-        if self._value_serializer is None and not self._is_named:
-            self._bare_open = self._accumulator.bare_open
+        self._choose_path()
 
     async def stop(self, timeout_ms: float | None = None) -> int:
         """Deliver the waiting records, then close. Returns the number of records that were not acknowledged in time; their
@@ -129,8 +147,10 @@ class Producer:
         if self._stopped or self._sender is None or self._cluster is None:
             self._stopped = True
             return 0
+        assert self._home is not None
+        self._home.check()
         self._stopped = True
-        self._bare_open = {}
+        self._choose_path()
         if timeout_ms is None:
             timeout_ms = self._flush_timeout_ms(error)
         try:
@@ -182,11 +202,14 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Receipt:
         """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
-        used up, RecordTooLarge, or UsageError, each before anything is queued.
+        used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; or UsageError. Each is
+        raised before anything is queued.
 
         `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
         default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
         1970 (UTC), by default now."""
+        if get_ident() != self._checked_thread:
+            self._enter()
         batch = self._bare_open.get(topic)
         if (
             batch is not None
@@ -202,6 +225,8 @@ class Producer:
                 values = batch.values
                 values.append(value)
                 return Receipt(batch, len(values) - 1)
+        if self._call_order:
+            self._check_order(topic)
         return self._send_any(topic, value, key, partition, headers, timestamp_ms)
 
     async def send(
@@ -217,7 +242,10 @@ class Producer:
         UnknownTopic, NoBrokersAvailable or BufferFull after that.
 
         `await producer.send(...)` returns the receipt of a record that is handed over, not yet acknowledged: `await` the
-        receipt, or `flush`. It lets the event loop run when a few batches are full."""
+        receipt, or `flush`. It lets the event loop run when a few batches are full. Records are appended in the order in which
+        their calls began, whatever each call waits for."""
+        if get_ident() != self._checked_thread:
+            self._enter()
         batch = self._bare_open.get(topic)
         if (
             batch is not None
@@ -234,12 +262,15 @@ class Producer:
                 values.append(value)
                 return Receipt(batch, len(values) - 1)
         accumulator = self._running()
-        if topic not in accumulator.topics:
-            await self.partitions_for(topic)
-        try:
-            receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
-        except BufferFull:
-            receipt = await self._send_when_room(topic, value, key, partition, headers, timestamp_ms)
+        if topic in self._call_order:
+            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+        else:
+            try:
+                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+            except BufferFull:
+                receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+        if type(receipt.batch) is ParkingLot:
+            await self._leave_parking_lot(topic, receipt)
         if accumulator.batches_closed >= self._give_way_at:
             self._give_way_at = accumulator.batches_closed + self._batches_per_turn
             await asyncio.sleep(0)
@@ -263,6 +294,7 @@ class Producer:
         each run of records is."""
         if key is None and partition is None and self._value_serializer is None and not self._is_named:
             accumulator = self._running()
+            self._check_order(topic)
             if not set(map(type, values)) <= {bytes}:
                 values = [_to_bytes("value", value) for value in values]
                 if None in values:
@@ -290,19 +322,31 @@ class Producer:
         """Hand over many records by column, to one partition or to those that their keys choose. It waits for metadata and
         for room as `send` does, and costs about half of as many calls of `send`. If keys choose, the receipts are in the
         order of partitions."""
-        accumulator = self._running()
-        if topic not in accumulator.topics:
-            await self.partitions_for(topic)
+        self._running()
         columns = Columns(
             _serialized("value", values, self._value_serializer),
             None if keys is None else _serialized("key", keys, self._key_serializer),
             None if headers is None else list(map(_check_headers, headers)),
         )
         receipts = Receipts()
-        for place, rows in self._places(topic, columns, partition):
-            for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
-                await self._append_columns(topic, place, piece, receipts)
+        deadline = self._deadline()
+        try:
+            async with self._call_order.turn(topic, deadline):
+                if topic not in self._running().topics:
+                    await self.partitions_for(topic)
+                for place, rows in self._places(topic, columns, partition):
+                    for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
+                        await self._append_columns(topic, place, piece, receipts)
+        except TimeoutError:
+            raise self._no_turn(topic) from None
         return receipts
+
+    def _deadline(self) -> float:
+        """When a call that begins now has waited for `max_block_ms`."""
+        return asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+
+    def _no_turn(self, topic: str) -> BufferFull:
+        return BufferFull(f"earlier calls for {topic} still wait after max_block_ms ({self.options.max_block_ms})")
 
     def _places(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
         if partition is not None:
@@ -312,7 +356,7 @@ class Producer:
         return columns.by_key(self._accumulator.topics[topic].partition_count)
 
     async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
-        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+        deadline = self._deadline()
         while True:
             accumulator = self._running()
             try:
@@ -364,18 +408,39 @@ class Producer:
         if topic in self._accumulator.parked and self._sender is not None:
             self._sender.on_parked(topic)
 
-    async def _send_when_room(
+    async def _send_in_turn(
         self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
     ) -> Receipt:
-        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
-        while True:
-            await self._wait_for_release(deadline)
-            try:
-                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
-            except BufferFull:
-                continue
+        """Wait behind the earlier calls for this topic, and then for room."""
+        deadline = self._deadline()
+        try:
+            async with self._call_order.turn(topic, deadline):
+                while True:
+                    try:
+                        receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+                        break
+                    except BufferFull:
+                        await self._wait_for_release(deadline)
+        except TimeoutError:
+            raise self._no_turn(topic) from None
+        self._wake_next()
+        return receipt
+
+    async def _leave_parking_lot(self, topic: str, receipt: Receipt) -> None:
+        """The record waits in its place for its topic's metadata; so do later ones. Without metadata it is withdrawn."""
+        assert self._cluster is not None
+        try:
+            await self.partitions_for(topic)
+        except BaseException:
+            withdrawn = DeliveryFailed("the call ended before the topic's metadata was known", topic=topic)
+            self._accumulator.withdraw(topic, receipt, withdrawn)
             self._wake_next()
-            return receipt
+            raise
+        if isinstance(receipt.batch, Failure):
+            try:
+                receipt.result()
+            except DeliveryTimeout:
+                raise self._cluster.no_answer(self.options.max_block_ms) from None
 
     async def _wait_for_release(self, deadline: float) -> None:
         """Until some batch is done. BufferFull at the deadline."""
@@ -396,7 +461,29 @@ class Producer:
         if self._sender is not None:
             self._sender.wake_room_waiter()
 
+    def _choose_path(self) -> None:
+        """Plain values are appended at once, unless they need more than that, or earlier calls wait."""
+        is_open = self._takes_bare and not self._stopped and not self._call_order
+        self._bare_open = self._accumulator.bare_open if is_open else {}
+
+    def _enter(self) -> None:
+        """Check the caller's event loop. Finding it takes a system call in Python 3.11, so it is done once per iteration of
+        the loop; until that ends, comparing the thread is enough."""
+        if self._home is not None:
+            self._home.check()
+            self._checked_thread = get_ident()
+            self._home.loop.call_soon(self._end_iteration)
+
+    def _end_iteration(self) -> None:
+        self._checked_thread = 0
+
+    def _check_order(self, topic: str) -> None:
+        if topic in self._call_order:
+            raise BufferFull(f"earlier calls for {topic} wait for room or metadata; await send() waits behind them")
+
     def _running(self) -> Accumulator:
+        if get_ident() != self._checked_thread:
+            self._enter()
         if self._stopped:
             raise ClientClosed("the producer was stopped")
         if self._sender is None:
@@ -523,8 +610,9 @@ class Producer:
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
         record that is not acknowledged) and `last_error`."""
-        if self._stopped or self._sender is None or self._cluster is None:
+        if self._stopped or self._sender is None or self._cluster is None or self._home is None:
             return {"state": "stopped" if self._stopped else "not started"}
+        self._home.check()
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._accumulator.incomplete), None)
         error = self._cluster.last_error or self._sender.identity.last_error
@@ -545,6 +633,7 @@ class Producer:
             "buffered_bytes": self._accumulator.buffered_bytes,
             "incomplete_batches": len(self._accumulator.incomplete),
             "requests_in_flight": self._sender.in_flight,
+            "calls_waiting": len(self._call_order),
             "metadata_refreshes": self._cluster.refreshes,
         }
 

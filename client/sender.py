@@ -35,7 +35,7 @@ from strandline.client.errors import (
 from strandline.client.identity import ProducerIdentity
 from strandline.client.partition_queue import PartitionQueue
 from strandline.protocol.apis import PRODUCE
-from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, to_code
+from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
@@ -246,7 +246,7 @@ class Sender:
         batches: list[Batch] = []
         room = self._options.max_request_size
         for queue in list(lane.waiting):
-            if room <= 0:
+            if batches and queue.next_size_max() > room:
                 break
             del lane.waiting[queue]
             if self._cluster.cache.leader(queue.topic, queue.partition) != lane.broker_id or queue.needs_producer_id:
@@ -557,19 +557,23 @@ class Sender:
         return "the partition has no leader" if leader_id < 0 else f"broker {leader_id} has not answered"
 
     def _sweep_parked(self, now: float) -> None:
+        limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
         for name, lot in list(self._accumulator.parked.items()):
-            waited_ms = (now - lot.since) * 1000
-            missing = name in self._cluster.cache.failed and waited_ms >= MISSING_TOPIC_GRACE_MS
-            if missing or waited_ms >= min(self._options.max_block_ms, self._options.delivery_timeout_ms):
-                if missing:
-                    error = self._cluster.unknown_topic(name, waited_ms)
-                else:
-                    error = DeliveryTimeout(f"no metadata: {self._cluster.last_error}", topic=name, elapsed_ms=waited_ms)
-                self.counters["failed_records"] += self._accumulator.fail_parked(name, error)
-                log.warning("producer.delivery_failed", topic=name, reason=str(error))
-                self.wake_room_waiter()
-            else:
+            missing = name in self._cluster.cache.failed
+            after_ms = min(MISSING_TOPIC_GRACE_MS, limit_ms) if missing else limit_ms
+            waited_ms = (now - lot.records[0].since) * 1000
+            if waited_ms < after_ms:
                 self._cluster.request_refresh()
+                continue
+            parked_before = max(now - after_ms / 1000, lot.records[0].since)
+            error: StrandlineError
+            if missing:
+                error = self._cluster.unknown_topic(name, waited_ms)
+            else:
+                error = DeliveryTimeout(f"no metadata: {self._cluster.last_error}", topic=name, elapsed_ms=waited_ms)
+            self.counters["failed_records"] += self._accumulator.fail_parked(name, error, parked_before)
+            log.warning("producer.delivery_failed", topic=name, reason=str(error))
+            self.wake_room_waiter()
 
     def _sweep_missing(self, now: float) -> None:
         """A topic that was deleted under us: its records fail after a short grace, not after the delivery timeout."""

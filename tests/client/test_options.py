@@ -8,7 +8,20 @@ import pytest
 
 from strandline.client import Admin, Consumer, Producer, options
 from strandline.client.errors import UsageError
-from strandline.client.option_types import Acks, Addresses, Bytes, Choice, Flag, Function, Nothing, Number, OrNone, Text, Whole
+from strandline.client.option_types import (
+    Acks,
+    Addresses,
+    Bytes,
+    Choice,
+    Duration,
+    Flag,
+    Function,
+    Nothing,
+    Number,
+    OrNone,
+    Text,
+    Whole,
+)
 from strandline.client.options import AdminOptions, ConsumerOptions, Option, ProducerOptions, parse_options, table_of
 
 CLIENTS = [(Producer, ProducerOptions), (Consumer, ConsumerOptions), (Admin, AdminOptions)]
@@ -93,11 +106,17 @@ def test_texts_of_a_properties_file_are_read() -> None:
     assert (consumer.check_crcs, consumer.auto_offset_reset, consumer.fetch_min_bytes) == (False, "error", 7)
 
 
+def test_times_may_be_floats_and_are_rounded() -> None:
+    """A program that counts in seconds writes `0.29 * 1000`."""
+    assert parse_options(ConsumerOptions, {"request_timeout_ms": 0.29 * 1000}).request_timeout_ms == 290
+
+
 WRONG = {
     Acks: [True, "1", 2, None, 1.0],
     Addresses: [None, "", "host", 9092, b"a:1", {"a:1": 1}],
     Bytes: ["text", None, 5, bytes(100_000)],
     Choice: ["nonsense", None, 1, True],
+    Duration: ["5", True, -1, -0.5, None, float("nan"), float("inf")],
     Flag: ["false", "", 0, 1, None],
     Function: ["json", 5, True],
     Nothing: ["group"],

@@ -270,7 +270,7 @@ async def test_send_waits_for_room_and_everybody_gets_it() -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
             await producer.partitions_for("orders")
             waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(30)]
-            await eventually(lambda: len(producer._sender.room_waiters) > 20)
+            await eventually(lambda: producer.metrics()["calls_waiting"] > 20)
             cluster.produce_fate = lambda broker_id, key: "ok"
             await asyncio.gather(*waiting)
             await producer.flush()

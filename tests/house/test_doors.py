@@ -94,6 +94,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "storage/claim.py": {"os.geteuid": "for the sentence that refuses somebody else's directory"},
     "broker/server.py": {".run_in_executor": BLOCKING},
     "broker/upkeep.py": {".run_in_executor": BLOCKING},
+    "client/producer.py": {"_thread.get_ident": "refuses calls of other threads; compared, and never kept beyond an iteration"},
     "client/arrow.py": {"pyarrow": "turns buffers into rows, for who asks; nothing of them comes back"},
 }
 """File -> what it may use beside the harmless (`.name`: a method) -> why."""

@@ -1,0 +1,74 @@
+"""Calls of a producer that wait for room, one behind the other: the order of calls is the order in the log.
+
+While a call for a topic waits (for room in the buffer, or between two pieces of many records), a later call for the same topic
+must not append its records first. So the calls of a topic form a line. The first one appends; when it leaves, by success,
+error or cancellation, the next one is first. Topics do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+
+class CallOrder:
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._lines: dict[str, deque[asyncio.Future[bool]]] = {}
+        """By topic: the calls in the order in which they were made. The first one's future is done. Never empty."""
+        self._on_change = on_change
+        """Called when the first line forms and when the last one is gone."""
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._lines
+
+    def __len__(self) -> int:
+        """How many calls are in line."""
+        return sum(map(len, self._lines.values()))
+
+    @asynccontextmanager
+    async def turn(self, topic: str, deadline: float) -> AsyncIterator[None]:
+        """Inside, no other call of this topic appends. TimeoutError if its turn has not come by the deadline."""
+        loop = asyncio.get_running_loop()
+        entry: asyncio.Future[bool] = loop.create_future()
+        self._join(topic, entry)
+        timer = loop.call_at(deadline, _settle, entry, False)
+        try:
+            if not await entry:
+                raise TimeoutError
+            timer.cancel()
+            yield
+        finally:
+            timer.cancel()
+            self._leave(topic, entry)
+
+    def _join(self, topic: str, entry: asyncio.Future[bool]) -> None:
+        line = self._lines.get(topic)
+        if line is not None:
+            line.append(entry)
+            return
+        self._lines[topic] = deque([entry])
+        entry.set_result(True)
+        if len(self._lines) == 1:
+            self._on_change()
+
+    def _leave(self, topic: str, entry: asyncio.Future[bool]) -> None:
+        line = self._lines[topic]
+        was_first = line[0] is entry
+        line.remove(entry)
+        if not line:
+            del self._lines[topic]
+            if not self._lines:
+                self._on_change()
+        elif was_first:
+            _settle(line[0], True)
+
+
+def _settle(entry: asyncio.Future[bool], is_first: bool) -> None:
+    """A call that was cancelled, or whose time is over, leaves by itself, and then the next one is first."""
+    if not entry.done():
+        entry.set_result(is_first)
