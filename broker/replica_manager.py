@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
 from strandline.broker.describe_producers import DescribeProducersHandler
 from strandline.broker.fetch import FetchHandler, RunBlocking
 from strandline.broker.fetch_session import FetchSessionCache
@@ -142,6 +143,7 @@ class ReplicaManager:
         ).handle
         self.handle_list_offsets = offsets.list_offsets
         self.handle_offset_for_leader_epoch = offsets.offset_for_leader_epoch
+        self.handle_describe_log_dirs = DescribeLogDirsHandler(self, log_dir.path).handle
         self.handle_describe_producers = DescribeProducersHandler(self, lambda: self.image).handle
 
     # -- finding partitions -------------------------------------------------------------------------------------------

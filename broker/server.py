@@ -286,6 +286,7 @@ class BrokerServer:
             apis.LIST_OFFSETS: self.replicas.handle_list_offsets,
             apis.OFFSET_FOR_LEADER_EPOCH: self.replicas.handle_offset_for_leader_epoch,
             apis.DESCRIBE_PRODUCERS: self.replicas.handle_describe_producers,
+            apis.DESCRIBE_LOG_DIRS: self.replicas.handle_describe_log_dirs,
         }
         return data | AdminHandlers(self.config, self.metadata, self.channel, producer_ids).handlers()
 

@@ -6,6 +6,7 @@ cluster.py        bootstrap, metadata, connections      metadata.py     what is 
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
 home.py           the event loop that a client is on    call_order.py   calls that wait, in order
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
+leader_offsets.py offsets, asked of the leaders
 identity.py       the producer id, or the name's           producer_states.py   what the logs know of producers
 consumer.py       the calls of a consumer               fetcher.py      its shell: fetches ahead
 records.py        what it reads, record by record       batches.py      by column, and into Arrow (arrow.py)
@@ -17,12 +18,14 @@ from strandline.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
     ElectionResult,
+    LogDirDescription,
     NewTopic,
     PartitionDescription,
     PartitionProducers,
     ProducerDescription,
     QuorumDescription,
     QuorumReplica,
+    ReplicaInfo,
     TopicDescription,
 )
 from strandline.client.batches import BinaryColumn, FetchedBatch, HeadersColumn, arrow_batches, arrow_schema
@@ -68,6 +71,7 @@ __all__ = [
     "ElectionResult",
     "FetchedBatch",
     "HeadersColumn",
+    "LogDirDescription",
     "LogTruncated",
     "NewTopic",
     "NoBrokersAvailable",
@@ -84,6 +88,7 @@ __all__ = [
     "Receipts",
     "RecordMetadata",
     "RecordTooLarge",
+    "ReplicaInfo",
     "RequestFailed",
     "RequestTimeout",
     "StrandlineError",

@@ -10,7 +10,8 @@ until `timeout_ms`; what is refused raises RequestFailed with the code, the brok
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -19,11 +20,13 @@ from strandline.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
     ElectionResult,
+    LogDirDescription,
     NewTopic,
     PartitionDescription,
     PartitionProducers,
     QuorumDescription,
     QuorumReplica,
+    ReplicaInfo,
     TopicDescription,
 )
 from strandline.client.cluster import Cluster
@@ -37,10 +40,11 @@ from strandline.client.errors import (
     describe,
 )
 from strandline.client.home import Home
+from strandline.client.leader_offsets import OffsetQuestions
 from strandline.client.option_docs import documents
 from strandline.client.options import AdminOptions, ClientKeywords, parse_options
 from strandline.client.producer_states import ProducerQuestions
-from strandline.client.records import TopicPartition
+from strandline.client.records import OffsetAndTimestamp, TopicPartition
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.errors import ErrorCode, StrandlineError, to_code
@@ -223,13 +227,44 @@ class Admin:
         asked = None if producer_ids is None else list(producer_ids)
         return await ProducerQuestions(cluster).describe(places, asked, self._deadline(timeout_ms))
 
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
+        consumers may see). None where there is no such record. A partition whose leader has not answered within
+        `timeout_ms`, or that has none, is not in the result; UnknownTopic when a topic does not exist."""
+        places = {TopicPartition(*place): timestamp for place, timestamp in wanted.items()}
+        deadline = self._deadline(timeout_ms)
+        return await OffsetQuestions(self._running(), self._describe).ask(places, deadline)
+
+    async def describe_log_dirs(
+        self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
+    ) -> dict[int, list[LogDirDescription]]:
+        """The log directories of these brokers, with the size of each replica of these topics, or of all. A broker that has
+        not answered within `timeout_ms` is not in the result."""
+        asked = None if topics is None else [messages.DescribableLogDirTopic(name) for name in topics]
+        cluster, request = self._running(), messages.DescribeLogDirsRequest(asked)
+
+        async def ask(broker_id: int) -> list[LogDirDescription] | None:
+            try:
+                response = await cluster.request(broker_id, apis.DESCRIBE_LOG_DIRS, request, timeout_ms)
+            except StrandlineError:
+                return None
+            assert isinstance(response, messages.DescribeLogDirsResponse)
+            return [_log_dir(result) for result in response.results]
+
+        ids = list(dict.fromkeys(broker_ids))
+        answers = await asyncio.gather(*map(ask, ids))
+        return {broker_id: found for broker_id, found in zip(ids, answers, strict=True) if found is not None}
+
     # -- configs ------------------------------------------------------------------------------------------------------
 
     async def describe_configs(
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
-        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers)."""
+        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). A broker is asked itself, because it alone knows
+        its file."""
         resource = messages.DescribeConfigsResource(_resource(resource_type), str(name), None if keys is None else list(keys))
         request = messages.DescribeConfigsRequest([resource], include_documentation=True)
 
@@ -238,7 +273,9 @@ class Admin:
                 _check(result.error_code, result.error_message, "DescribeConfigs", topic=result.resource_name)
 
         deadline = self._deadline(timeout_ms)
-        response = await self._ask(apis.DESCRIBE_CONFIGS, request, messages.DescribeConfigsResponse, check, deadline)
+        broker_id = self._known_broker(name) if resource_type == "broker" and name != "" else None
+        kind = messages.DescribeConfigsResponse
+        response = await self._ask(apis.DESCRIBE_CONFIGS, request, kind, check, deadline, broker_id)
         return [_config_entry(config) for result in response.results for config in result.configs]
 
     async def alter_configs(
@@ -356,12 +393,32 @@ class Admin:
             raise ClientClosed("the admin client was stopped" if self._stopped else "the admin client was not started")
         return self._cluster
 
-    async def _ask(
-        self, api_key: int, body: Message, kind: type[R], check: Callable[[R, bool], None] | None, deadline: float
-    ) -> R:
-        """Ask any broker until an answer passes `check`, an error is not retriable, or the deadline is reached."""
+    def _known_broker(self, name: str | int) -> int:
+        """The id of a broker that can be asked; RequestFailed when the cluster has none of that name that is unfenced."""
         cluster = self._running()
+        if not str(name).isdecimal():
+            raise UsageError(f"a broker is named by its id, a number, not {name!r}")
+        if cluster.link(int(name)) is None:
+            known = ", ".join(map(str, sorted(cluster.cache.brokers))) or "none"
+            code = ErrorCode.BROKER_ID_NOT_REGISTERED
+            raise RequestFailed(f"broker {name} is not there; the brokers that are: {known}", api="DescribeConfigs", code=code)
+        return int(name)
+
+    async def _ask(
+        self,
+        api_key: int,
+        body: Message,
+        kind: type[R],
+        check: Callable[[R, bool], None] | None,
+        deadline: float,
+        broker_id: int | None = None,
+    ) -> R:
+        """Ask this broker, or any, until an answer passes `check`, an error is not retriable, or the deadline is reached."""
+        cluster = self._running()
+        ask: Callable[[int, Message, float], Awaitable[Message]]
         ask = cluster.ask_any if api_key in _READS else cluster.ask_one
+        if broker_id is not None:
+            ask = partial(cluster.request, broker_id)
         started = self._loop_time()
         attempts, delay_s = 0, RETRY_S
         while True:
@@ -442,6 +499,15 @@ def _topic_description(topic: messages.MetadataTopic) -> TopicDescription:
         for p in sorted(topic.partitions, key=lambda p: p.partition)
     ]
     return TopicDescription(topic.name or "", topic.topic_id, partitions, topic.is_internal)
+
+
+def _log_dir(result: messages.DescribeLogDirsResult) -> LogDirDescription:
+    replicas = {
+        TopicPartition(topic.name, p.partition_index): ReplicaInfo(p.partition_size, p.offset_lag)
+        for topic in result.topics
+        for p in topic.partitions
+    }
+    return LogDirDescription(result.log_dir, replicas, to_code(result.error_code))
 
 
 def _config_entry(config: messages.DescribedConfig) -> ConfigEntry:

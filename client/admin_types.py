@@ -103,6 +103,26 @@ class QuorumDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """A replica on the disk of one broker."""
+
+    size_bytes: int
+    """Of its segments."""
+    offset_lag: int
+    """By so many records its log ends before the high watermark that it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory of a broker, and the replicas in it."""
+
+    path: str
+    replicas: Mapping[TopicPartition, ReplicaInfo]
+    error: ErrorCode = ErrorCode.NONE
+    """KAFKA_STORAGE_ERROR: the directory is offline, and its replicas are not named."""
+
+
+@dataclass(frozen=True, slots=True)
 class ElectionResult:
     partition: TopicPartition
     code: ErrorCode = ErrorCode.NONE

@@ -35,6 +35,7 @@ DELETE_TOPICS = 20
 INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
+DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
 ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
@@ -80,6 +81,7 @@ APIS: dict[int, Api] = {
             (BROKER,),
         ),
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse, _BOTH),
+        Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse, (BROKER,)),
         Api(CREATE_PARTITIONS, "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse, _BOTH),
         Api(ELECT_LEADERS, "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse, _BOTH),
         Api(

@@ -7,12 +7,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from strandline.protocol.messages.common import (
+    MANY,
     ZERO_UUID,
     BrokerEpoch,
     Count,
     Epoch,
     Int16,
     Int32,
+    Int64,
     Message,
     Name,
     NodeId,
@@ -293,6 +295,47 @@ class DescribeClusterResponse(Message):
     cluster_id: Name
     controller_id: NodeId
     brokers: list[DescribeClusterBroker]
+    throttle_time_ms: Count = 0
+
+
+class DescribableLogDirTopic(Message):
+    """`partitions` None: all that are there."""
+
+    topic: Name
+    partitions: Annotated[list[PartitionIndex], MANY] | None = None
+
+
+class DescribeLogDirsRequest(Message):
+    """How large are your replicas of these topics, or of all (nil)? Every broker answers for its own log directory."""
+
+    topics: Annotated[list[DescribableLogDirTopic], MANY] | None = None
+
+
+class DescribeLogDirsPartition(Message):
+    """`offset_lag`: by so many records the log ends before the high watermark that it knows."""
+
+    partition_index: PartitionIndex
+    partition_size: Int64
+    offset_lag: Int64 = 0
+    is_future_key: bool = False
+
+
+class DescribeLogDirsTopic(Message):
+    name: Name
+    partitions: list[DescribeLogDirsPartition]
+
+
+class DescribeLogDirsResult(Message):
+    """One log directory. KAFKA_STORAGE_ERROR: it is offline. A topic without a replica there is not named."""
+
+    error_code: Int16
+    log_dir: Text
+    topics: list[DescribeLogDirsTopic] = []
+
+
+class DescribeLogDirsResponse(Message):
+    results: list[DescribeLogDirsResult]
+    error_code: Int16 = 0
     throttle_time_ms: Count = 0
 
 

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("pipeline", "Jobs on Spark: lake, audit, snapshots of the last values, replay, simulations."),
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
     "simulate": ("simulate", "The whole system under one seed: simulated time, network, disks, and faults."),
-    "config": ("config", "List the configuration keys."),
+    "config": ("config", "Describe the configuration of topics and brokers; list the keys."),
     "broker": ("run", "Run one broker in this process."),
     "controller": ("run", "Run one controller in this process."),
 }

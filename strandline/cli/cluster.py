@@ -12,6 +12,7 @@ from strandline.cli.common import (
     UNHEALTHY,
     Bootstrap,
     Json,
+    Wide,
     new_app,
     print_json,
     print_table,
@@ -30,14 +31,15 @@ def _group() -> None:
 
 
 @app.command()
-def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
     """Describe the cluster. Exit code 3 when no controller is active or a broker is fenced."""
     cluster = run(_ask(bootstrap))
     if json:
         print_json(_to_json(cluster))
     else:
         columns = ("broker", "address", "rack", "epoch", "state")
-        print_table(columns, [(b.broker_id, f"{b.host}:{b.port}", b.rack, b.broker_epoch, _state(b)) for b in cluster.brokers])
+        rows = [(b.broker_id, f"{b.host}:{b.port}", b.rack, b.broker_epoch, _state(b)) for b in cluster.brokers]
+        print_table(columns, rows, wide=wide, spare=("epoch",))
         controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
         print(f"cluster {cluster.cluster_id}, active controller {controller}")
     if cluster.controller_id < 0 or any(b.is_fenced for b in cluster.brokers):

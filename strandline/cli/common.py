@@ -6,15 +6,12 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from strandline.cli import interrupts
 from strandline.protocol.errors import StrandlineError, UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -31,6 +28,8 @@ PATIENCE_S = 4.0
 """A person who waits longer wants to know what for."""
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The same, as an option.")]
+WIDTH_MIN = 20
+Wide = Annotated[bool, typer.Option("--wide", help="All columns, however wide the terminal is.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")
@@ -123,41 +122,30 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """A table for people; columns whose cells are all numbers are right-aligned."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    wide: bool = False,
+    spare: Sequence[str] = (),
+) -> None:
+    """A table for people, in the width of the terminal (`table.py`). `spare`: columns to leave out first; a command that
+    has some offers `--wide`."""
+    from strandline.cli.table import layout
 
-    cells = [[_cell(value) for value in row] for row in rows]
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        numbers = bool(cells) and all(row[i].replace(".", "", 1).replace("-", "", 1).isdigit() or not row[i] for row in cells)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    console = _console(width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-
-
-def _console(width: int | None) -> Console:
-    from rich.console import Console
-
-    class Plain(Console):
-        def on_broken_pipe(self) -> None:
-            raise  # within an `except` of rich, which would exit with 1; `main` handles it
-
-    return Plain(width=width, highlight=False)
+    lines = layout(columns, rows, width=None if wide else _width(), spare=spare)
+    print("\n".join([title, *lines] if title else lines), flush=True)
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(v) for v in value)
-    return str(value)
+def _width() -> int | None:
+    """COLUMNS, or the terminal's width; None where the output goes elsewhere."""
+    import os
+    import shutil
+
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return max(shutil.get_terminal_size().columns, WIDTH_MIN)
+    return None
 
 
 def short_path(path: str) -> str:
@@ -181,12 +169,12 @@ def topic_of(command: str, argument: str | None, option: str | None) -> str:
     return topic
 
 
-def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
+def parse_settings(settings: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     """`--set key=value`, several times."""
     parsed = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"--set takes key=value, not {setting!r}")
+            raise UsageError(f"{option} takes key=value, not {setting!r}")
         parsed[key.strip()] = value.strip()
     return parsed

@@ -41,6 +41,8 @@ def dump(
         good = _is_good(view, position, header)
         damaged += not good
         printer(_describe(position, header, good), list(_records(view, position, header)) if records and good else [])
+    if empty:
+        note(f"{file} is empty: it holds no batches")
     if reason:
         note(f"{file} is readable up to position {end}: {reason}")
     if damaged:

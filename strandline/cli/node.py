@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strandline.cli.common import Json, new_app, note, print_json, print_table, short_path
+from strandline.cli.common import Json, Wide, new_app, note, print_json, print_table, short_path
 
 app = new_app("List, kill, stop, pause, resume or start a node of a local cluster.")
 
@@ -24,7 +24,7 @@ DONE = {
 
 
 @app.command("list")
-def list_(data: Data = None, json: Json = False) -> None:
+def list_(data: Data = None, wide: Wide = False, json: Json = False) -> None:
     """List the nodes with their state, process id, address and folder."""
     state = _ask("list", "", data)
     nodes = state["nodes"]
@@ -32,8 +32,10 @@ def list_(data: Data = None, json: Json = False) -> None:
         print_json({"folder": state["folder"], "bootstrap": state["bootstrap"], "nodes": nodes})
         return
     columns = ("name", "state", "pid", "address", "http", "data")
-    rows = [(n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], n["data"]) for n in nodes]
-    print_table(columns, rows)
+    rows = [
+        (n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], short_path(n["data"])) for n in nodes
+    ]
+    print_table(columns, rows, wide=wide, spare=("data", "http"))
     print(f"cluster in {short_path(state['folder'])}, bootstrap {state['bootstrap']}")
 
 

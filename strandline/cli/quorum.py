@@ -13,6 +13,7 @@ from strandline.cli.common import (
     UNHEALTHY,
     Bootstrap,
     Json,
+    Wide,
     new_app,
     print_json,
     print_table,
@@ -31,14 +32,15 @@ def _group() -> None:
 
 
 @app.command()
-def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
     """Describe the quorum. Exit code 3 when it has no leader."""
     quorum = run(_ask(bootstrap))
     if json:
         print_json(asdict(quorum))
     else:
         rows = [*(_row(quorum, r, "voter") for r in quorum.voters), *(_row(quorum, r, "observer") for r in quorum.observers)]
-        print_table(("node", "role", "address", "log end", "lag", "last fetch, ms ago", "last caught up, ms ago"), rows)
+        columns = ("node", "role", "address", "log end", "lag", "last fetch, ms ago", "last caught up, ms ago")
+        print_table(columns, rows, wide=wide, spare=("last caught up, ms ago",))
         print(
             f"leader {quorum.leader_id}, epoch {quorum.leader_epoch}, high watermark {quorum.high_watermark}, "
             f"log start {quorum.log_start_offset}"

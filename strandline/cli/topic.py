@@ -13,7 +13,7 @@ from strandline.cli.common import (
     UNHEALTHY,
     Bootstrap,
     Json,
-    Settings,
+    Wide,
     new_app,
     note,
     parse_settings,
@@ -21,31 +21,46 @@ from strandline.cli.common import (
     print_table,
     run,
 )
+from strandline.cli.config_table import SOURCES
+from strandline.cli.config_table import is_given as _is_given
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from strandline.cli.topic_state import TopicState
     from strandline.client import PartitionDescription, PartitionProducers, ProducerDescription, TopicDescription
 
 app = new_app("Create, list, describe, alter and delete topics; see who writes to them.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", "--set", "-c", metavar="KEY=VALUE", help="A key of the topic's configuration; may be given several times."
+    ),
+]
 
 
 @app.command()
 def create(
     topic: Name,
-    partitions: Annotated[int | None, typer.Option(help="How many; the cluster's default, if not given.")] = None,
-    replication_factor: Annotated[int | None, typer.Option(help="Replicas of each; the cluster's default, if not given.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="The cluster's default, if not given.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", metavar="COUNT", help="The cluster's default, if not given."),
+    ] = None,
     replica_assignment: Annotated[
         str | None, typer.Option(metavar="1:2:3,2:3:1,...", help="The brokers of each partition, the preferred leader first.")
     ] = None,
-    settings: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error when the topic is there.")] = False,
+    configs: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A topic that exists is left as it is.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     """Create a topic, and wait until each partition has a leader."""
-    from strandline.client import Admin, NewTopic
+    from strandline.client import Admin, NewTopic, RequestFailed
+    from strandline.protocol.errors import ErrorCode
 
     assignments = _parse_assignment(replica_assignment) if replica_assignment else None
     if assignments and (partitions is not None or replication_factor is not None):
@@ -54,21 +69,29 @@ def create(
         topic,
         partitions=-1 if partitions is None else partitions,
         replication_factor=-1 if replication_factor is None else replication_factor,
-        configs=parse_settings(settings) or None,
+        configs=parse_settings(configs, "--config") or None,
         replica_assignments=assignments,
     )
 
-    async def work() -> TopicDescription:
+    async def work() -> tuple[TopicDescription, bool]:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-            if if_not_exists and topic in await admin.list_topics():
-                return (await admin.describe_topics([topic]))[0]
-            return (await admin.create_topics([new]))[0]
+            try:
+                return (await admin.create_topics([new]))[0], True
+            except RequestFailed as e:
+                if not if_not_exists or e.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+            return (await admin.describe_topics([topic]))[0], False
 
-    created = run(work())
+    found, created = run(work())
     if json:
-        print_json(_topic_json(created))
+        print_json(_topic_json(found) | {"created": created})
     else:
-        print(f"{topic}: {len(created.partitions)} partitions, replication factor {created.replication_factor}")
+        print(f"{topic}: {_shape(found)}" if created else f"{topic} exists already and was left as it is: {_shape(found)}")
+
+
+def _shape(topic: TopicDescription) -> str:
+    count = len(topic.partitions)
+    return f"{count} partition{'' if count == 1 else 's'}, replication factor {topic.replication_factor}"
 
 
 def _parse_assignment(text: str) -> dict[int, list[int]]:
@@ -79,15 +102,18 @@ def _parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 @app.command("list")
-def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
     """List the topics."""
     topics = run(_describe(bootstrap, None))
     if json:
         names = ("topic", "topic_id", "partitions", "replication_factor", "under_replicated", "unavailable")
         print_json({"topics": [dict(zip(names, row, strict=True)) for row in map(_summary, topics)]})
         return
+    if not topics:
+        note("the cluster has no topics")
+        return
     columns = ("topic", "id", "partitions", "replicas", "under-replicated", "unavailable")
-    print_table(columns, map(_summary, topics))
+    print_table(columns, map(_summary, topics), wide=wide, spare=("id",))
 
 
 def _summary(topic: TopicDescription) -> tuple[Any, ...]:
@@ -105,10 +131,17 @@ def describe(
         bool, typer.Option("--under-min-isr", help="Only where fewer replicas are in sync than min.insync.replicas.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """Describe topics, partition by partition. With one of the filters, exit code 3 when a partition is found."""
-    found, configs = run(_describe_with_configs(bootstrap, topics))
+    """Describe topics: partitions, offsets, sizes, and the configuration that is not a default. With one of the filters, exit
+    code 3 when a partition is found.
+
+    "start" is the offset of the first record, "end" the offset after the last one that consumers may read, "bytes" the
+    size of the leader's replica.
+    """
+    state = run(_ask_state(bootstrap, topics))
+    found, configs = state.topics, state.values
     filters: list[Callable[[TopicDescription, PartitionDescription], bool]] = []
     if under_replicated:
         filters.append(lambda t, p: p.is_under_replicated)
@@ -122,16 +155,23 @@ def describe(
 
     shown = {t.name: [p for p in t.partitions if wanted(t, p)] for t in found}
     if json:
-        document = [_topic_json(t, shown[t.name], configs[t.name]) for t in found if shown[t.name] or not filters]
+        document = [_topic_json(t, shown[t.name], state) for t in found if shown[t.name] or not filters]
         print_json({"topics": document})
+    elif not found:
+        note("the cluster has no topics")
+    elif filters and not any(shown.values()):
+        flags = {"--under-replicated": under_replicated, "--unavailable": unavailable, "--under-min-isr": under_min_isr}
+        note(f"no partition matches {' or '.join(flag for flag, given in flags.items() if given)}")
     else:
-        _print_partitions(found, shown)
+        _print_partitions(state, shown, wide)
+        if not filters:
+            _print_configs(state)
     if filters and any(shown.values()):
         raise typer.Exit(UNHEALTHY)
 
 
-def _print_partitions(topics: list[TopicDescription], shown: dict[str, list[PartitionDescription]]) -> None:
-    columns = ("topic", "partition", "leader", "epoch", "replicas", "isr", "elr", "offline", "state")
+def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescription]], wide: bool) -> None:
+    columns = ("topic", "partition", "leader", "epoch", "replicas", "isr", "elr", "offline", "start", "end", "bytes", "state")
     rows = [
         (
             t.name,
@@ -142,19 +182,32 @@ def _print_partitions(topics: list[TopicDescription], shown: dict[str, list[Part
             p.isr,
             p.eligible_leader_replicas,
             p.offline_replicas,
+            state.start_offset(t.name, p.partition),
+            state.end_offset(t.name, p.partition),
+            state.size_bytes(t.name, p),
             "unavailable" if p.leader_id < 0 else "under-replicated" if p.is_under_replicated else "ok",
         )
-        for t in topics
+        for t in state.topics
         for p in shown[t.name]
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, wide=wide, spare=("bytes", "start", "end", "offline"))
+
+
+def _print_configs(state: TopicState) -> None:
+    """What is no default, a line for each key."""
+    for topic in state.topics:
+        given = [f"{c.name}={c.value} ({SOURCES.get(c.source, c.source)})" for c in state.configs[topic.name] if _is_given(c)]
+        for i, line in enumerate(given or ["every key has its default"]):
+            print(f"{topic.name}: {line}" if i == 0 else f"{'':{len(topic.name)}}  {line}")
 
 
 @app.command()
 def alter(
     topic: Name,
-    partitions: Annotated[int | None, typer.Option(help="Grow to so many partitions.")] = None,
-    settings: Settings = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="Grow to so many partitions.")
+    ] = None,
+    configs: Configs = None,
     unset: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Back to the default; may be given several times.")
     ] = None,
@@ -163,9 +216,9 @@ def alter(
     """Add partitions to a topic, or change its configuration."""
     from strandline.client import Admin
 
-    changes: dict[str, str | None] = {**parse_settings(settings), **dict.fromkeys(unset or [])}
+    changes: dict[str, str | None] = {**parse_settings(configs, "--config"), **dict.fromkeys(unset or [])}
     if partitions is None and not changes:
-        raise UsageError("nothing to alter: give --partitions, --set or --unset")
+        raise UsageError("nothing to alter: give --partitions, --config or --unset")
 
     async def work() -> None:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
@@ -186,24 +239,31 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its records."""
-    from strandline.client import Admin
+    from strandline.client import Admin, UnknownTopic
 
     async def work() -> None:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-            if not if_exists or topic in await admin.list_topics():
-                await admin.delete_topics([topic])
+            await admin.delete_topics([topic])
 
-    run(work())
-    note(f"{topic} deleted")
+    try:
+        run(work())
+    except UnknownTopic:
+        if not if_exists:
+            raise
+        note(f"there is no topic {topic}; nothing was deleted")
+    else:
+        note(f"{topic} deleted")
 
 
 @app.command()
 def producers(
     topic: Name,
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", help="Only this one; may be given several times.")
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this one; may be given several times."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
     """Show the idempotent producers that the topic's partitions know, and how far each has come.
@@ -214,6 +274,9 @@ def producers(
     found = run(_describe_producers(bootstrap, topic, partitions))
     if json:
         print_json({"topic": topic, "partitions": [_producers_json(p) for p in found]})
+        return
+    if not any(p.producers for p in found):
+        note(f"{topic}: no idempotent producer is known")
         return
     columns = (
         "partition",
@@ -226,7 +289,8 @@ def producers(
         "last timestamp",
         "state",
     )
-    print_table(columns, [_producer_row(p, known) for p in found for known in p.producers])
+    rows = [_producer_row(p, known) for p in found for known in p.producers]
+    print_table(columns, rows, wide=wide, spare=("epoch", "last timestamp"))
 
 
 async def _describe_producers(bootstrap: str, topic: str, partitions: list[int] | None) -> list[PartitionProducers]:
@@ -283,21 +347,16 @@ async def _describe(bootstrap: str, names: list[str] | None) -> list[TopicDescri
         return await admin.describe_topics(names)
 
 
-async def _describe_with_configs(
-    bootstrap: str, names: list[str] | None
-) -> tuple[list[TopicDescription], dict[str, dict[str, str | None]]]:
+async def _ask_state(bootstrap: str, names: list[str] | None) -> TopicState:
+    from strandline.cli.topic_state import ask
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        topics = await admin.describe_topics(names or None)
-        configs = {t.name: {c.name: c.value for c in await admin.describe_configs("topic", t.name)} for t in topics}
-        return topics, configs
+        return await ask(admin, names or None)
 
 
 def _topic_json(
-    topic: TopicDescription,
-    partitions: list[PartitionDescription] | None = None,
-    configs: dict[str, str | None] | None = None,
+    topic: TopicDescription, partitions: list[PartitionDescription] | None = None, state: TopicState | None = None
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "topic": topic.name,
@@ -314,10 +373,14 @@ def _topic_json(
                 "elr": list(p.eligible_leader_replicas),
                 "offline": list(p.offline_replicas),
             }
+            | (state.partition_json(topic.name, p) if state is not None else {})
             for p in (topic.partitions if partitions is None else partitions)
         ],
     }
-    return document | ({"configs": configs} if configs is not None else {})
+    if state is None:
+        return document
+    sources = {c.name: c.source for c in state.configs[topic.name]}
+    return document | {"configs": state.values[topic.name], "config_sources": sources}
 
 
 def uuid_text(raw: bytes) -> str:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import interrupts
-from strandline.cli.common import Json, Settings, new_app, note, parse_settings, print_json, print_table, temporary_folder
+from strandline.cli.common import (
+    Json,
+    Settings,
+    new_app,
+    note,
+    parse_settings,
+    print_json,
+    print_table,
+    short_path,
+    temporary_folder,
+)
 
 if TYPE_CHECKING:
     from strandline.local_cluster import LocalCluster
@@ -93,8 +103,8 @@ def _announce(cluster: LocalCluster, json: bool) -> None:
     if json:
         print_json({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes})
         return
-    columns = ("name", "pid", "address", "http", "data")
-    print_table(columns, [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"], n["data"]) for n in nodes])
+    print_table(("name", "pid", "address", "http"), [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"]) for n in nodes])
+    print(f"data in {short_path(str(cluster.folder))}")
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
     hint = f"""Ctrl-C stops it. From another terminal:
   export STRANDLINE_BOOTSTRAP={cluster.bootstrap}

@@ -1,0 +1,67 @@
+"""Serving DescribeLogDirs: how much room each replica on this broker takes, and how far it is behind (KIP-113).
+
+Any broker answers for itself, for the replicas that it leads and for those that it follows. What is counted is known: no
+file is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from strandline.broker.partition import Partition
+from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.admin import (
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from strandline.protocol.rpc.server import ServerRequest
+
+
+class Replicas(Protocol):
+    """The replicas on this broker (`replica_manager.py`)."""
+
+    image: MetadataImage
+    partitions: dict[tuple[bytes, int], Partition]
+    disk_error: Exception | None
+
+
+class DescribeLogDirsHandler:
+    """Answers DescribeLogDirs requests. `path`: of the one log directory."""
+
+    def __init__(self, replicas: Replicas, path: str) -> None:
+        self._replicas = replicas
+        self._path = path
+
+    def handle(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DescribeLogDirsRequest)
+        code = ErrorCode.NONE if self._replicas.disk_error is None else ErrorCode.KAFKA_STORAGE_ERROR
+        topics = [] if code else list(self._topics(body.topics))
+        request.reply(DescribeLogDirsResponse([DescribeLogDirsResult(code, self._path, topics)]))
+
+    def _topics(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[DescribeLogDirsTopic]:
+        """Those that have a replica here, among those asked for; None: all."""
+        image = self._replicas.image
+        wanted: Mapping[str, list[int] | None]
+        if asked is None:
+            wanted = {topic.name: None for topic in image.topics_by_id.values()}
+        else:
+            wanted = {item.topic: item.partitions for item in asked}
+        for name, indexes in wanted.items():
+            topic = image.topic(name)
+            found = [] if topic is None else list(self._partitions(topic, indexes))
+            if found:
+                yield DescribeLogDirsTopic(name, found)
+
+    def _partitions(self, topic: TopicImage, indexes: list[int] | None) -> Iterator[DescribeLogDirsPartition]:
+        for index in topic.partitions if indexes is None else dict.fromkeys(indexes):
+            partition = self._replicas.partitions.get((topic.topic_id, index))
+            if partition is not None:
+                log = partition.log
+                yield DescribeLogDirsPartition(index, log.size_bytes, max(log.high_watermark - log.log_end_offset, 0))

@@ -1,0 +1,67 @@
+"""The state of topics, for `topic describe`: metadata and configuration from any broker, offsets from the leaders, sizes from
+every broker. If a broker does not answer, its part is missing and the rest is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.client.records import TopicPartition
+from strandline.client.subscription import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from strandline.client import Admin, ConfigEntry, PartitionDescription, TopicDescription
+
+STATE_TIMEOUT_MS = 2000
+"""A person waits for the answer; a broker that is down has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    topics: list[TopicDescription]
+    configs: dict[str, list[ConfigEntry]]
+    """By topic."""
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+    sizes: dict[int, dict[TopicPartition, int]]
+    """Bytes, by broker."""
+
+    @property
+    def values(self) -> dict[str, dict[str, str | None]]:
+        """By topic and key."""
+        return {topic: {c.name: c.value for c in configs} for topic, configs in self.configs.items()}
+
+    def start_offset(self, topic: str, partition: int) -> int | None:
+        return self.starts.get(TopicPartition(topic, partition))
+
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        return self.ends.get(TopicPartition(topic, partition))
+
+    def size_bytes(self, topic: str, partition: PartitionDescription) -> int | None:
+        """Of the leader's replica."""
+        return self.sizes.get(partition.leader_id, {}).get(TopicPartition(topic, partition.partition))
+
+    def partition_json(self, topic: str, partition: PartitionDescription) -> dict[str, Any]:
+        place = TopicPartition(topic, partition.partition)
+        by_broker = {str(b): self.sizes[b][place] for b in partition.replicas if place in self.sizes.get(b, {})}
+        return {"start_offset": self.starts.get(place), "end_offset": self.ends.get(place), "size_bytes_by_broker": by_broker}
+
+
+async def ask(admin: Admin, names: list[str] | None) -> TopicState:
+    """The state of these topics, or of all."""
+    topics = await admin.describe_topics(names)
+    configs = {t.name: await admin.describe_configs("topic", t.name) for t in topics}
+    led = [TopicPartition(t.name, p.partition) for t in topics for p in t.partitions if p.leader_id >= 0]
+    starts = await _offsets(admin, led, EARLIEST)
+    ends = await _offsets(admin, led, LATEST)
+    brokers = sorted({b for t in topics for p in t.partitions for b in p.replicas if b not in p.offline_replicas})
+    found = await admin.describe_log_dirs(brokers, [t.name for t in topics], timeout_ms=STATE_TIMEOUT_MS)
+    sizes = {b: {place: info.size_bytes for d in dirs for place, info in d.replicas.items()} for b, dirs in found.items()}
+    return TopicState(topics, configs, starts, ends, sizes)
+
+
+async def _offsets(admin: Admin, places: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    if not places:
+        return {}
+    found = await admin.list_offsets(dict.fromkeys(places, timestamp), timeout_ms=STATE_TIMEOUT_MS)
+    return {place: answer.offset for place, answer in found.items() if answer is not None}
