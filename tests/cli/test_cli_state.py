@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 
 import pytest
@@ -26,23 +27,19 @@ def at_terminal(up: Up, *words: str, columns: int = 80) -> list[str]:
     """The lines that a command prints at a terminal of so many columns."""
     master, slave = pty.openpty()
     environment = ENVIRONMENT | {"STRANDLINE_BOOTSTRAP": up.bootstrap, "COLUMNS": str(columns)}
+    data = b""
     try:
-        done = subprocess.Popen([*COMMAND, *words], stdout=slave, stderr=slave, env=environment, cwd=up.folder.parent)
-        os.close(slave)
-        data = b""
-        while piece := _read(master):
-            data += piece
-        done.wait(30)
+        process = subprocess.Popen([*COMMAND, *words], stdout=slave, stderr=slave, env=environment, cwd=up.folder.parent)
+        while True:  # the other end stays open here, so that what was written is not lost when the process ends
+            ended = process.poll() is not None
+            if select.select([master], [], [], 0.05)[0]:
+                data += os.read(master, 65536)
+            elif ended:
+                break
     finally:
         os.close(master)
+        os.close(slave)
     return data.decode().replace("\r\n", "\n").splitlines()
-
-
-def _read(master: int) -> bytes:
-    try:
-        return os.read(master, 65536)
-    except OSError:
-        return b""  # the other end is closed
 
 
 # -- reading back
