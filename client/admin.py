@@ -263,8 +263,8 @@ class Admin:
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
-        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). A broker is asked itself, because it alone knows
-        its file."""
+        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). A broker is asked itself,
+        because no other node knows its file."""
         resource = messages.DescribeConfigsResource(_resource(resource_type), str(name), None if keys is None else list(keys))
         request = messages.DescribeConfigsRequest([resource], include_documentation=True)
 
