@@ -137,6 +137,14 @@ _LOG = (
         min=1,
     ),
     ConfigKey("log.retention.check.interval.ms", "long", 300_000, "ms", "how often old segments are looked for", min=1),
+    ConfigKey(
+        "log.stray.retention.ms",
+        "long",
+        7 * 86_400_000,
+        "ms",
+        "a log that the cluster has deleted or moved while this broker was away is kept so long; -1: for ever",
+        min=-1,
+    ),
     ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
     ConfigKey(
         "default.replication.factor", "int", 1, "", "replicas of a topic that is created without a number", min=1, max=32767

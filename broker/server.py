@@ -300,6 +300,12 @@ class BrokerServer:
         every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(upkeep.checkpoint))
         every(config["log.flush.scheduler.interval.ms"], self._guarded(lambda: upkeep.flush_due(replicas)))
         every(config["log.retention.check.interval.ms"], self._guarded(lambda: upkeep.delete_old_segments(replicas)))
+        every(config["log.retention.check.interval.ms"], self._guarded(self._remove_strays))
+
+    def _remove_strays(self) -> None:
+        image = self.metadata.image
+        if not self.lifecycle.is_replaced(image):
+            self.upkeep.remove_strays(image, self.config.node_id, self.config["log.stray.retention.ms"])
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
         """A disk error in the background takes the log directory offline like any other."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.loggers import get_logger
+from strandline.storage.checkpoints import StrayMetadata
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log import FlushWork, Log, LogConfig
 from strandline.storage.log_dir import LogDir
+from strandline.storage.strays import find_strays
 
 log = get_logger(__name__)
 
@@ -144,11 +147,13 @@ class LogUpkeep:
         They are deleted only if the metadata log provably goes on from where this directory last saw it: its clean
         shutdown wrote a broker epoch (an offset of that log) that is below ours, and it knows one of our topics by id.
         Otherwise they are set aside: a quorum that lost its log and begins anew under the same cluster id knows no topic,
-        and its word must not delete data.
+        and its word must not delete data. After an unclean stop that is said by the topics alone, and the logs are kept for
+        `log.stray.retention.ms` (`storage/strays.py`).
         """
         existing = self._log_dir.existing_logs()
-        goes_on = any(topic_id in image.topics_by_id for _, _, topic_id in existing)
-        proven = goes_on and 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        witness_id = next((topic_id for _, _, topic_id in existing if topic_id in image.topics_by_id), None)
+        proven = witness_id is not None and 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        stray = None if witness_id is None else StrayMetadata(self._wall_clock_ms(), witness_id)
         for topic, index, topic_id in existing:
             registration = image.partition((topic_id, index))
             if registration is not None and broker_id in registration.replicas:
@@ -158,4 +163,24 @@ class LogUpkeep:
             if path is not None:
                 self.remove_directory(path)
             elif not proven:
-                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has given it to others")
+                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has given it to others", stray)
+
+    def remove_strays(self, image: MetadataImage, broker_id: int, retention_ms: int) -> None:
+        """Remove the strays that are older than `retention_ms` (-1: none) and proven to be ours to remove. On a thread.
+
+        `image`: the metadata as it was published last. One that holds nothing yet says nothing of any log.
+        """
+        if retention_ms >= 0 and image.offset >= 0:
+            self._aside(partial(self._remove_strays, image, broker_id, self._wall_clock_ms() - retention_ms))
+
+    def _remove_strays(self, image: MetadataImage, broker_id: int, before_ms: int) -> None:
+        try:
+            for stray in find_strays(self._files, self._log_dir.path):
+                registration = image.partition((stray.topic_id, stray.partition))
+                is_ours = registration is not None and broker_id in registration.replicas
+                if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.leaving_path):
+                    log.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
+                    self._files.rename(stray.path, stray.leaving_path)
+                    self._remove_tree(stray.leaving_path)
+        except DiskError as e:
+            log.warning("logs.not_removed", path=self._log_dir.path, reason=str(e))

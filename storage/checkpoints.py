@@ -1,4 +1,4 @@
-"""The small text files of a data directory, in exactly Kafka's formats.
+"""The small text files of a data directory, in exactly Kafka's formats where Kafka has the file.
 
     replication-offset-checkpoint, recovery-point-offset-checkpoint, log-start-offset-checkpoint (per data directory)
         0                       version
@@ -15,6 +15,11 @@
     partition.metadata (per log)
         version: 0
         topic_id: rXFtV1X6TzW9AKhaBFMPEg          (base64url of the 16 bytes, unpadded)
+
+    stray.metadata (per stray log; ours, Kafka has none)
+        version: 0
+        since_ms: 1700000000000
+        witness_topic_id: rXFtV1X6TzW9AKhaBFMPEg
 
     meta.properties (per data directory)
         version=1, cluster.id, node.id, directory.id
@@ -43,6 +48,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+STRAY_METADATA = "stray.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOT_ID = "boot-id"
@@ -160,6 +166,28 @@ class PartitionMetadata:
         if len(lines) < 2 or lines[0].strip() != "version: 0" or not lines[1].startswith("topic_id:"):
             return None
         return uuid_from_text(lines[1].removeprefix("topic_id:").strip())
+
+
+@dataclass(frozen=True, slots=True)
+class StrayMetadata:
+    """Why and since when a directory is a stray. Written only where the cluster's word was proven to be about this very log."""
+
+    since_ms: int
+    """By the wall clock."""
+    witness_id: bytes
+    """The topic id of another log of this directory that the same metadata knew. Ids are random and never come back, so that
+    metadata goes on from the one in which the stray's topic was created, and has deleted or moved it since."""
+
+    def encode(self) -> bytes:
+        return f"version: 0\nsince_ms: {self.since_ms}\nwitness_topic_id: {uuid_to_text(self.witness_id)}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> StrayMetadata | None:
+        match = re.fullmatch(rb"version: 0\nsince_ms: (\d{1,18})\nwitness_topic_id: (\S+)\n", data)
+        if match is None or not match[2].isascii():
+            return None
+        witness_id = uuid_from_text(match[2].decode("ascii"))
+        return None if witness_id is None else cls(int(match[1]), witness_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
     *-checkpoint           high watermarks, recovery points, log starts; replaced as a whole
     orders-0/              a log; `partition.metadata` in it says of which topic, by id: names come back, ids do not
     orders-0.<id>-delete/  a log on its way out; renamed first, so that the name is free at once
-    orders-0.<id>-stray/   a log whose topic cannot be told (or is another one's); never deleted by us
+    orders-0.<id>-stray/   a log that the cluster does not give to this broker, or (id 0) whose topic cannot be told; `strays.py`
+                           says when it may be removed
 
 Records are acknowledged when they are in the page caches of the in-sync replicas, as in Kafka. A process that was killed has
 lost none of them, a machine that lost its power has, and the log does not show it: it just ends earlier. So a directory
@@ -35,10 +36,12 @@ from strandline.storage.checkpoints import (
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    STRAY_METADATA,
     CleanShutdown,
     MetaProperties,
     OffsetCheckpoint,
     PartitionMetadata,
+    StrayMetadata,
     TopicPartition,
     read_if_present,
     uuid_to_text,
@@ -221,14 +224,16 @@ class LogDir:
         data = read_if_present(self.files, join(path, PARTITION_METADATA))
         topic_id = PartitionMetadata.decode(data) if data is not None else None
         if topic_id is None:
-            self._set_aside(name, "partition.metadata is missing or damaged")
+            self._set_aside(name, bytes(16), "partition.metadata is missing or damaged")
         else:
             self._existing[key] = topic_id
 
-    def _set_aside(self, name: str, reason: str) -> None:
-        """Out of the way, but not deleted: we cannot prove that it is ours to delete."""
-        target = self._free_name(name, bytes(16), STRAY_SUFFIX)
+    def _set_aside(self, name: str, topic_id: bytes, reason: str, stray: StrayMetadata | None = None) -> None:
+        """Out of the way, but not deleted. `stray`: the proof that it may be removed one day; None: there is none."""
+        target = self._free_name(name, topic_id, STRAY_SUFFIX)
         self.files.rename(join(self.path, name), join(self.path, target))
+        if stray is not None:
+            self.files.write_atomic(join(join(self.path, target), STRAY_METADATA), stray.encode())
         logger.warning("log_dir.log_set_aside", log_dir=self.path, log=name, renamed=target, reason=reason)
 
     def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
@@ -347,15 +352,18 @@ class LogDir:
             raise
         return target
 
-    def set_aside(self, topic: str, partition: int, reason: str) -> None:
-        """Rename a log that the cluster does not know (a stray) so that it is neither served nor lost."""
+    def set_aside(self, topic: str, partition: int, reason: str, stray: StrayMetadata | None = None) -> None:
+        """Rename a log that the cluster does not know (a stray) so that it is neither served nor lost. It keeps its topic id.
+
+        `stray`: since when, and what proves that the cluster's word is about this log; None: it is never removed by us."""
         key = (topic, partition)
         log = self.logs.pop(key, None)
         if log is not None:
             log.abandon()
-        if self._existing.pop(key, None) is not None:
+        topic_id = self._existing.pop(key, None)
+        if topic_id is not None:
             self._departed.add(key)
-            self._set_aside(log_name(topic, partition), reason)
+            self._set_aside(log_name(topic, partition), topic_id, reason, stray)
 
     def leaving(self) -> list[str]:
         """Directories whose removal an earlier process did not finish; hand each to `files.remove_tree`, off the loop."""

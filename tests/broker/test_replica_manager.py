@@ -70,7 +70,7 @@ def test_a_log_of_an_earlier_topic_of_the_name_is_set_aside_and_not_destroyed() 
     world.add_node(1, files)
     world.topic(replicas=(1,), topic_id=again)
     assert log_values(world[1][(again, 0)]) == []
-    assert [name for name in files.list("/data") if name.endswith("-stray")] == [f"orders-0.{bytes(16).hex()}-stray"]
+    assert [name for name in files.list("/data") if name.endswith("-stray")] == [f"orders-0.{TOPIC.hex()}-stray"]
 
 
 def test_a_replica_that_was_moved_away_is_deleted() -> None:

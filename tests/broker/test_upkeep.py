@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.upkeep import LOGS_PER_TURN, LogUpkeep
@@ -22,6 +24,7 @@ from strandline.controller.metadata.records import (
 )
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.builder import encode_batch
+from strandline.storage.checkpoints import PartitionMetadata
 from strandline.storage.files import DiskError, MemoryFiles
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_dir import LogDir
@@ -98,6 +101,83 @@ async def test_strays_are_only_set_aside_when_the_metadata_may_have_begun_anew(
     assert [name.split("-")[0] for name in names if name.endswith("-stray")] == ["gone", "moved"]
     stray = next(name for name in names if name.startswith("gone"))
     assert disk.files.exists(f"/data/{stray}/00000000000000000000.log")
+
+
+DAY_MS = 86_400_000
+
+
+async def strays_after(disk: Disk, at_start: MetadataImage, *, days: float = 8, now: MetadataImage | None = None) -> list[str]:
+    """The strays that are left so long after an unclean stop and a start with this metadata, in which retention is 7 days."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    disk.log_dir.close(clean=False)
+    disk.open()
+    await disk.upkeep.recover()
+    disk.upkeep.clear_strays(at_start, 1, 40)
+    disk.now_ms += round(days * DAY_MS)
+    disk.upkeep.remove_strays(now or at_start, 1, 7 * DAY_MS)
+    settled = asyncio.Event()
+    disk.upkeep._aside(lambda: None, settled.set)  # one thread: it comes after the removal
+    await asyncio.wait_for(settled.wait(), 5)
+    return sorted(name for name in disk.names() if name.endswith("-stray"))
+
+
+GONE_STRAY, MOVED_STRAY = f"gone-0.{GONE.hex()}-stray", f"moved-0.{MOVED.hex()}-stray"
+
+
+async def test_a_stray_keeps_its_topic_id_and_is_removed_after_its_retention(disk: Disk) -> None:
+    """After an unclean stop: the topic id was known all along, and nothing ever removed what nobody needs."""
+    assert await strays_after(disk, image(), days=6.9) == [GONE_STRAY, MOVED_STRAY]
+    with capture_logs() as logs:
+        assert await strays_after(disk, image(), days=0.2) == []
+    removed = [entry for entry in logs if entry["event"] == "logs.stray_removed"]
+    assert [entry["topic_id"] for entry in removed] == [GONE.hex(), MOVED.hex()]
+    assert disk.names() == ["known-0"]
+
+
+async def test_no_stray_is_removed_by_the_word_of_a_quorum_that_began_again(disk: Disk) -> None:
+    """It knows none of the topics that were here. Later it knows those that it made since: they prove nothing of the old ones."""
+    empty = MetadataImage.from_records([], 50, 1)
+    new_topic = b"n" * 16
+    later = MetadataImage.from_records([TopicRecord("new", new_topic), PartitionRecord(new_topic, 0, (1,), (1,), 1)], 60, 1)
+    assert len(await strays_after(disk, empty, now=later)) == 3
+    append(disk.log("new", new_topic))
+    assert len(await strays_after(disk, later, days=400)) == 3
+
+
+async def test_a_stray_that_is_given_back_to_this_broker_is_not_removed(disk: Disk) -> None:
+    records = [TopicRecord("moved", MOVED), PartitionRecord(MOVED, 0, (1, 2), (2,), 2)]
+    assert await strays_after(disk, image(), now=MetadataImage.from_records(records, 60, 1)) == [MOVED_STRAY]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("partition.metadata", None),
+        ("partition.metadata", PartitionMetadata.encode(b"x" * 16)),
+        ("stray.metadata", None),
+        ("stray.metadata", b"version: 1\nsince_ms: 1\n"),
+    ],
+)
+async def test_a_directory_that_is_not_proven_to_be_our_stray_is_left_alone(disk: Disk, file: str, content: bytes | None) -> None:
+    """F23: another process's, a person's copy, or one of a version to come."""
+    await strays_after(disk, image(), days=0)
+    path = f"/data/{GONE_STRAY}/{file}"
+    disk.files.remove(path)
+    if content is not None:
+        disk.files.write(path, content)
+    disk.files.make_dirs("/data/backup-0-stray")
+    assert await strays_after(disk, image()) == ["backup-0-stray", GONE_STRAY]
+
+
+async def test_a_removal_of_a_stray_that_was_broken_off_goes_on_at_the_next_start(disk: Disk) -> None:
+    await strays_after(disk, image(), days=0)
+    disk.files.fail_next("unlink", "*.log", errno.EIO)
+    assert await strays_after(disk, image()) == []
+    assert any(name.endswith("-delete") for name in disk.names())
+    disk.log_dir.close(clean=False)
+    disk.open()
+    disk.upkeep.remove_leavings()
+    await wait_until(lambda: disk.names() == ["known-0"])
 
 
 async def test_recovery_opens_every_log_and_they_are_the_ones_that_are_used_later(disk: Disk) -> None:

@@ -1,0 +1,56 @@
+"""Strays: logs of a data directory that the cluster has deleted, or given to other brokers, while this broker was away.
+
+A stray is renamed at once (`LogDir.set_aside`), so that it is neither served nor in the way of a topic that got its name. It
+is removed after `log.stray.retention.ms`, and only if it is proven to be ours to remove (F23):
+
+- the directory's name, its `partition.metadata` and its `stray.metadata` fit together: this broker has set it aside;
+- the metadata that did not know it knew another log of this directory by its topic id, so it was the metadata of the cluster
+  in which the stray was written, and not that of a quorum that lost its disks and began again;
+- the metadata of today does not give the partition to this broker either.
+
+Whatever lacks one of these stays where it is, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from strandline.storage.checkpoints import PARTITION_METADATA, STRAY_METADATA, PartitionMetadata, StrayMetadata, read_if_present
+from strandline.storage.disk import Files, join
+
+_STRAY = re.compile(r"[a-zA-Z0-9._-]{1,249}-(\d{1,10})\.([0-9a-f]{32})(\.\d+)?-stray\Z", re.ASCII)
+
+
+class Stray(NamedTuple):
+    """A stray of which everything is known."""
+
+    path: str
+    topic_id: bytes
+    partition: int
+    since_ms: int
+    """When it was set aside, by the wall clock."""
+
+    @property
+    def leaving_path(self) -> str:
+        """What it is called while it is being removed: a removal that is broken off goes on at the next start."""
+        return self.path.removesuffix("-stray") + "-delete"
+
+
+def find_strays(files: Files, log_dir: str) -> list[Stray]:
+    """The strays of a data directory that are proven to be ours to remove. DiskError."""
+    found = (_proven(files, log_dir, name) for name in files.list(log_dir))
+    return [stray for stray in found if stray is not None]
+
+
+def _proven(files: Files, log_dir: str, name: str) -> Stray | None:
+    path, match = join(log_dir, name), _STRAY.match(name)
+    if match is None or not files.is_dir(path):
+        return None
+    metadata = read_if_present(files, join(path, PARTITION_METADATA))
+    stray = read_if_present(files, join(path, STRAY_METADATA))
+    topic_id = None if metadata is None else PartitionMetadata.decode(metadata)
+    known = None if stray is None else StrayMetadata.decode(stray)
+    if topic_id is None or known is None or topic_id.hex() != match[2]:
+        return None
+    return Stray(path, topic_id, int(match[1]), known.since_ms)
