@@ -218,6 +218,21 @@ def test_a_partition_that_is_added_again_does_not_take_the_answer_to_its_former_
     assert world[2].leo == 1
 
 
+def test_a_late_answer_about_the_leaders_log_does_not_count_after_the_partition_was_added_again() -> None:
+    """The follower stands where it stood, but the leader's log has grown since: nothing may be cut."""
+    world = World(2)
+    world.topic(replicas=(1, 2))
+    link = Link(world, 2, 1)
+    world[1].produce("a", acks=1)
+    link.round()
+    assert world[2].leo == 1
+    asked = world[2].p.fetch_position()
+    link.core.remove(P)
+    link.core.add(world[2].p)
+    link.core.on_leader_range(P, asked, LeaderRange(0, 0, []), link.now)
+    assert world[2].leo == 1
+
+
 def test_a_lost_session_becomes_a_full_fetch_at_once() -> None:
     world = World(2)
     world.topic(replicas=(1, 2), partitions=2)

@@ -58,6 +58,17 @@ def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
     assert lifecycle.state is State.RUNNING
 
 
+def test_a_late_answer_to_a_heartbeat_of_an_earlier_registration_changes_nothing() -> None:
+    """It would count the broker as unfenced, or let it leave, under a registration of which no controller said so."""
+    lifecycle = registered(7)
+    early = lifecycle.heartbeat(7)
+    lifecycle.on_registration_lost(7)
+    assert lifecycle.on_registration(BrokerRegistrationResponse(0, 12), 0) is None
+    state = lifecycle.state
+    lifecycle.on_heartbeat(early, BrokerHeartbeatResponse(0, is_caught_up=True, is_fenced=False, should_shut_down=True))
+    assert (lifecycle.state, lifecycle.broker_epoch, lifecycle.may_leave) == (state, 12, False)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
 def test_a_controller_that_does_not_know_the_broker_makes_it_register_again(code: ErrorCode) -> None:
     lifecycle = registered()

@@ -157,6 +157,16 @@ def test_a_snapshot_replaces_all_and_what_is_gone_shows_in_the_delta() -> None:
     assert position(o)[:2] == (50, 3)
 
 
+def test_a_snapshot_that_is_older_than_what_is_applied_ends_the_broker() -> None:
+    """The quorum has lost committed metadata: a broker that loaded it would go back in time."""
+    o = observer()
+    o.on_fetch(LEADER, answer(batch(0, 1, topic(1), topic(2)), hw=2))
+    known = position(o)
+    with pytest.raises(InternalError, match="the quorum offers a snapshot up to"):
+        o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(1, 1)))
+    assert position(o) == known
+
+
 def test_a_snapshot_that_is_gone_is_asked_for_anew() -> None:
     o = observer()
     o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))

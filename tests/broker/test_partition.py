@@ -494,6 +494,21 @@ def test_metadata_that_overtakes_the_answer_makes_it_stale_and_cancels_the_propo
     assert leader.isr == [1, 2, 3]
 
 
+@pytest.mark.parametrize("end", ["it follows", "the partition stops"])
+def test_a_leadership_that_ends_cancels_its_proposal(end: str) -> None:
+    """Else a late answer would move the partition epoch of a follower, and the next leadership could propose nothing."""
+    world, leader = expanding()
+    item = leader.alter.pending[P]
+    if end == "it follows":
+        world.elect(2)
+    else:
+        leader.p.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert leader.alter.cancelled == [item]
+    known = leader.p.partition_epoch
+    item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, 1, [1, 2, 3], 0, known + 7), False)
+    assert leader.p.partition_epoch == known
+
+
 def test_a_repeated_registration_of_the_same_partition_epoch_leaves_the_proposal_alone() -> None:
     """Forgetting it would let the high watermark pass a replica that the controller may have committed."""
     _, leader = expanding()
@@ -728,6 +743,15 @@ def test_a_truncation_below_the_log_start_leaves_an_empty_log_there() -> None:
     log.increment_log_start_offset(2)
     follower.p.truncate_to_leader_end(follower.p.fetch_position(), 1)
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("stale", [FetchPosition(1, 1, 1, 0), FetchPosition(0, 2, 1, 0)])
+def test_a_stale_answer_about_the_leaders_log_truncates_nothing(stale: FetchPosition) -> None:
+    """The follower asked where the leader's log begins and ends, and has fetched, or followed another leader, since."""
+    _, _, follower = two_logs()
+    follower.p.truncate_to_leader_end(stale, 0)
+    follower.p.truncate_fully_and_start_at(stale, 50)
+    assert (follower.p.log.log_start_offset, follower.leo) == (0, 2)
 
 
 def test_out_of_range_recovery_cuts_or_restarts() -> None:

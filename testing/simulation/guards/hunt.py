@@ -44,7 +44,10 @@ TESTS_MAX = 40
 """Unit tests that are tried for one guard."""
 FIRST_TESTS = 3
 """The most specific ones are tried alone: collecting the others takes longer than running them."""
+ALL_TESTS_S = 8.0
+"""What those may take with their guard."""
 TESTS_S = 60.0
+"""After which they do not end."""
 SEEDS = 60
 GUARD_S = 45.0
 """For one guard and one instrument; what is left out then is said."""
@@ -141,12 +144,11 @@ def by_unit_tests(guard: Guard, runs: Sequence[Watched]) -> Find:
     there.sort(key=lambda run: (not run.name.startswith(room), len(run.guards), run.s))
     find = Find(reached=len(there), of=len(runs))
     chosen: list[str] = []
-    left_s = TESTS_S / 10
-    for run in there[:TESTS_MAX]:
-        left_s -= run.s
-        if chosen and left_s < 0:
-            break
-        chosen.append(run.name)
+    left_s = ALL_TESTS_S
+    for run in there:
+        if run.s <= left_s and len(chosen) < TESTS_MAX:
+            left_s -= run.s
+            chosen.append(run.name)
     if not chosen:
         return find
     for batch in (chosen[:FIRST_TESTS], chosen[FIRST_TESTS:]):
