@@ -288,6 +288,27 @@ def test_a_worn_out_epoch_asks_for_a_new_producer_id() -> None:
     assert queue.needs_producer_id
 
 
+def test_a_worn_out_epoch_keeps_its_producer_id_while_a_batch_is_under_way() -> None:
+    """That batch may be written under the old id; under a new one the broker would not know it."""
+    line = Line()
+    line.produce(1)
+    line.pump()
+    line.queue.producer_epoch, line.queue.renumber = PRODUCER_EPOCH_MAX, True
+    assert not line.queue.needs_producer_id
+    line.queue.abandon_attempts()
+    assert line.queue.needs_producer_id
+
+
+def test_a_batch_that_may_be_in_the_log_is_not_split() -> None:
+    """A broker knows a duplicate by its first and last sequence: halves of it would be written once more."""
+    line = Line()
+    batch = line.produce(2)
+    line.pump()
+    assert line.queue.may_split(batch)
+    line.queue.abandon_attempts()
+    assert not line.queue.may_split(batch)
+
+
 @pytest.mark.parametrize("code", [C.INVALID_RECORD, C.MESSAGE_TOO_LARGE, C.INVALID_TOPIC_EXCEPTION])
 def test_a_refusal_for_good_fails_the_batch_alone(code: ErrorCode) -> None:
     line = Line()

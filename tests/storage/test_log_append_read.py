@@ -568,3 +568,29 @@ def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
     log.truncate_to(log.segments[1].base_offset + 1)
     check_order(log)
     assert read_all(log) == filled[: len(read_all(log))]
+
+
+def test_a_batch_that_reaches_over_the_end_of_what_may_be_read_is_not_served() -> None:
+    """Whole batches are served. If the high watermark lies inside of one, its first records wait for the last."""
+    log = open_log()
+    filled = fill(log, 3, records=3)
+    for is_recent in (True, False):
+        if not is_recent:
+            forget_tail(log)
+        assert read_all(log, end=5) == filled[:1]
+        assert read_all(log, start=3, end=5) == []
+        assert read_all(log, end=6) == filled[:2]
+
+
+def test_a_flush_that_a_truncation_has_overtaken_moves_no_recovery_point() -> None:
+    """What lies there now was written after the fsync. A recovery point above it would spare it the scan after a crash."""
+    log = open_log(config=SMALL)
+    fill(log, 20)
+    work = log.flush_work()
+    assert work is not None
+    work.run()
+    log.truncate_to(2)
+    fill(log, 30, epoch=1)
+    assert log.log_end_offset > work.end_offset > 2
+    log.on_flushed(work)
+    assert log.recovery_point <= 2

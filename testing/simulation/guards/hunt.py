@@ -40,12 +40,12 @@ FOLDER = Path("build/guards")
 ROOMS = ("storage", "broker", "controller", "client")
 """Whose unit tests are asked. A guard of one room may be noticed by the tests of another."""
 FAST = "not processes and not docker and not spark"
-TESTS_MAX = 40
+TESTS_MAX = 150
 """Unit tests that are tried for one guard."""
-FIRST_TESTS = 3
+FIRST_TESTS, MORE_TESTS = 3, 40
 """The most specific ones are tried alone: collecting the others takes longer than running them."""
-ALL_TESTS_S = 8.0
-"""What those may take with their guard."""
+ALL_TESTS_S, ONE_TEST_S = 12.0, 2.0
+"""What they may take, with their guard."""
 TESTS_S = 60.0
 """After which they do not end."""
 SEEDS = 60
@@ -146,12 +146,12 @@ def by_unit_tests(guard: Guard, runs: Sequence[Watched]) -> Find:
     chosen: list[str] = []
     left_s = ALL_TESTS_S
     for run in there:
-        if run.s <= left_s and len(chosen) < TESTS_MAX:
+        if run.s <= min(left_s, ONE_TEST_S) and len(chosen) < TESTS_MAX:
             left_s -= run.s
             chosen.append(run.name)
     if not chosen:
         return find
-    for batch in (chosen[:FIRST_TESTS], chosen[FIRST_TESTS:]):
+    for batch in (chosen[:FIRST_TESTS], chosen[FIRST_TESTS:MORE_TESTS], chosen[MORE_TESTS:]):
         if batch and find.runs is None:
             _try_tests(guard, batch, find)
     return find
