@@ -4,6 +4,7 @@ options.py        the table of options                  option_types.py      wha
 errors.py         what can go wrong                     reference.py, option_docs.py   docs/client.md, and what help() shows
 cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
+arguments.py      names and partitions, checked
 home.py           the event loop that a client is on    call_order.py   calls that wait, in order
 accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
 leader_offsets.py offsets, asked of the leaders

@@ -29,6 +29,7 @@ from strandline.client.admin_types import (
     ReplicaInfo,
     TopicDescription,
 )
+from strandline.client.arguments import checked_by_partition, checked_list, checked_name, checked_names, checked_partitions
 from strandline.client.cluster import Cluster
 from strandline.client.errors import (
     ClientClosed,
@@ -122,7 +123,8 @@ class Admin:
         """Create topics (a name alone has the cluster's defaults), and wait until the brokers know them and each partition has a
         leader. RequestFailed with `code` TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR and others; RequestTimeout.
         `validate_only`: check the request, create nothing, return an empty list."""
-        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        given = checked_list("topics", topics)
+        wanted = [topic if isinstance(topic, NewTopic) else NewTopic(checked_name(topic)) for topic in given]
         request = messages.CreateTopicsRequest([_creatable(topic) for topic in wanted], round(timeout_ms), validate_only)
 
         def check(response: messages.CreateTopicsResponse, is_retry: bool) -> None:
@@ -148,7 +150,9 @@ class Admin:
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float = 30_000) -> None:
         """Delete topics and all of their records. UnknownTopic if one does not exist; the others are deleted all the same."""
-        request = messages.DeleteTopicsRequest([messages.DeleteTopicState(name) for name in names], round(timeout_ms))
+        request = messages.DeleteTopicsRequest(
+            [messages.DeleteTopicState(name) for name in checked_names(names)], round(timeout_ms)
+        )
 
         def check(response: messages.DeleteTopicsResponse, is_retry: bool) -> None:
             for result in response.topics:
@@ -169,7 +173,7 @@ class Admin:
         """Grow a topic to `total_count` partitions, and wait until each has a leader. `assignments`: for each added partition the
         brokers that get a replica. Keys are hashed over the new number of partitions from then on."""
         added = None if assignments is None else [list(replicas) for replicas in assignments]
-        item = messages.CreatePartitionsTopic(topic, total_count, added)
+        item = messages.CreatePartitionsTopic(checked_name(topic), total_count, added)
         request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)
 
         def check(response: messages.CreatePartitionsResponse, is_retry: bool) -> None:
@@ -192,7 +196,7 @@ class Admin:
 
     async def describe_topics(self, names: Iterable[str] | None = None, *, timeout_ms: float = 30_000) -> list[TopicDescription]:
         """Partitions, leaders and replicas of these topics, or of all, sorted by name. UnknownTopic if one does not exist."""
-        return await self._describe(None if names is None else list(names), self._deadline(timeout_ms))
+        return await self._describe(None if names is None else checked_names(names), self._deadline(timeout_ms))
 
     async def _describe(
         self, names: Sequence[str] | None, deadline: float, *, missing_ok: bool = False
@@ -223,8 +227,8 @@ class Admin:
         The id of a named producer stands for its name: the newest generation that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
         cluster = self._running()
-        places = list(dict.fromkeys(TopicPartition(*place) for place in partitions))
-        asked = None if producer_ids is None else list(producer_ids)
+        places = list(dict.fromkeys(checked_partitions(partitions)))
+        asked = None if producer_ids is None else checked_list("producer_ids", producer_ids)
         return await ProducerQuestions(cluster).describe(places, asked, self._deadline(timeout_ms))
 
     async def list_offsets(
@@ -233,7 +237,7 @@ class Admin:
         """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
         consumers may see). None where there is no such record. A partition whose leader has not answered within
         `timeout_ms`, or that has none, is not in the result; UnknownTopic when a topic does not exist."""
-        places = {TopicPartition(*place): timestamp for place, timestamp in wanted.items()}
+        places = checked_by_partition(wanted)
         deadline = self._deadline(timeout_ms)
         return await OffsetQuestions(self._running(), self._describe).ask(places, deadline)
 
@@ -242,7 +246,7 @@ class Admin:
     ) -> dict[int, list[LogDirDescription]]:
         """The log directories of these brokers, with the size of each replica of these topics, or of all. A broker that has
         not answered within `timeout_ms` is not in the result."""
-        asked = None if topics is None else [messages.DescribableLogDirTopic(name) for name in topics]
+        asked = None if topics is None else [messages.DescribableLogDirTopic(name) for name in checked_names(topics)]
         cluster, request = self._running(), messages.DescribeLogDirsRequest(asked)
 
         async def ask(broker_id: int) -> list[LogDirDescription] | None:
@@ -253,7 +257,7 @@ class Admin:
             assert isinstance(response, messages.DescribeLogDirsResponse)
             return [_log_dir(result) for result in response.results]
 
-        ids = list(dict.fromkeys(broker_ids))
+        ids = list(dict.fromkeys(checked_list("broker_ids", broker_ids)))
         answers = await asyncio.gather(*map(ask, ids))
         return {broker_id: found for broker_id, found in zip(ids, answers, strict=True) if found is not None}
 
@@ -265,7 +269,9 @@ class Admin:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
         "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). A broker is asked itself,
         because no other node knows its file."""
-        resource = messages.DescribeConfigsResource(_resource(resource_type), str(name), None if keys is None else list(keys))
+        resource = messages.DescribeConfigsResource(
+            _resource(resource_type), str(name), None if keys is None else checked_list("keys", keys)
+        )
         request = messages.DescribeConfigsRequest([resource], include_documentation=True)
 
         def check(response: messages.DescribeConfigsResponse, is_retry: bool) -> None:
@@ -351,7 +357,9 @@ class Admin:
         leader any replica that is alive, and records that it lacks are lost."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
-        asked = None if partitions is None else [messages.ElectLeadersPartition(*place) for place in partitions]
+        asked = (
+            None if partitions is None else [messages.ElectLeadersPartition(*place) for place in checked_partitions(partitions)]
+        )
         request = messages.ElectLeadersRequest(_ELECTIONS[election], asked, round(timeout_ms))
 
         def check(response: messages.ElectLeadersResponse, is_retry: bool) -> None:

@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from strandline.client.arguments import checked_by_partition, checked_name, checked_partition, checked_partitions
 from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import (
@@ -174,7 +175,7 @@ class Consumer:
         """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
         `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
         self._check_caller()
-        self._assigning_places = [TopicPartition(*place) for place in partitions]
+        self._assigning_places = checked_partitions(partitions)
         self._assigning = self._assign(self._assigning_places)
         return self._assigning
 
@@ -369,7 +370,7 @@ class Consumer:
     ) -> dict[TopicPartition, list[Taken]]:
         """What `pull` takes of each partition that has something; waits at most `timeout_ms` for the first of it."""
         fetcher, _ = self._running()
-        only = {TopicPartition(*place) for place in partitions} or None
+        only = {checked_partition(place) for place in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         await asyncio.sleep(0)
@@ -412,7 +413,7 @@ class Consumer:
     async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
         Errors are those of `getmany`."""
-        only = {TopicPartition(*place) for place in partitions} or None
+        only = {checked_partition(place) for place in partitions} or None
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
             state = await self._next_ready(only, deadline)
@@ -470,10 +471,11 @@ class Consumer:
 
     def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
         self._check_caller()
-        state = self._subscription.states.get(TopicPartition(*place))
+        place = checked_partition(place)
+        state = self._subscription.states.get(place)
         if state is None:
             self._check_assigned_is_awaited()
-            raise UsageError(f"{TopicPartition(*place)} is not assigned to this consumer")
+            raise UsageError(f"{place} is not assigned to this consumer")
         return state
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
@@ -540,19 +542,20 @@ class Consumer:
 
     async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         fetcher, _ = self._running()
-        found = await fetcher.positions.offsets({TopicPartition(*place): timestamp for place in partitions})
+        found = await fetcher.positions.offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
         return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
         log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record."""
         fetcher, _ = self._running()
-        return await fetcher.positions.offsets({TopicPartition(*place): timestamp for place, timestamp in wanted.items()})
+        return await fetcher.positions.offsets(checked_by_partition(wanted))
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record."""
+        timestamps = checked_by_partition(timestamps)
         if any(timestamp < 0 for timestamp in timestamps.values()):
             raise UsageError("a timestamp is at least 0 ms")
         return await self.list_offsets(timestamps)
@@ -652,7 +655,4 @@ def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
     names: list[str] = []
     for given in topics:
         names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"a topic is named by a non-empty str, not {name!r}")
-    return names
+    return [checked_name(name) for name in names]

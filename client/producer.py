@@ -31,6 +31,7 @@ from types import NoneType, TracebackType
 from typing import Any, Self, Unpack
 
 from strandline.client.accumulator import Accumulator
+from strandline.client.arguments import checked_partitions
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.call_order import CallOrder
 from strandline.client.cluster import Cluster
@@ -537,7 +538,7 @@ class Producer:
         assert self._cluster is not None
         if not self._is_named:
             raise UsageError("only a producer with a producer_name can ask what was written before it")
-        places = list(dict.fromkeys(TopicPartition(*place) for place in partitions))
+        places = list(dict.fromkeys(checked_partitions(partitions)))
         self._check_idle(places)
         identity = self._sender.identity
         wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms

@@ -1,0 +1,59 @@
+"""Names of topics and partitions as callers write them, checked.
+
+A str is a sequence of strs, and so is a (topic, partition) pair a sequence: `describe_topics("orders")` would ask for the
+topics o, r, d, ... Where several are wanted, a single one is refused with a sentence that shows what to write. One rule for all
+calls: a mistaken `delete_topics` must not guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from strandline.client.records import TopicPartition
+from strandline.protocol.errors import UsageError
+
+
+def checked_name(name: object) -> str:
+    """A topic's name."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a topic is named by a non-empty str, not {name!r}")
+    return name
+
+
+def checked_list(what: str, items: Any) -> list[Any]:
+    """The items of an iterable; a str, bytes or a mapping is none here."""
+    if isinstance(items, (str, bytes)):
+        raise UsageError(f"{what} must be a list, not a single {type(items).__name__}: write [{items!r}]")
+    if isinstance(items, Mapping) or not isinstance(items, Iterable):
+        raise UsageError(f"{what} must be a list, not {items!r}")
+    return list(items)
+
+
+def checked_names(names: Iterable[str]) -> list[str]:
+    """Names of topics."""
+    return [checked_name(name) for name in checked_list("topics", names)]
+
+
+def checked_partition(place: Any) -> TopicPartition:
+    """One (topic, partition) pair."""
+    is_pair = isinstance(place, (tuple, list)) and len(place) == 2
+    if not is_pair or not isinstance(place[0], str) or not place[0]:
+        raise UsageError(f'a partition is written TopicPartition("orders", 0) or ("orders", 0), not {place!r}')
+    if isinstance(place[1], bool) or not isinstance(place[1], int) or place[1] < 0:
+        raise UsageError(f"the number of a partition is a whole number of at least 0, not {place[1]!r}")
+    return TopicPartition(*place)
+
+
+def checked_partitions(places: Iterable[Any]) -> list[TopicPartition]:
+    """Some (topic, partition) pairs, as a list or another iterable."""
+    if isinstance(places, tuple) and len(places) == 2 and isinstance(places[0], str):
+        raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(places)!r}]")
+    return [checked_partition(place) for place in checked_list("partitions", places)]
+
+
+def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
+    """A mapping of (topic, partition) pairs to something."""
+    if not isinstance(wanted, Mapping):
+        raise UsageError(f'offsets by time are asked for by a mapping such as {{("orders", 0): time_ms}}, not {wanted!r}')
+    return {checked_partition(place): value for place, value in wanted.items()}

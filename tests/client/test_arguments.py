@@ -1,0 +1,86 @@
+"""A single name, or a single pair, where several are wanted: refused with what to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strandline.client import Admin, Consumer, Producer, TopicPartition
+from strandline.client.errors import UsageError
+
+from .scripted import ScriptedCluster
+
+ADMIN: dict[str, Callable[[Any], Any]] = {
+    "describe_topics": lambda admin: admin.describe_topics("orders"),
+    "describe_topics bytes": lambda admin: admin.describe_topics(b"orders"),
+    "describe_topics number": lambda admin: admin.describe_topics([5]),
+    "delete_topics": lambda admin: admin.delete_topics("orders"),
+    "create_topics": lambda admin: admin.create_topics("orders"),
+    "create_topics number": lambda admin: admin.create_topics([5]),
+    "describe_producers": lambda admin: admin.describe_producers(("orders", 0)),
+    "describe_configs": lambda admin: admin.describe_configs("topic", "orders", "retention.ms"),
+    "elect_leaders": lambda admin: admin.elect_leaders("orders"),
+    "elect_leaders pair": lambda admin: admin.elect_leaders(TopicPartition("orders", 0)),
+    "create_partitions": lambda admin: admin.create_partitions(["orders"], 2),
+}
+CONSUMER: dict[str, Callable[[Any], Any]] = {
+    "assign": lambda consumer: consumer.assign("orders"),
+    "assign pair": lambda consumer: consumer.assign(("orders", 0)),
+    "assign names": lambda consumer: consumer.assign(["orders"]),
+    "assign number": lambda consumer: consumer.assign([("orders", "0")]),
+    "getmany": lambda consumer: consumer.getmany("orders"),
+    "getone list": lambda consumer: consumer.getone([("orders", 0)]),
+    "seek": lambda consumer: consumer.seek("orders", 0),
+    "seek_to_beginning": lambda consumer: consumer.seek_to_beginning("orders"),
+    "pause": lambda consumer: consumer.pause("orders"),
+    "resume": lambda consumer: consumer.resume([("orders", 0)]),
+    "position": lambda consumer: consumer.position("orders"),
+    "end_offsets": lambda consumer: consumer.end_offsets(("orders", 0)),
+    "beginning_offsets": lambda consumer: consumer.beginning_offsets("orders"),
+    "list_offsets": lambda consumer: consumer.list_offsets([("orders", 0)]),
+    "offsets_for_times": lambda consumer: consumer.offsets_for_times("orders"),
+    "subscribe": lambda consumer: consumer.subscribe(5),
+}
+
+
+async def refused(call: Callable[[Any], Any], client: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        await _run(call(client))
+    return str(error.value)
+
+
+async def _run(result: Any) -> None:
+    if asyncio.iscoroutine(result):
+        await result
+
+
+@pytest.mark.parametrize("name", ADMIN)
+async def test_admin_refuses_one_for_many(name: str) -> None:
+    """`describe_topics("orders")` asked for the topics o, r, d, ... and answered "the topic does not exist (o)"."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            text = await refused(ADMIN[name], admin)
+        assert "list" in text or "topic is named" in text
+        assert list(cluster.topics) == ["orders"]
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+async def test_consumer_refuses_one_for_many(name: str) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            await consumer.assign([("orders", 0)])
+            text = await refused(CONSUMER[name], consumer)
+            assert "must be" in text or "is written" in text or "is named" in text or "number" in text or "mapping" in text
+            assert consumer.assignment() == {TopicPartition("orders", 0)}
+
+
+async def test_producer_refuses_one_for_many() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, producer_name="sink") as producer:
+            assert "write [('orders', 0)]" in await refused(lambda p: p.written(("orders", 0)), producer)
