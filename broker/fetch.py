@@ -49,7 +49,7 @@ class PartitionDirectory(Protocol):
     def current_leader(self, key: Key) -> CurrentLeader: ...
     def on_disk_error(self, error: DiskError) -> None: ...
     def on_damage(self, key: Key) -> None:
-        """A read met a damaged batch of our own log."""
+        """A read met a damaged batch of our own log, or it refused a write; nothing happens when it is not damaged."""
 
 
 def storage_code(directory: PartitionDirectory, key: Key, error: BrokerError) -> ErrorCode:

@@ -191,6 +191,9 @@ class ProduceHandler:
         return partition, info.last_offset + 1
 
     def _refuse(self, key: tuple[bytes, int], response: ProducePartitionResponse, error: BrokerError) -> None:
+        if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            # All followers may be caught up, and no consumer there: nothing else may ever meet the damage.
+            self._directory.on_damage(key)
         _fail(response, error.code, error.message)
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             response.current_leader = self._directory.current_leader(key)

@@ -123,6 +123,16 @@ def test_a_leader_serves_what_lies_before_the_damage_and_refuses_the_rest(world:
     assert len(events(logged, "partition.damaged_read_refused")) == 2
 
 
+def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: World) -> None:
+    """The followers are caught up, and the consumer that met the damage is gone: no read meets it again. Without this, the
+    partition takes no record until a broker is restarted by hand."""
+    leader, stepped_back = world[1], []
+    leader.manager._on_leader_damaged = lambda: stepped_back.append(1)
+    leader.p.log.mark_corrupt(7)
+    assert code(leader.produce("x")) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert stepped_back == [1]
+
+
 def test_a_question_by_time_that_meets_damage_is_a_storage_error(world: World) -> None:
     """All records here have the same time, so the first one is read."""
     cool_down(world, 1)
