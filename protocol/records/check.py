@@ -291,9 +291,9 @@ def _plain_shape(head: bytes, index: int) -> _Shape | None:
 def _shape(data: bytes, start: int, index: int) -> _Shape | None:
     """The shape of the record at `start`, None if it has headers, or is malformed."""
     try:
-        size, at = _read_varint(data, start, _INT32_BYTES, "length")
-        end = at + size
-        timestamp_delta, index_at = _read_varint(data, at + 1, _INT64_BYTES, "timestamp delta")
+        size, attributes_at = _read_varint(data, start, _INT32_BYTES, "length")
+        end = attributes_at + size
+        timestamp_delta, index_at = _read_varint(data, attributes_at + 1, _INT64_BYTES, "timestamp delta")
         delta, key_at = _read_varint(data, index_at, _INT32_BYTES, "offset delta")
         if delta != index or key_at - index_at != varint_size(index) or end > len(data):
             return None
@@ -303,7 +303,9 @@ def _shape(data: bytes, start: int, index: int) -> _Shape | None:
         return None
     if last_at + 1 != end or data[last_at]:
         return None
-    shared = [*range(start, index_at), *range(key_at, _varint_end(data, key_at)), *range(value_at, _varint_end(data, value_at))]
+    # The attributes mean nothing, and may be anything.
+    shared = [*range(start, attributes_at), *range(attributes_at + 1, index_at)]
+    shared += [*range(key_at, _varint_end(data, key_at)), *range(value_at, _varint_end(data, value_at))]
     columns = [(at - start, _BYTES[data[at]]) for at in [*shared, last_at]]
     return columns, index_at - start, end - start, timestamp_delta
 

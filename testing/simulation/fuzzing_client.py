@@ -313,7 +313,9 @@ def _fetch(random: Random, facts: Facts, **changes: int) -> data.FetchRequest:
     fields = {name: changes.get(name, value) for name, value in own.items()}
     wanted = {name: changes.get(name, value) for name, value in of_partition.items()}
     item = data.FetchPartition(topic_id, partition, last_fetched_epoch=-1, log_start_offset=0, partition_max_bytes=1000, **wanted)
-    return data.FetchRequest(max_wait_ms=0, isolation_level=0, partitions=[item], **fields)
+    return data.FetchRequest(
+        max_wait_ms=0, isolation_level=0, partitions=[item], forgotten=[], rack_id="", cluster_id=None, **fields
+    )
 
 
 def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:

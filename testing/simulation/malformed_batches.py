@@ -84,7 +84,7 @@ def malformed_batches(now_ms: int) -> Mapping[str, bytes]:
 
 def bad_checksum(batch: bytes) -> bytes:
     """The same batch with another checksum."""
-    crc = v2.HEADER.unpack_from(batch)[5] ^ 1
+    crc: int = v2.read_header(batch).crc ^ 1
     return batch[: v2.CRC_POS] + crc.to_bytes(4, "big") + batch[v2.ATTRIBUTES_POS :]
 
 
