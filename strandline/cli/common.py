@@ -49,9 +49,11 @@ def explain(error: Exception) -> int:
         note(str(error))
         return USAGE
     if isinstance(error, (StrandlineError, OSError)):
+        from strandline.client.errors import UnknownTopic
         from strandline.node import sentence
 
-        note(sentence(error))
+        is_missing = isinstance(error, UnknownTopic) and error.partition is None
+        note(sentence(error) + ("; `strandline topic list` shows what there is" if is_missing else ""))
         return ERROR
     raise error
 
@@ -59,7 +61,8 @@ def explain(error: Exception) -> int:
 def note(text: str) -> None:
     """A word to the person, out of the way of the results. Where it cannot be written, the command goes on."""
     with suppress(OSError):
-        print(f"strandline: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"strandline: {text}\n")  # one write: a terminal's echo cannot come between
+        sys.stderr.flush()
 
 
 def fail(text: str, code: int = ERROR) -> NoReturn:
@@ -70,7 +73,6 @@ def fail(text: str, code: int = ERROR) -> NoReturn:
 def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on_interrupt: str | None = None) -> T:
     """Run a client's work on uvloop. Ctrl-C cancels it: it has `grace_s` to clean up, and `on_interrupt` is noted for a
     cleanup that takes a person's time. Raises KeyboardInterrupt when it has ended for that."""
-    import uvloop
 
     async def cancellable() -> T:
         task = asyncio.current_task()
@@ -79,6 +81,8 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on
             return await main
 
     try:
+        import uvloop
+
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(cancellable())
     except asyncio.CancelledError:

@@ -49,10 +49,10 @@ RecordWriter = Callable[["ConsumerRecord"], bytes]
 
 EXAMPLES = """\b
 Examples:
-  strandline consume orders                        new records, until Ctrl-C
-  strandline consume orders --from beginning -e    all that is there
-  strandline consume orders --from -10 -e          the last 10 of each partition
-  strandline consume orders --from @-5m --json     of the last 5 minutes, and on
+  strandline consume orders                       new records, until Ctrl-C
+  strandline consume orders --from beginning -e   all that is there
+  strandline consume orders --from -10 -e         the last 10 per partition
+  strandline consume orders --from @-5m --json    since 5 minutes ago, and on
   strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
 """
 
@@ -204,7 +204,9 @@ def _outside(text: str, outside: list[TopicPartition], first: dict[TopicPartitio
 
 
 def _held(first: int, end: int) -> str:
-    return "empty" if first == end else f"offsets {first} to {end - 1}"
+    if end - first <= 1:
+        return "empty" if first == end else f"offset {first}"
+    return f"offsets {first} to {end - 1}"
 
 
 async def _print(consumer: Consumer, job: Job, left: set[TopicPartition] | None, ends: dict[TopicPartition, int]) -> None:

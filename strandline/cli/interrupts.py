@@ -52,10 +52,22 @@ def install() -> None:
     signal.signal(signal.SIGINT, _on_sigint)
 
 
-def reinstall() -> None:
-    """Take SIGINT back from a library that has taken it for itself, in a process that had called `install`."""
-    if signal.getsignal(signal.SIGALRM) is _on_end_of_grace:
-        install()
+@contextmanager
+def kept_from_libraries() -> Iterator[None]:
+    """While this holds, a library that wants SIGINT for a function of its own does not get it. A child process may still
+    have the signal ignored."""
+    set_handler = signal.signal
+
+    def refuse(number: int, handler: Any) -> Any:
+        if number == signal.SIGINT and callable(handler):
+            return signal.getsignal(number)
+        return set_handler(number, handler)
+
+    vars(signal)["signal"] = refuse
+    try:
+        yield
+    finally:
+        vars(signal)["signal"] = set_handler
 
 
 def was_interrupted() -> bool:
@@ -118,6 +130,9 @@ def _on_end_of_grace(number: int, frame: object) -> None:
 
 
 def _raise() -> None:
+    import warnings
+
+    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that the loop has not come to yet
     raise KeyboardInterrupt
 
 

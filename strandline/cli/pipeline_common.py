@@ -38,6 +38,7 @@ Servers = Annotated[
     typer.Option(
         "--bootstrap-servers",
         "--bootstrap",
+        "-b",
         envvar="STRANDLINE_BOOTSTRAP",
         metavar="HOST:PORT,...",
         help="Brokers to ask first.",
@@ -79,9 +80,8 @@ def session_of(with_delta: bool) -> Callable[[str, str, Mapping[str, str]], Spar
             from strandline.pipeline.jobs.delta import delta_session as session
         else:
             from strandline.pipeline.spark import spark_session as session
-        spark = session(name, master, settings)
-        interrupts.reinstall()
-        return spark
+        with interrupts.kept_from_libraries():
+            return session(name, master, settings)
 
     return make
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_world import COMMAND, ENVIRONMENT, Up, wait_until
+from cli_world import COMMAND, ENVIRONMENT, Up, run, wait_until
 
-from strandline.cli import COMMANDS
+from strandline.cli import COMMANDS, interrupts
 from strandline.local_cluster import free_port_range
 
 pytestmark = pytest.mark.processes
@@ -176,12 +176,12 @@ async def stubborn():
 interrupts.install()
 run(stubborn(), grace_s=GRACE)
 """
-    for grace_s, interrupts in ((60, 2), (0.2, 1)):
+    for grace_s, times in ((60, 2), (0.2, 1)):
         words = [COMMAND[0].replace("strandline", "python"), "-c", code.replace("GRACE", str(grace_s))]
         words[0] = str(Path(COMMAND[0]).with_name("python"))
         with subprocess.Popen(words, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
             assert process.stdout is not None
-            for _ in range(interrupts):
+            for _ in range(times):
                 assert process.stdout.readline() == b"waiting\n"
                 process.send_signal(signal.SIGINT)
             assert process.wait(timeout=10) == 130
@@ -225,3 +225,29 @@ def test_a_full_disk_is_an_error() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*COMMAND, "config", "keys"], stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
     assert (done.returncode, done.stderr) == (1, b"strandline: No space left on device\n")
+
+
+def test_a_library_does_not_take_the_signal() -> None:
+    """Spark sets a handler in the middle of its start; a later one of ours would leave a moment without it."""
+    ours = signal.getsignal(signal.SIGINT)
+    with interrupts.kept_from_libraries():
+        assert signal.signal(signal.SIGINT, lambda number, frame: None) is ours
+        assert signal.getsignal(signal.SIGINT) is ours
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark does in the JVM's process
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, ours)
+
+
+@pytest.mark.spark
+def test_a_pipeline_is_interrupted_while_spark_runs(up: Up, tmp_path: Path) -> None:
+    """Spark has a handler of its own, which prints tracebacks; and a JVM, which ends when the command does."""
+    assert run("topic", "create", "offloaded", "--partitions", "1", "--if-not-exists", "--bootstrap", up.bootstrap).code == 0
+    assert run("produce", "offloaded", "--bootstrap", up.bootstrap, stdin="tea\n").code == 0
+    lake = tmp_path / "lake"
+    words = ["pipeline", "offload", "--topic", "offloaded", "--to", str(lake), "--continuous", "1", "--bootstrap", up.bootstrap]
+    with running(words, tmp_path) as process:
+        wait_until(lambda: any(lake.rglob("*.parquet")), "a batch is in the lake", timeout_s=240)
+        java = children(process.pid)
+        interrupted(process, tmp_path)
+        wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in java), "the JVM has ended")
