@@ -46,7 +46,17 @@ def _reset_response(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect 
         if entry in breaks:
             breaks.remove(entry)
 
+    if api_key == apis.BROKER_REGISTRATION:
+        _register_one(nemesis, draw)
     return Effect({"api": apis.api_name(api_key), "is_request": is_request, "times": times}, (), undo)
+
+
+def _register_one(nemesis: Nemesis, draw: Random) -> None:
+    """A broker starts again: else there would be no such message as long as the fault lasts."""
+    node = nemesis.victim(draw, nemesis.running(nemesis.cluster.broker_ids))
+    if node is not None:
+        nemesis.cluster.crash(node)
+        nemesis.start(node)
 
 
 @kind("fragment")

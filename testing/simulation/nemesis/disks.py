@@ -11,6 +11,7 @@ from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.disk import Fault, Latency
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.nemesis.processes import keep_down
+from strandline.testing.simulation.nemesis.readers import forget_tails, read_through
 from strandline.testing.simulation.options import FaultPlan
 from strandline.testing.simulation.world import OutOfTime
 
@@ -180,6 +181,9 @@ def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
         return None
     operation, pattern, error = draw.choice(ERRORS)
     failing = nemesis.cluster.machines[node].files.fail(operation, pattern, error, times=draw.choice((1, 1, 5)))
+    if operation == "read":
+        forget_tails(nemesis, node)
+        read_through(nemesis, node)
     what = {"operation": operation, "pattern": pattern, "error": errno.errorcode[error]}
     return armed(nemesis, node, failing, what)
 

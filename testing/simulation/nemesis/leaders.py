@@ -87,7 +87,9 @@ async def _round_trip(nemesis: Nemesis, target: Target, kept: tuple[int, bool] |
             if kept is not None:
                 await _wait_for_message(nemesis, stack.enter_context(_holding(nemesis, target, kept, aside)), kept, target)
             back = stack.enter_context(_set_aside(nemesis, target.third, aside))
-            await _take_away(nemesis, target, _is_channel(kept))
+            with _forking(nemesis, target, draw) as delay_s:
+                await asyncio.sleep(delay_s)
+                await _take_away(nemesis, target, _is_channel(kept))
             await _give_back(nemesis, target)
             if draw.random() < 0.5:
                 back()  # It learns of the later epoch before the message comes.
@@ -155,6 +157,24 @@ def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callabl
         yield back
     finally:
         back()
+
+
+@contextmanager
+def _forking(nemesis: Nemesis, target: Target, draw: Random) -> Iterator[float]:
+    """In half of the cases no follower fetches from the leader any more, so that what it still appends is only in its own log
+    when another one leads. Gives how long the leader goes on."""
+    if draw.random() < 0.5:
+        yield 0.0
+        return
+    hold = nemesis.network.hold(lambda m: m.api_key == apis.FETCH and m.is_request and _is_fetch_of_replica(nemesis, m, target))
+    try:
+        yield draw.uniform(0.05, 0.4)
+    finally:
+        hold.release()
+
+
+def _is_fetch_of_replica(nemesis: Nemesis, message: Message, target: Target) -> bool:
+    return message.target == target.leader and message.source in nemesis.cluster.broker_ids
 
 
 async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None:

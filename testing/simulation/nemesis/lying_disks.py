@@ -10,14 +10,9 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from strandline.broker.fetch import storage_code
-from strandline.broker.replica_manager import ReplicaManager
-from strandline.controller.raft.metadata_log import MetadataLog
-from strandline.protocol.errors import BrokerError
-from strandline.storage.disk import DiskError
-from strandline.storage.log import Log
 from strandline.testing.simulation.nemesis.disks import armed
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
+from strandline.testing.simulation.nemesis.readers import forget_tails, read_through
 from strandline.testing.simulation.options import FaultPlan
 
 LOGS = "/data/*-*/*.log"
@@ -62,42 +57,10 @@ def _rot(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
         return None  # there is nothing to rot yet
     _rots(nemesis, victim.node)
     if draw.random() < 0.5:
-        _forget_tails(nemesis, victim.node)
+        forget_tails(nemesis, victim.node)
     if draw.random() < 0.5:
-        _read_through(nemesis, victim.node)
+        read_through(nemesis, victim.node)
     return Effect({"victim": victim.node, "pattern": pattern, "flips": len(damage)})
-
-
-def _forget_tails(nemesis: Nemesis, node: int) -> None:
-    """What the process holds in memory of its logs' ends, it has to read again."""
-    broker = nemesis.cluster.brokers.get(node)
-    if broker is not None and broker.has_logs:
-        for partition in broker.replicas.partitions.values():
-            partition.log.tail.clear()
-    controller = nemesis.cluster.controllers.get(node)
-    if controller is not None and controller.has_quorum:
-        log = controller.quorum.node.log
-        assert isinstance(log, MetadataLog)
-        log._log.tail.clear()
-
-
-def _read_through(nemesis: Nemesis, node: int) -> None:
-    """Somebody reads a broker's logs from their beginnings, as a consumer does that is new, or asks a follower. Damage that
-    nobody meets otherwise before the run ends is found, while fetches of the same partitions are under way."""
-    broker, machine = nemesis.cluster.brokers.get(node), nemesis.cluster.machines[node]
-    if broker is None or not broker.has_logs or machine.loop is None or machine.is_paused:
-        return
-    for key, partition in list(broker.replicas.partitions.items()):
-        machine.call(_read_one, broker.replicas, key, partition.log)
-
-
-def _read_one(replicas: ReplicaManager, key: tuple[bytes, int], log: Log) -> None:
-    try:
-        log.read(log.log_start_offset, 1 << 20, log.log_end_offset)
-    except BrokerError as e:
-        storage_code(replicas, key, e)
-    except DiskError as e:
-        replicas.on_disk_error(e)
 
 
 @kind("misdirect")
@@ -119,6 +82,9 @@ def _stale_read(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
     if victim is None:
         return None
     _rots(nemesis, victim.node)
-    _forget_tails(nemesis, victim.node)
+    forget_tails(nemesis, victim.node)
     files = nemesis.cluster.machines[victim.node].files
-    return armed(nemesis, victim.node, files.stale_reads(LOGS, times=draw.choice((1, 3))), {})
+    effect = armed(nemesis, victim.node, files.stale_reads(LOGS, times=draw.choice((1, 3))), {})
+    if draw.random() < 0.5:
+        read_through(nemesis, victim.node)
+    return effect
