@@ -162,7 +162,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _REFRESH, "the preferred leader is not in sync or not alive"),
         (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, _REFRESH, "no eligible leader is alive"),
         (ErrorCode.ELECTION_NOT_NEEDED, _REFRESH, "the leader is already the wanted one"),
-        (ErrorCode.INVALID_RECORD, _FATAL, "a record breaks a rule of its topic"),
+        (ErrorCode.INVALID_RECORD, _FATAL, "a record is malformed, or breaks a rule of its topic"),
         (ErrorCode.PRODUCER_FENCED, _FATAL, "a newer producer of the same identity has taken over"),
         (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),
         (ErrorCode.DUPLICATE_RESOURCE, _FATAL, "the resource exists already or is named twice"),
