@@ -174,7 +174,6 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
         """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
         `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
-        self._check_caller()
         self._assigning_places = checked_partitions(partitions)
         self._assigning = self._assign(self._assigning_places)
         return self._assigning

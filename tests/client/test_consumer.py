@@ -523,3 +523,15 @@ async def test_assign_may_run_as_a_task() -> None:
             task = asyncio.create_task(consumer.assign([ORDERS]))
             assert (await consumer.getone(timeout_ms=5000)).value == b"0"
             await task
+
+
+async def test_assign_may_be_called_outside_the_loop_that_runs_it() -> None:
+    """`run_coroutine_threadsafe(consumer.assign(...), loop)` is what another thread is advised to write: the call itself is made in
+    that thread, and what it returns runs in the loop."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 5)
+        async with earliest(cluster) as consumer:
+            loop = asyncio.get_running_loop()
+            await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(consumer.assign([ORDERS]), loop).result(5))
+            assert len(await read(consumer, 5)) == 5

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import signal
-import site
 import subprocess
 import sys
 import time
@@ -27,10 +26,10 @@ from typing import Any
 
 import pyspark
 from class_archive import quick_start
+from installed import build, copy_sources
 
 from strandline.pipeline.java import use_java
 
-ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60
 SPARK_HOME = Path(pyspark.__file__).parent
 QUICK_START = quick_start()
@@ -158,22 +157,12 @@ def make_python(folder: Path) -> None:
     one: by a `.pth` file, and such files count only in a site folder of one's own."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "machine.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    (packages / "machine.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
 
 
 def build_wheel(folder: Path) -> Path:
-    """From the files that git knows, so that several builds at a time do not meet in one `build/`."""
-    source = folder / "source"
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True)
-    for name in filter(None, names.stdout.decode().split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    """From a copy of the sources, so that several builds at a time do not meet in one `build/`."""
+    return build("build_wheel", copy_sources(folder / "source"), folder)
 
 
 def alive_workers(web_port: str) -> list[Any]:

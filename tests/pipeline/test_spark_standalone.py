@@ -84,7 +84,7 @@ def done(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path_factory: 
     job = done.folder / "job.py"
     job.write_text(JOB)
     ended = standalone.submit(job, log.bootstrap_servers, *map(str, done), timeout_s=400)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return done
 
 
