@@ -100,7 +100,7 @@ class Consumer:
         """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
-        self._home = Home("consumer")
+        self._home = Home("consumer", between_runs=True)
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         cluster.listeners.append(self._on_cluster)
         self._fetcher = Fetcher(self.options, cluster, self._subscription)

@@ -8,16 +8,22 @@ each call is checked before it changes anything.
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from strandline.protocol.errors import UsageError
 
 
 class Home:
-    """The running loop at the time of construction. `client` names the client in errors: "producer"."""
+    """The running loop at the time of construction. `client` names the client in errors: "producer".
 
-    def __init__(self, client: str) -> None:
+    `between_runs`: plain calls of this client may also come from the thread of the loop while the loop stands still, between two
+    `run_until_complete`. Nothing else runs then. A producer does not allow it, because a plain call of it starts work."""
+
+    def __init__(self, client: str, *, between_runs: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
         self._client = client
+        self._thread = threading.get_ident()
+        self._between_runs = between_runs
 
     def check(self) -> None:
         """UsageError if the caller does not run on the client's loop."""
@@ -25,7 +31,7 @@ class Home:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             loop = None
-        if loop is self.loop:
+        if loop is self.loop or (loop is None and self._may_call_between_runs()):
             return
         where = "on another event loop" if loop is not None else "from a thread in which no event loop runs"
         if self.loop.is_closed():
@@ -33,3 +39,7 @@ class Home:
         else:
             advice = "use asyncio.run_coroutine_threadsafe(...) or loop.call_soon_threadsafe(...) with the loop of its `start`"
         raise UsageError(f"the {self._client} was called {where}; it is not thread-safe: {advice}")
+
+    def _may_call_between_runs(self) -> bool:
+        is_still = not self.loop.is_running() and not self.loop.is_closed()
+        return self._between_runs and is_still and threading.get_ident() == self._thread

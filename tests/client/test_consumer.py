@@ -526,7 +526,7 @@ async def test_assign_may_run_as_a_task() -> None:
 
 
 async def test_assign_may_be_called_outside_the_loop_that_runs_it() -> None:
-    """`run_coroutine_threadsafe(consumer.assign(...), loop)` is what another thread is advised to write: the call itself is made in
+    """`run_coroutine_threadsafe(consumer.assign(...), loop)` is what another thread is advised to write: the call is made in
     that thread, and what it returns runs in the loop."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")

@@ -11,6 +11,7 @@ import pytest
 
 from strandline.client import Admin, Consumer, Producer
 from strandline.client.errors import RecordTooLarge, UsageError
+from strandline.client.home import Home
 from strandline.client.options import REQUEST_SIZE_MAX
 
 from .scripted import ScriptedCluster
@@ -159,3 +160,22 @@ async def test_requests_stay_within_max_request_size() -> None:
         for partition in range(8):
             values = cluster.partition("orders", partition).log.values
             assert [int(value[:3]) for value in values] == list(range(20))
+
+
+def test_consumer_may_be_called_while_its_loop_stands_still() -> None:
+    """A program without a loop of its own drives a consumer by `run_until_complete` (a task of Spark does). Its plain calls come
+    between two runs, from the same thread: nothing else runs then. Another thread is refused even so."""
+
+    async def made() -> tuple[Home, Home]:
+        return Home("consumer", between_runs=True), Home("producer")
+
+    loop = asyncio.new_event_loop()
+    consumer, producer = loop.run_until_complete(made())
+    consumer.check()
+    with pytest.raises(UsageError, match="the producer was called from a thread in which no event loop runs"):
+        producer.check()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="the consumer was called from a thread"):
+        pool.submit(consumer.check).result()
+    loop.close()
+    with pytest.raises(UsageError, match="is closed"):
+        consumer.check()

@@ -88,6 +88,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "socket": "the names of options, set on the socket of a transport that has one; and the resolver's error, to describe it",
         "resource": "how many connections a server may take: a bound far above what a simulation opens",
     },
+    "client/home.py": {"threading.get_ident": "which thread a client was started in; it is compared, and nothing else"},
     "client/reference.py": {"sys.stdout": "a page of the documents is written by running it; no client imports it"},
     "protocol/reference.py": {"sys.stdout": "a page of the documents is written by running it; no node imports it"},
     "storage/files.py": {ANYTHING: "the door to the disk"},
