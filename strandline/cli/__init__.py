@@ -11,6 +11,7 @@ Tables are for people; `--json` has stable keys for programs. Results go to stdo
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
     "simulate": ("simulate", "The whole system under one seed: simulated time, network, disks, and faults."),
     "config": ("config", "Describe the configuration of topics and brokers; list the keys."),
+    "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "broker": ("run", "Run one broker in this process."),
     "controller": ("run", "Run one controller in this process."),
 }
@@ -66,6 +68,10 @@ def _exit_code(words: Sequence[str]) -> int:
 def _run(words: Sequence[str]) -> int:
     from strandline.cli.root import PipeBroke, app
 
+    if "_STRANDLINE_COMPLETE" in os.environ:
+        from strandline.cli import completion
+
+        completion.listen()
     try:
         app(words, prog_name="strandline")
     except SystemExit as e:

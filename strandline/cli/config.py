@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 @app.command()
 def describe(
-    kind: Annotated[Kind, typer.Argument(metavar="topic|broker")],
+    kind: Annotated[Kind, typer.Argument(metavar="topic|broker", help="Whose configuration.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the broker's id.")],
     all_keys: Annotated[bool, typer.Option("--all", help="The keys with their defaults, too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -74,7 +74,7 @@ async def _ask(bootstrap: str, kind: str, name: str) -> list[ConfigEntry]:
 
 @app.command()
 def keys(
-    filter: Annotated[str, typer.Argument(help="Only keys that contain this text.")] = "",
+    filter: Annotated[str, typer.Argument(metavar="TEXT", help="Only keys that contain this text.")] = "",
     wide: Wide = False,
     json: Json = False,
 ) -> None:

@@ -17,8 +17,8 @@ app = new_app()
 
 @app.command()
 def elect(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")],
     preferred: Annotated[bool, typer.Option("--preferred", help="Elect the first of the partition's replicas.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -30,6 +30,26 @@ def _past_typer() -> Iterator[None]:
         raise PipeBroke(e) from e
 
 
+def readable(path: str, command: Any) -> Any:
+    """The command, its help completed: an example, and words for values ("NUMBER") where the code names none."""
+    from strandline.cli.examples import epilog
+
+    for name, part in getattr(command, "commands", {}).items():
+        readable(f"{path} {name}", part)
+    command.epilog = command.epilog or epilog(path)
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None  # its name says it
+        elif parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            shown = parameter.display_type(None).strip("<>")
+            parameter.metavar = METAVARS.get(shown.removesuffix(" range"), shown)
+    return command
+
+
+METAVARS = {"int": "NUMBER", "float": "NUMBER", "str": "NAME", "list[str]": "NAME", "list[int]": "NUMBER", "path": "PATH"}
+"""How typer shows a type -> what a person reads. Choices (a|b) stay as they are."""
+
+
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, and not for the list of them."""
 
@@ -40,10 +60,10 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         app = import_module(f"strandline.cli.{COMMANDS[cmd_name][0]}").app
-        command = typer.main.get_command(app)
+        command = readable(cmd_name, typer.main.get_command(app))
         # A module with several top-level commands (`run`) is a group of them; one with a single command is that command.
         if isinstance(command, TyperGroup) and cmd_name in command.commands:
-            return command.commands[cmd_name]
+            return readable(cmd_name, command.commands[cmd_name])
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 app = new_app("Create, list, describe, alter and delete topics; see who writes to them.")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
     list[str] | None,
     typer.Option(
@@ -124,7 +124,7 @@ def _summary(topic: TopicDescription) -> tuple[Any, ...]:
 
 @app.command()
 def describe(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All, if none is named.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="All, if none is named.")] = None,
     under_replicated: Annotated[bool, typer.Option("--under-replicated", help="Only where a replica is out of sync.")] = False,
     unavailable: Annotated[bool, typer.Option("--unavailable", help="Only where there is no leader.")] = False,
     under_min_isr: Annotated[
@@ -161,7 +161,7 @@ def describe(
         note("the cluster has no topics")
     elif filters and not any(shown.values()):
         flags = {"--under-replicated": under_replicated, "--unavailable": unavailable, "--under-min-isr": under_min_isr}
-        note(f"no partition matches {' or '.join(flag for flag, given in flags.items() if given)}")
+        print(f"no partition matches {' or '.join(flag for flag, given in flags.items() if given)}")
     else:
         _print_partitions(state, shown, wide)
         if not filters:

@@ -1,0 +1,36 @@
+"""`strandline completion`: prints what a shell needs to complete the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from strandline.cli.common import new_app
+
+app = new_app()
+
+VARIABLE = "_STRANDLINE_COMPLETE"
+"""Set by the shell's function when it asks for completions."""
+
+
+class Shell(StrEnum):
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell that will run it.")]) -> None:
+    """Print the completion script of a shell. Evaluate it in the shell's start-up file."""
+    from typer.completion import get_completion_script
+
+    print(get_completion_script(prog_name="strandline", complete_var=VARIABLE, shell=shell.value))
+
+
+def listen() -> None:
+    """Let typer answer a shell that asks for completions."""
+    from typer.completion import completion_init
+
+    completion_init()

@@ -1,0 +1,69 @@
+"""An example for each command, in one place: they are read together, and a test parses every one of them.
+
+A command that has an epilog of its own keeps it.
+"""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "up": ("strandline up --data ./cluster", "strandline up --brokers 1 --controllers 1 --set log.retention.ms=60000"),
+    "node list": ("strandline node list", "strandline node list --data ./cluster --wide"),
+    "node kill": ("strandline node kill broker-1",),
+    "node stop": ("strandline node stop controller-101 --data ./cluster",),
+    "node pause": ("strandline node pause broker-2",),
+    "node resume": ("strandline node resume broker-2",),
+    "node start": ("strandline node start broker-1",),
+    "demo": ("strandline demo --lines 20000",),
+    "chaos list": ("strandline chaos list",),
+    "chaos run": ("strandline chaos run kill-leader", "strandline chaos run kill-leader --local ./cluster --repeat 3"),
+    "topic create": (
+        "strandline topic create orders -p 6 -r 3",
+        "strandline topic create audit -p 1 -c retention.ms=-1 -c min.insync.replicas=2",
+        "strandline topic create placed --replica-assignment 1:2:3,2:3:1",
+    ),
+    "topic list": ("strandline topic list", "strandline topic list --json"),
+    "topic describe": ("strandline topic describe orders", "strandline topic describe --under-replicated"),
+    "topic alter": (
+        "strandline topic alter orders -p 12 -c retention.ms=86400000",
+        "strandline topic alter orders --unset retention.ms",
+    ),
+    "topic delete": ("strandline topic delete orders", "strandline topic delete scratch --if-exists"),
+    "topic producers": ("strandline topic producers orders -p 0",),
+    "cluster describe": ("strandline cluster describe -b 127.0.0.1:9092",),
+    "health": ("strandline health --cluster", "strandline health --broker 127.0.0.1:9092"),
+    "quorum describe": ("strandline quorum describe",),
+    "elect": ("strandline elect orders 0 --preferred",),
+    "log dump": ("strandline log dump ./cluster/broker-1/data/orders-0/00000000000000000000.log --records",),
+    "pipeline audit": ("strandline pipeline audit --topic orders --lake lake --html report.html",),
+    "pipeline compact": ("strandline pipeline compact lake --topic orders",),
+    "pipeline materialize": ("strandline pipeline materialize --topic customers --to snapshots",),
+    "pipeline snapshot": ("strandline pipeline snapshot snapshots",),
+    "pipeline replay": ("strandline pipeline replay --topic orders --to copy --checkpoint replay-1 --since 2025-01-31T12:00",),
+    "pipeline simulate": ("strandline pipeline simulate --seeds 1000",),
+    "pipeline offload": ("strandline pipeline offload --topic orders --to lake",),
+    "pipeline lake": ("strandline pipeline lake lake --checksums",),
+    "bench produce": ("strandline bench produce --records 1000000 --record-size 100",),
+    "bench consume": ("strandline bench consume --records 1000000",),
+    "bench latency": ("strandline bench latency --records 10000 --acks 1",),
+    "bench failover": ("strandline bench failover --fault kill-leader",),
+    "simulate": ("strandline simulate --seed 7", "strandline simulate --seed 42 --scenario S03 --trace"),
+    "config describe": ("strandline config describe topic orders", "strandline config describe broker 1 --all"),
+    "config keys": ("strandline config keys retention",),
+    "completion": (
+        'eval "$(strandline completion bash)"',
+        "strandline completion fish > ~/.config/fish/completions/strandline.fish",
+    ),
+    "broker": ("strandline broker --config broker-1.toml --set broker.rack=a",),
+    "controller": ("strandline controller --config controller-101.toml",),
+}
+"""The command's words -> lines to type."""
+
+
+def epilog(path: str) -> str | None:
+    """What a command's help ends with. The mark keeps the lines as they are."""
+    lines = EXAMPLES.get(path)
+    return (
+        None
+        if lines is None
+        else "\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+    )
