@@ -218,6 +218,7 @@ def closed_pipe(words: list[str]) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("arguments", [["topic", "list"], ["cluster", "describe"], ["quorum", "describe", "--json"]])
 def test_tables_that_nobody_reads_are_no_error(arguments: list[str], up: Up) -> None:
+    run("topic", "create", "listed", "--if-not-exists", "--bootstrap", up.bootstrap)
     assert closed_pipe([*arguments, "--bootstrap", up.bootstrap]) == (0, b"")
 
 
