@@ -1,6 +1,6 @@
 """Cutting a log back: all that is derived from the batches goes back with them, and log start <= HW <= LEO holds on.
 
-First it is looked where to cut, and only then anything is changed. A batch below the target that cannot be read (a bit has
+A truncation first finds out where to cut, and changes something only then. A batch below the target that cannot be read (a bit has
 flipped, a read brought old bytes) raises `DamagedBatch`, with the log as it was and the place in `Log.corrupt_at`: cut there
 instead, the log would lose records that may be committed, and would count as a complete one that is only shorter.
 """
@@ -47,8 +47,8 @@ def end_after_truncation(log: Log, offset: int) -> int:
 
 
 def _look(log: Log, segment: Segment, offset: int) -> Cut:
-    """Before anything changes. What is damaged below the target is to stay, and what lies between the two is whole: both may
-    be committed, so it is the owner's to decide what becomes of them."""
+    """Find the place of the cut before anything changes. A batch that is damaged below the target stays, and so do the whole
+    ones between the two: all of them may be committed, so the log's owner decides what becomes of them."""
     try:
         return segment.find_cut(offset)
     except DamagedBatch as e:

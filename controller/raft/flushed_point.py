@@ -2,8 +2,8 @@
 
     recovery-point-offset-checkpoint        0 | 1 | __cluster_metadata 0 0000000000000001200
 
-A start finds a damaged batch. Was it flushed, then this voter has promised to have it, and must not go on without it; was it
-not, then it is what a power cut leaves of a tail that was never promised, and is cut off. The log itself does not tell.
+A start may find a damaged batch. If the batch was flushed, this voter has promised to have it and must not go on without it.
+If it was not, it is what a power cut leaves of a tail that was never promised, and is cut off. The log alone cannot say which.
 
 **Never above what is flushed**: written after the flush, and lowered durably before a truncation. It may lag: the file is
 overwritten in place and not fsynced at each flush, which would double the time of a commit. So a power cut *and* damage in

@@ -15,8 +15,8 @@ either the old log is found, or the complete snapshot.
 
 Damage (a bit has flipped, a read brought old bytes): everything that was flushed is a promise of this voter, for leaders
 count its fetches and candidates its votes. Cut off or fetched again while it votes, a committed record could be outvoted.
-So a voter that meets damage stops (`DamagedMetadataLog`), and does not start with it: nothing is cut or repaired. What to
-do is a person's to decide; an emptied directory begins without a vote (`learning.py`).
+So a voter that meets damage stops (`DamagedMetadataLog`), and does not start with it: nothing is cut or repaired. An
+operator decides what to do; an emptied directory begins without a vote (`learning.py`).
 """
 
 from __future__ import annotations

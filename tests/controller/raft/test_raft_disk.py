@@ -333,8 +333,8 @@ def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
 @pytest.mark.parametrize("damaged", range(8))
 @pytest.mark.parametrize("death", ["killed", "ended in order"])
 def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -> None:
-    """Also where nobody told this voter that it was committed: its leader may have counted it. Also in the last flushed batch,
-    where it looks like a torn tail. What the file had stays there for a person to look at, at every try."""
+    """Also above the offset that this voter knows to be committed: its leader may have counted it. Also in the last flushed
+    batch, where it looks like a torn tail. Every further start refuses as well."""
     files = MemoryFiles()
     log, size = ten_batches(files, flushed=8)
     if death == "killed":
@@ -349,7 +349,7 @@ def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -
 
 @pytest.mark.parametrize("damaged", [8, 9])
 def test_damage_in_what_was_never_flushed_is_a_torn_tail(damaged: int) -> None:
-    """The voter has promised it to nobody; a power cut leaves such tails, of all voters at once if need be."""
+    """The voter has not promised it. A power cut leaves such tails, maybe on all voters at once."""
     files = MemoryFiles()
     _, size = ten_batches(files, flushed=8)
     files.crash(lossy=False)
