@@ -16,7 +16,7 @@ from strandline.testing.simulation.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.workers import Done, Job, Workers
 
-QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M23")
+QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M22", "M23")
 """Those that a random seed finds in a few runs; `make mutate` looks for all."""
 QUICK_SEEDS = 20
 
