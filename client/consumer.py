@@ -11,12 +11,12 @@ the high watermark are ever seen.
 A partition that cannot be read on (truncated log, position outside the log, corrupt batch) raises its error where
 records are asked for: at once the first time, and again whenever there is nothing else to hand out. A seek clears it.
 
-A topic that is deleted and made anew under its name is another topic, with another id. Whoever has subscribed to the name
-reads the new one from its beginning. Whoever has assigned a partition of it and has a position there is told
-(`TopicRecreated`), because the position is one of a log that is gone; without a position there is nothing to be wrong
-about, and the new topic is read from its beginning, too. Of a topic that is deleted and not made anew both are told
-(`UnknownTopic`). Errors wait until no broker has said otherwise for a moment (`MISSING_TOPIC_GRACE_MS`): those that are
-behind still know the old topic, or not yet the new one.
+A topic that is deleted and recreated under its name is another topic, with another id. A consumer that subscribed to the name
+reads the new one from its beginning. If the partition was assigned by hand, its position is an offset of a log that is gone:
+the consumer logs that, and goes on in the new topic by `auto_offset_reset`; with "error" it raises TopicRecreated until a seek.
+Without a position yet, it reads the new topic from its beginning. If the topic is deleted and not recreated, both raise
+UnknownTopic. The consumer waits a moment (`MISSING_TOPIC_GRACE_MS`) before that: a broker that is behind still knows the old
+topic, or does not know the new one yet.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import (
     ClientClosed,
+    CorruptRecords,
     OffsetOutOfRange,
     RequestTimeout,
     StrandlineError,
@@ -53,7 +54,10 @@ from strandline.client.records import (
 )
 from strandline.client.subscription import EARLIEST, LATEST, PartitionState, Subscription
 from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import BatchHeader, Buffer
+
+log = get_logger(__name__)
 
 MANY_RECORDS = 10_000
 """`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""
@@ -80,7 +84,8 @@ class Consumer:
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
         self._doors = doors or real_doors()
-        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset])
+        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset], self._skips)
+        self._skipped = {"skipped_batches": 0, "skipped_offsets": 0}
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
         self._home: Home | None = None
@@ -131,7 +136,7 @@ class Consumer:
         await self.stop()
 
     def _check_caller(self) -> None:
-        """UsageError for a call from another thread or event loop than that of `start`."""
+        """UsageError for a call from another thread or event loop than that of `start`. (Its coroutines wait on its own loop.)"""
         if self._home is not None:
             self._home.check()
 
@@ -290,13 +295,34 @@ class Consumer:
         topic, index = state.place
         waited_ms = state.on_missing(asyncio.get_running_loop().time())
         if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
-            state.fail(TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id))
-            self._fetcher.wake()
+            error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
+            self._on_recreated(state, error)
             return
         if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self.options.on_missing_topic == "raise":
             state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
             self._fetcher.wake()
         self._cluster.request_refresh_in(_ask_again_s(waited_ms))
+
+    def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
+        """Without a reset policy it is an error. With one, the new topic is read by the policy, once the records that were
+        fetched of the old one are handed out."""
+        assert self._fetcher is not None
+        if self._follows_policy(state):
+            policy = self.options.auto_offset_reset
+            reason = f'the position {error.position} is of a log that is gone; auto_offset_reset="{policy}" applies'
+            log.warning("consumer.topic_recreated", topic=error.topic, partition=error.partition, reason=reason)
+            if not state.has_buffered:
+                self._read_recreated(state, error.topic_id)
+                return
+        state.fail(error)
+        self._fetcher.wake()
+
+    def _follows_policy(self, state: PartitionState) -> bool:
+        """Whether `auto_offset_reset` says where to go on in a recreated topic."""
+        return self._subscription.default_reset is not None and self._subscription.states.get(state.place) is state
+
+    def _read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
+        self._begin(self._renew(state, topic_id, self._subscription.default_reset))
 
     def _renew(self, state: PartitionState, topic_id: bytes, reset: int | None = None) -> PartitionState:
         """Read the topic that has the name now."""
@@ -444,13 +470,34 @@ class Consumer:
                 del self._topic_errors[topic]
             raise error
         for state in self._subscription.failed:
+            if isinstance(state.error, TopicRecreated) and self._follows_policy(state):
+                continue  # It is read on by the policy when its buffer is empty.
             if state.error is not None and state.error_was_raised != first_time and not state.paused:
                 state.error_was_raised = True
                 raise state.error.with_traceback(None)
 
+    def _skips(self, error: CorruptRecords) -> bool:
+        """Whether to go on behind a batch that cannot be read; never without a trace."""
+        if self.options.on_corrupt_batch != "skip":
+            return False
+        self._skipped["skipped_batches"] += 1
+        self._skipped["skipped_offsets"] += error.last_offset - error.first_offset + 1
+        log.warning(
+            "consumer.batch_skipped",
+            topic=error.topic,
+            partition=error.partition,
+            first_offset=error.first_offset,
+            last_offset=error.last_offset,
+            reason=str(error),
+        )
+        return True
+
     def _after_reading(self, state: PartitionState) -> None:
         """Serve the others first next time, and let the fetcher fill up what was emptied."""
         assert self._fetcher is not None
+        if isinstance(state.error, TopicRecreated) and self._follows_policy(state) and not state.has_buffered:
+            self._read_recreated(state, state.error.topic_id)
+            return
         self._fetcher.ready.pop(state, None)
         if state.has_buffered and self._subscription.states.get(state.place) is state:
             self._fetcher.ready[state] = None
@@ -614,7 +661,7 @@ class Consumer:
             lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
             partitions[str(place)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
-        counters = {**self._fetcher.counters, "metadata_refreshes": self._cluster.refreshes}
+        counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}
 
 

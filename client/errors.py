@@ -15,7 +15,7 @@ StrandlineError
       DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
     LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
-    TopicRecreated      the topic was deleted and made anew under its name: the position is one of a log that is gone
+    TopicRecreated      the topic was deleted and recreated under its name: the position is an offset of a log that is gone
     CorruptRecords      a fetched batch failed its checksum or cannot be read
 """
 
@@ -187,12 +187,26 @@ class TopicRecreated(ClientError):
         """The next record of the old log; it is gone."""
         self.topic_id = topic_id
         """Of the topic that has the name now."""
-        text = f"the topic was deleted and made anew; the position {position} is an offset of the log that is gone: seek to go on"
+        text = f"the topic was deleted and recreated; the position {position} is an offset of the log that is gone: seek to go on"
         super().__init__(text, topic=topic, partition=partition)
 
 
 class CorruptRecords(ClientError):
-    """A fetched batch is not what its checksum says; it is not handed out, and the position stays before it."""
+    """A fetched batch cannot be read: its checksum is wrong, its records are malformed, or its compression is not supported. Its
+    records are not returned, and the position stays before it, unless `on_corrupt_batch="skip"`."""
+
+    def __init__(
+        self, cause: str, *, topic: str, partition: int, first_offset: int, last_offset: int, code: ErrorCode | int | None = None
+    ) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        """-1: not known, because the batch's header cannot be read. Such a batch cannot be skipped."""
+        if last_offset >= 0:
+            text = f"the batch at offset {first_offset} (to {last_offset}) cannot be read: {cause}; to go on behind it, "
+            text += f'set on_corrupt_batch="skip" or seek to {last_offset + 1}'
+        else:
+            text = f"the batch at offset {first_offset} cannot be read: {cause}; its end is not known: seek behind it to go on"
+        super().__init__(text, topic=topic, partition=partition, code=code)
 
 
 def describe(code: ErrorCode | int, message: str | None = None) -> str:

@@ -274,6 +274,13 @@ class ConsumerOptions(ClientOptions):
         Choice("raise", "wait"),
         "What to do about a topic that does not exist, or was deleted: raise UnknownTopic, or wait until it is created.",
     )
+    on_corrupt_batch: Literal["raise", "skip"] = option(
+        "raise",
+        Choice("raise", "skip"),
+        "What to do about a batch that cannot be read: its checksum is wrong, its records are malformed, or its compression is "
+        'not supported. "raise": CorruptRecords, and the position stays before it. "skip": go on behind it; its records are '
+        "lost to this reader, a warning in the log names topic, partition and offsets, and `metrics` counts them.",
+    )
     key_deserializer: Deserializer | None = option(  # noqa: RUF009
         None, _FUNCTION, "Turns the bytes of each key that is not None into what records have as `key`."
     )
@@ -329,6 +336,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     check_crcs: bool
     isolation_level: Literal["read_uncommitted", "read_committed"]
     on_missing_topic: Literal["raise", "wait"]
+    on_corrupt_batch: Literal["raise", "skip"]
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
 

@@ -87,8 +87,10 @@ _TO_DO: Mapping[str, str] = {
     "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
     "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
     "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",
-    "TopicRecreated": "`seek` to read the new topic; what was read is of the old one.",
-    "CorruptRecords": "The position stays before the batch: repair the replica, or `seek` past the batch and accept the gap.",
+    "TopicRecreated": "`seek` to read the new topic; what was read is of the old one. It is raised only with "
+    '`auto_offset_reset="error"`; else the consumer logs it and goes on by that option.',
+    "CorruptRecords": "The position stays before the batch: repair the replica, or accept the gap: `seek` to `e.last_offset + 1`, or set "
+    '`on_corrupt_batch="skip"`.',
 }
 """What a program or a person does about each error."""
 

@@ -39,6 +39,7 @@ class PartitionState:
         "_opened",
         "_position",
         "_records",
+        "_skips",
         "asking",
         "buffered_bytes",
         "cursor",
@@ -60,9 +61,13 @@ class PartitionState:
         "version",
     )
 
-    def __init__(self, place: TopicPartition, topic_id: bytes, failed: dict[PartitionState, None]) -> None:
+    def __init__(
+        self, place: TopicPartition, topic_id: bytes, failed: dict[PartitionState, None], skips: Callable[[CorruptRecords], bool]
+    ) -> None:
         self.place = place
         self._failed = failed
+        self._skips = skips
+        """Whether to go on behind a batch that cannot be read."""
         self.key = (topic_id, place.partition)
         self._position = -1
         self._epoch = -1
@@ -210,7 +215,7 @@ class PartitionState:
                 self.fetch_offset, self.fetch_epoch = header.next_offset, header.leader_epoch
         except BrokerError as e:
             if not self._batches:
-                self.fail(self._corrupt(e, self.fetch_offset))
+                self.fail(self._corrupt(e, self.fetch_offset, -1))
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
@@ -247,8 +252,8 @@ class PartitionState:
             self._records, self._opened = records, first
 
     def _decode_next(self, decode: DecoderOf[Rows]) -> Rows | None:
-        """The rows of the first batch from the position on. None, and the position moved: it has none for users. None,
-        and nothing is left: it is corrupt."""
+        """The rows of the first batch from the position on. None, and the position moved: it has none for users, or
+        it is corrupt and skipped. None, and nothing is left: it is corrupt."""
         self._settle()
         buf, pos, header = self._batches[0]
         rows: Rows | None = None
@@ -256,10 +261,11 @@ class PartitionState:
             try:
                 rows = decode(self.place, buf, pos, header, self._position)
             except BrokerError as e:
-                error = self._corrupt(e, header.base_offset)
-                self.drop_prefetched()
-                self.fail(error)
-                return None
+                error = self._corrupt(e, header.base_offset, header.next_offset - 1)
+                if not self._skips(error):
+                    self.drop_prefetched()
+                    self.fail(error)
+                    return None
         self._batches.popleft()
         self.buffered_bytes -= header.size
         self._after = header.next_offset
@@ -268,10 +274,12 @@ class PartitionState:
             return None
         return rows
 
-    def _corrupt(self, cause: BrokerError, offset: int) -> ClientError:
-        place = self.place
-        text = f"the batch at offset {offset} cannot be read: {cause.message}"
-        return CorruptRecords(text, topic=place.topic, partition=place.partition, code=cause.code)
+    def _corrupt(self, cause: BrokerError, first_offset: int, last_offset: int) -> CorruptRecords:
+        topic, partition = self.place
+        reason = cause.message or cause.code.name
+        return CorruptRecords(
+            reason, topic=topic, partition=partition, first_offset=first_offset, last_offset=last_offset, code=cause.code
+        )
 
     def finish(self, epoch: int | None = None) -> None:
         """All of `_records` was handed out."""
@@ -308,7 +316,7 @@ class PartitionState:
         self._records, self._opened = [], None
 
     def pull_batch(self, decode: DecoderOf[FetchedBatch]) -> FetchedBatch | None:
-        """Hand out the next batch, what is left of it. None: there is nothing in it for users, or it is corrupt."""
+        """Return the next batch, or the rest of it. None: there is nothing in it for users, or it is corrupt."""
         if self.next_header() is None:
             return None
         batch = self._decode_next(decode)
@@ -325,7 +333,8 @@ def _offset(record: ConsumerRecord) -> int:
 class Subscription:
     """The assigned partitions, by hand or all those of the subscribed topics."""
 
-    def __init__(self, default_reset: int | None) -> None:
+    def __init__(self, default_reset: int | None, skips: Callable[[CorruptRecords], bool] = lambda error: False) -> None:
+        self._skips = skips
         self.default_reset = default_reset
         """What `auto_offset_reset` says: EARLIEST, LATEST, or None for an error."""
         self.topics: dict[str, None] = {}
@@ -350,7 +359,7 @@ class Subscription:
         return removed
 
     def add(self, place: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
-        state = PartitionState(place, topic_id, self.failed)
+        state = PartitionState(place, topic_id, self.failed, self._skips)
         state.reset = reset
         self.states[place] = state
         self.by_key[state.key] = state

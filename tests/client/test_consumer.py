@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 
 import pytest
 
@@ -20,6 +21,7 @@ from strandline.client.errors import (
     UsageError,
 )
 from strandline.protocol.messages.data import LATEST_TIMESTAMP
+from strandline.protocol.records.batch import CRC_POS, HEADER_SIZE, compute_crc
 from strandline.protocol.records.builder import encode_batch
 
 from .scripted import ScriptedCluster
@@ -367,6 +369,66 @@ async def test_a_corrupt_batch_is_an_error_and_the_records_before_it_are_not_los
             assert await consumer.position(ORDERS) == 10
             consumer.seek(ORDERS, 20)
             assert (await consumer.getone(timeout_ms=1000)).offset == 20
+
+
+def malform(kind: str, batch: bytes) -> bytes:
+    """What an older broker accepted, with a checksum that fits; or a batch that was damaged since."""
+    broken = bytearray(batch)
+    if kind == "damaged":
+        broken[-3] ^= 1
+        return bytes(broken)
+    if kind == "noise":
+        broken[HEADER_SIZE:] = bytes(range(256)) * 100 if len(broken) > 25_000 else b"\xff" * (len(broken) - HEADER_SIZE)
+    elif kind == "codec":
+        broken[22] |= 4  # zstd
+    elif kind == "count":
+        broken[HEADER_SIZE - 1] -= 1
+    struct.pack_into(">I", broken, CRC_POS, compute_crc(broken, 0, len(broken)))
+    return bytes(broken)
+
+
+@pytest.mark.parametrize("kind", ["damaged", "noise", "codec", "count"])
+@pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
+async def test_batch_that_cannot_be_read_is_skipped_on_demand(kind: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was raised at each poll, for ever. By default it still is, and the error says how to go on."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 30)
+        base, batch = cluster.partition("orders").log.batches[1]
+        cluster.partition("orders").log.batches[1] = (base, malform(kind, batch))
+        async with earliest(cluster, "orders") as consumer:
+            assert await read(consumer, 10) == [b"%d" % n for n in range(10)]
+            with pytest.raises(CorruptRecords, match=r'offset 10 \(to 19\).*on_corrupt_batch="skip" or seek to 20') as raised:
+                await consumer.getone(timeout_ms=1000)
+            assert (raised.value.first_offset, raised.value.last_offset) == (10, 19)
+        assert "consumer.batch_skipped" not in caplog.text
+        async with earliest(cluster, "orders", on_corrupt_batch="skip") as consumer, asyncio.timeout(5):
+            offsets = await offsets_read(consumer, how, 20)
+            assert offsets == [*range(10), *range(20, 30)]
+            assert await consumer.position(ORDERS) == 30
+            metrics = consumer.metrics()
+            assert (metrics["skipped_batches"], metrics["skipped_offsets"]) == (1, 10)
+    assert "consumer.batch_skipped" in caplog.text
+    assert all(field in caplog.text for field in ("topic='orders'", "partition=0", "first_offset=10", "last_offset=19"))
+
+
+async def offsets_read(consumer: Consumer, how: str, count: int) -> list[int]:
+    offsets: list[int] = []
+    if how == "async for":
+        async for record in consumer:
+            offsets.append(record.offset)
+            if len(offsets) == count:
+                break
+        await consumer.getmany()
+    while len(offsets) < count:
+        if how == "getone":
+            offsets.append((await consumer.getone()).offset)
+        elif how == "getmany":
+            offsets += [record.offset for records in (await consumer.getmany(timeout_ms=100)).values() for record in records]
+        else:
+            for batches in (await consumer.fetch_batches(timeout_ms=100)).values():
+                offsets += [offset for batch in batches for offset in batch.offsets]
+    return offsets
 
 
 async def test_deserializers_and_a_record_that_does_not_fit_them() -> None:

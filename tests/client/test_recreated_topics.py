@@ -1,4 +1,4 @@
-"""A topic that is deleted, or deleted and made anew, under a consumer; and brokers that have not heard of it yet."""
+"""A topic that is deleted, or deleted and recreated, under a consumer; and brokers that have not heard of it yet."""
 
 from __future__ import annotations
 
@@ -26,11 +26,17 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, end)]
 
 
+def strict(there: ScriptedCluster, **options: object) -> Consumer:
+    """A consumer without a reset policy: errors about its position are its caller's to handle."""
+    return Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset="error", **options)
+
+
 async def read_all_of(there: ScriptedCluster, reader: Consumer, count: int) -> None:
     """A topic of so many records, assigned and read to its end."""
     there.create("orders")
     fill(there, "orders", count)
     await reader.assign([ORDERS])
+    reader.seek(ORDERS, 0)
     assert await read(reader, count) == numbers(0, count)
 
 
@@ -52,11 +58,11 @@ async def until_told(reader: Consumer) -> StrandlineError:
 
 async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_on_in_the_new_one() -> None:
     """The position lies inside the new log: going on there would skip what is before it."""
-    async with ScriptedCluster() as there, earliest(there) as reader:
+    async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
-        with pytest.raises(TopicRecreated, match=r"deleted and made anew; the position 30 .* seek to go on \(orders-0\)") as told:
+        with pytest.raises(TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to go on \(orders-0\)") as told:
             await reader.getone(timeout_ms=5000)
         assert (told.value.position, told.value.topic_id) == (30, there.topics["orders"])
         assert not told.value.retriable
@@ -68,11 +74,47 @@ async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_o
         assert reader.health()["state"] == "ok"
 
 
-async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_the_new_one_behind_it() -> None:
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", (0, 55)), ("latest", (50, 55))])
+async def test_reset_policy_goes_on_in_a_recreated_topic(
+    policy: str, expected: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """TopicRecreated was raised at every poll until a seek, although the consumer says where to go without a position."""
+    async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
+        await read_all_of(there, reader, 30)
+        there.recreate("orders")
+        fill(there, "orders", 50)
+        async with asyncio.timeout(5):
+            while "consumer.topic_recreated" not in caplog.text:
+                await reader.refresh_metadata()
+        if policy == "latest":
+            assert await reader.position(ORDERS) == 50
+        fill(there, "orders", 5, first=50)
+        first, end = expected
+        assert await read(reader, end - first) == numbers(first, end)
+        assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
+        assert reader.health()["state"] == "ok"
+    assert caplog.text.count("consumer.topic_recreated") == 1
+
+
+async def test_records_fetched_of_the_old_topic_come_before_those_of_the_recreated_one() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
         there.create("orders")
         fill(there, "orders", 30)
         await reader.assign([ORDERS])
+        assert (await reader.getone(timeout_ms=5000)).value == b"0"
+        there.recreate("orders")
+        fill(there, "orders", 50)
+        await until_failed(reader)
+        assert await read(reader, 29) == numbers(1, 30)
+        assert await read(reader, 50) == numbers(0, 50)
+
+
+async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_the_new_one_behind_it() -> None:
+    async with ScriptedCluster() as there, strict(there) as reader:
+        there.create("orders")
+        fill(there, "orders", 30)
+        await reader.assign([ORDERS])
+        reader.seek(ORDERS, 0)
         assert (await reader.getone(timeout_ms=5000)).value == b"0"
         there.recreate("orders")
         fill(there, "orders", 50)
@@ -86,7 +128,7 @@ async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_th
 
 async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log() -> None:
     """It has failed to handle record 20, say, and wants it again: that offset is one of the log that it knows."""
-    async with ScriptedCluster() as there, earliest(there) as reader:
+    async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
@@ -98,7 +140,7 @@ async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log()
 
 async def test_whoever_seeks_the_beginning_or_the_end_means_the_topic_that_is_there() -> None:
     """These are looked up in the new log, told or not."""
-    async with ScriptedCluster() as there, earliest(there) as reader:
+    async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 5)
@@ -147,10 +189,11 @@ async def test_a_new_topic_is_not_read_at_once_by_whoever_has_no_reset_policy() 
 
 async def test_a_partition_that_the_new_topic_does_not_have_is_told() -> None:
     third = TopicPartition("orders", 2)
-    async with ScriptedCluster() as there, earliest(there) as reader:
+    async with ScriptedCluster() as there, strict(there) as reader:
         there.create("orders", 3)
         fill(there, "orders", 10, 2)
         await reader.assign([third])
+        reader.seek(third, 0)
         await read(reader, 10)
         there.recreate("orders")
         with pytest.raises(TopicRecreated):
@@ -202,10 +245,11 @@ async def test_a_broker_that_still_knows_the_old_topic_disturbs_nobody_who_reads
 
 
 async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_has_subscribed() -> None:
-    async with ScriptedCluster() as there, earliest(there) as reader, earliest(there, "orders") as subscribed:
+    async with ScriptedCluster() as there, strict(there) as reader, earliest(there, "orders") as subscribed:
         there.create("orders")
         fill(there, "orders", 10)
         await reader.assign([ORDERS])
+        reader.seek(ORDERS, 0)
         for each in (reader, subscribed):
             assert await read(each, 10) == numbers(0, 10)
         there.delete("orders")
@@ -224,7 +268,7 @@ async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_h
 
 
 async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_and_is_told_when_another_takes_its_name() -> None:
-    async with ScriptedCluster() as there, earliest(there, on_missing_topic="wait") as reader:
+    async with ScriptedCluster() as there, strict(there, on_missing_topic="wait") as reader:
         await read_all_of(there, reader, 10)
         there.delete("orders")
         assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}

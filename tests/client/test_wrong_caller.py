@@ -93,6 +93,24 @@ async def test_admin_refuses_another_thread(name: str) -> None:
             assert await admin.list_topics() == ["orders"]
 
 
+def test_consumer_may_be_moved_while_its_loop_stands_still() -> None:
+    """The tasks of Spark run coroutines one by one on a loop of theirs, and seek in between."""
+    loop = asyncio.new_event_loop()
+    cluster = ScriptedCluster()
+    try:
+        loop.run_until_complete(cluster.__aenter__())
+        cluster.create("orders")
+        consumer = Consumer(bootstrap_servers=cluster.bootstrap)
+        loop.run_until_complete(consumer.start())
+        loop.run_until_complete(consumer.assign([("orders", 0)]))
+        consumer.seek(("orders", 0), 0)
+        assert loop.run_until_complete(consumer.position(("orders", 0))) == 0
+        loop.run_until_complete(consumer.stop())
+        loop.run_until_complete(cluster.__aexit__())
+    finally:
+        loop.close()
+
+
 def test_producer_refuses_a_second_loop_of_the_same_thread() -> None:
     """`asyncio.run` twice: the first loop is closed, and what it waited for never comes. An open batch of the first loop
     took records without a look at the caller."""
