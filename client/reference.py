@@ -87,8 +87,7 @@ _TO_DO: Mapping[str, str] = {
     "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
     "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
     "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",
-    "TopicRecreated": "`seek` to read the new topic; what was read is of the old one. It is raised only with "
-    '`auto_offset_reset="error"`; else the consumer logs it and goes on by that option.',
+    "TopicRecreated": "`seek` to read the new topic; what was read is of the old one.",
     "CorruptRecords": "The position stays before the batch: repair the replica, or accept the gap: `seek` to `e.last_offset + 1`, or set "
     '`on_corrupt_batch="skip"`.',
 }
@@ -131,7 +130,7 @@ says otherwise.
 | `auto_offset_reset` | "latest", "earliest", "none" | the same; "error" is another name of "none" |
 | `ConsumerRecord` | `timestamp`, `timestamp_type`, `checksum`, `serialized_*_size` | `timestamp` (also `timestamp_ms`), `leader_epoch`; none of the rest |
 | records that were read and are gone after an unclean election | not noticed | `LogTruncated` |
-| a topic that was deleted and created again | read on at the old offset | `TopicRecreated` with `assign`; with `subscribe`, the new topic from its beginning |
+| a topic that was deleted and created again | read on at the old offset | with `assign` by `auto_offset_reset`, and a warning in the log (`TopicRecreated` with "error"); with `subscribe`, the new topic from its beginning |
 | a topic that does not exist | created, or waited for | `UnknownTopic`, or `on_missing_topic="wait"` |
 | errors | `aiokafka.errors.KafkaError` and its subclasses | `StrandlineError` and its subclasses, above |
 | records by column | - | `fetch_batches`, `arrow_batches` |
