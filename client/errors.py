@@ -175,9 +175,9 @@ class LogTruncated(ClientError):
 
 
 class TopicRecreated(ClientError):
-    """The topic was deleted and recreated under its name, while it was assigned. The position is an offset of the old topic's log,
-    and says nothing about the new one's: `seek` to read that. Raised with `auto_offset_reset="error"`; with another policy the
-    consumer logs a warning and goes on by it.
+    """The topic was deleted and recreated under its name, while it was assigned. The position is an offset of the old topic's
+    log, and says nothing about the new one's: `seek` to read that. Raised with `auto_offset_reset="error"`; with another policy
+    the consumer logs a warning and goes on by it.
 
     Kafka's Java consumer knows topic ids too (KIP-516), and takes whatever id the newest metadata has for the name
     (KAFKA-12257): it goes on at the old offset in the new log, so that records are skipped, read twice, or, where the offset
