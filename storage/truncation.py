@@ -1,8 +1,8 @@
 """Cutting a log back: all that is derived from the batches goes back with them, and log start <= HW <= LEO holds on.
 
-A truncation first finds out where to cut, and changes something only then. A batch below the target that cannot be read (a bit has
-flipped, a read brought old bytes) raises `DamagedBatch`, with the log as it was and the place in `Log.corrupt_at`: cut there
-instead, the log would lose records that may be committed, and would count as a complete one that is only shorter.
+A truncation first finds out where to cut, and changes something only then. If a batch below the target cannot be read (a bit
+has flipped, a read brought old bytes), it raises `DamagedBatch`, with the log as it was and the place in `Log.corrupt_at`.
+Cut at that place, the log would lose records that may be committed, and would pass for a whole one that is only shorter.
 """
 
 from __future__ import annotations
