@@ -460,6 +460,8 @@ class Consumer:
             for state in fetcher.ready:
                 if not state.paused and (only is None or state.place in only) and state.has_buffered:
                     return state
+            if self._subscription.failed:
+                await asyncio.sleep(0)  # A loop that swallows a standing error lets others run all the same.
             self._raise_errors(first_time=False)
             if not await fetcher.wait(deadline):
                 return None

@@ -371,6 +371,19 @@ async def test_a_corrupt_batch_is_an_error_and_the_records_before_it_are_not_los
             assert (await consumer.getone(timeout_ms=1000)).offset == 20
 
 
+async def test_loop_that_swallows_a_standing_error_lets_others_run() -> None:
+    """`getone` raised without an await in between: nothing else ran, not even the task that would have ended the loop."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="error") as consumer:
+            await consumer.assign([ORDERS])
+            others = asyncio.create_task(asyncio.sleep(0))
+            for _ in range(100):
+                with pytest.raises(OffsetOutOfRange):
+                    await consumer.getone()
+            assert others.done()
+
+
 def malform(kind: str, batch: bytes) -> bytes:
     """What an older broker accepted, with a checksum that fits; or a batch that was damaged since."""
     broken = bytearray(batch)
