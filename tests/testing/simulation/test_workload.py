@@ -204,3 +204,11 @@ def test_a_lie_that_is_taken_for_true_is_a_violation(monkeypatch: pytest.MonkeyP
 def test_some_runs_have_a_lying_client() -> None:
     liars = sum(draw_options(seed).lies > 0 for seed in range(300))
     assert 10 < liars < 60
+
+
+def test_no_client_lies_about_timestamps_that_a_broker_sets() -> None:
+    """A batch that is marked as LogAppendTime is right in such a topic (seed 1329)."""
+    drawn = [draw_options(seed) for seed in range(1_300, 1_700)]
+    of_brokers = [o for o in drawn if any("message.timestamp.type" in topic.configs for topic in o.topics)]
+    assert len(of_brokers) > 20
+    assert not any(options.lies for options in of_brokers)
