@@ -31,7 +31,8 @@ of the running code, alone, and three instruments are asked whether they notice.
 expressions; [simulation.md](simulation.md#guards-one-at-a-time) says how to repeat this.
 
 - **unit tests**: those of `tests/storage`, `tests/broker`, `tests/controller` and `tests/client` that start no process. The
-  tests of the guard's own room come first, and of those the ones that few other guards have a part in. At most 150 are tried, for 12 seconds.
+  tests of the guard's own room come first, and of those the ones that few other guards have a part in. At most 150 are tried,
+  for 12 seconds.
 - **scenarios**: the directed stories of the simulation, in their order, as they are written.
 - **random seeds**: 0, 1, 2, ... of the simulation.
 
