@@ -15,6 +15,7 @@ from strandline.testing.simulation.guards import table
 from strandline.testing.simulation.guards.catalogue import GUARDS, Guard
 from strandline.testing.simulation.guards.hunt import Watched, by_runs, by_unit_tests
 from strandline.testing.simulation.guards.removal import NOTE, NoSuchGuard, check, function_of, occurrences, watched, without
+from strandline.testing.simulation.guards.survivors import WHY
 
 ROOT = Path(__file__).parents[3]
 
@@ -114,6 +115,13 @@ def found() -> dict[str, dict[str, Any]]:
 def test_the_page_is_up_to_date() -> None:
     """`python -m strandline.testing.simulation.guards.hunt table` writes it."""
     assert (ROOT / table.PAGE).read_text() == table.page(found())
+
+
+def test_each_guard_that_nothing_notices_has_a_reason() -> None:
+    """A survivor without a word is a blind spot that nobody looked at."""
+    survivors = {guard.number for guard in table.survivors(found())}
+    assert survivors <= set(WHY) <= set(GUARDS)
+    assert all(len(reason) > 20 for reason in WHY.values())
 
 
 def test_unknown_guards_are_refused() -> None:
