@@ -6,7 +6,7 @@ _DEATHS = "the unit tests asked cut no power; `tests/testing/simulation/test_dis
 _SLOW = "blind spot of this table: the tests that reach it take longer than the hunt gives one test"
 
 WHY: dict[str, str] = {
-    "G36": "refused twice: the controller takes a fenced broker out of the ISR in the same batch, and that forgets its progress (G35)",
+    "G36": "refused twice: the controller takes a fenced broker out of the ISR with it, which forgets its progress, too (G35)",
     "G73": "refused twice: the logs of a disk that failed take no write (G78), and the broker ends",
     "G89": _DEATHS,
     "G90": _DEATHS,
@@ -27,6 +27,7 @@ WHY: dict[str, str] = {
     "G163": _SLOW,
     "G168": "out of reach: `_malformed` and `_ineligible` let no leader through that cannot lead any more",
     "G170": _SLOW,
+    "G174": _SLOW,
     "G193": "out of reach: no broker of this version sends a batch that ends before the offset that was asked for",
     "G198": "`tests/storage/test_malformed_batches.py` notices; the hunt did not come to it among 691 tests that append",
 }
