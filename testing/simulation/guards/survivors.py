@@ -28,7 +28,7 @@ WHY: dict[str, str] = {
     "G168": "out of reach: `_malformed` and `_ineligible` let no leader through that cannot lead any more",
     "G170": _SLOW,
     "G174": _SLOW,
-    "G183": "blind spot: the tests asked recreate no topic under a producer; `tests/client/test_recreated_topics.py` was not reached",
+    "G183": "blind spot: no test that was tried recreates a topic under a producer; `test_recreated_topics.py` was not tried",
     "G193": "out of reach: no broker of this version sends a batch that ends before the offset that was asked for",
     "G198": "`tests/storage/test_malformed_batches.py` notices; the hunt did not come to it among 691 tests that append",
 }
