@@ -61,14 +61,17 @@ class Step:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def steps_of(page: str) -> Iterator[Step]:
+FENCE = "```console"
+
+
+def steps_of(page: str, fence: str = FENCE) -> Iterator[Step]:
     step: Step | None = None
     inside = False
     for number, line in enumerate(page.splitlines(), 1):
         if line.startswith("```"):
             if step is not None:
                 yield step
-            step, inside = None, line == "```console"
+            step, inside = None, line == fence
         elif not inside:
             continue
         elif line.startswith("$ "):
@@ -82,13 +85,13 @@ def steps_of(page: str) -> Iterator[Step]:
             step.shown.append(line)
 
 
-def with_outputs(page: str, printed: dict[int, list[str]]) -> str:
+def with_outputs(page: str, printed: dict[int, list[str]], fence: str = FENCE) -> str:
     """The page with each command's output replaced; `printed` is by the command's line."""
     lines: list[str] = []
     is_output = inside = False
     for number, line in enumerate(page.splitlines(), 1):
         if line.startswith("```"):
-            inside, is_output = line == "```console", False
+            inside, is_output = line == fence, False
         if number in printed:
             lines += _fenced(line, number, page, printed)
             is_output = True
