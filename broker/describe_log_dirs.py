@@ -28,7 +28,9 @@ class Replicas(Protocol):
 
     image: MetadataImage
     partitions: dict[tuple[bytes, int], Partition]
-    disk_error: Exception | None
+
+    @property
+    def disk_error(self) -> Exception | None: ...
 
 
 class DescribeLogDirsHandler:

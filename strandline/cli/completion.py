@@ -24,13 +24,13 @@ class Shell(StrEnum):
 @app.command()
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell that will run it.")]) -> None:
     """Print the completion script of a shell. Evaluate it in the shell's start-up file."""
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__
 
     print(get_completion_script(prog_name="strandline", complete_var=VARIABLE, shell=shell.value))
 
 
 def listen() -> None:
     """Let typer answer a shell that asks for completions."""
-    from typer.completion import completion_init
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # not in its __all__
 
     completion_init()

@@ -64,8 +64,10 @@ def _pieces(text: str) -> list[tuple[str, str]]:
 def _fit(lines: list[list[str]], width: int | None, text_min: int) -> tuple[int, list[int]] | None:
     """The gap and the columns' widths; None when they do not fit."""
     natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if width is None:
+        return GAP, natural
     for gap in (GAP, SMALL_GAP):
-        if width is None or 1 + sum(natural) + gap * (len(natural) - 1) <= width:
+        if 1 + sum(natural) + gap * (len(natural) - 1) <= width:
             return gap, natural
     least = [_least(column, text_min) for column in zip(*lines, strict=True)]
     room = width - 1 - SMALL_GAP * (len(natural) - 1)
