@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from cli_world import run
 
-from strandline.demo import Demo, Source, library_sources
+from strandline.demo import PARTITIONS, Demo, Source, library_sources
 
 LINES = [b"import this\n", b"print(1)\n"]
 
@@ -45,13 +46,15 @@ def test_the_sources_are_the_library_line_by_line() -> None:
         assert hashlib.sha256(b"".join(source.lines)).hexdigest() == source.digest
 
 
-def judged(tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: list[bytes]) -> Demo:
-    """A demo whose cluster acknowledged and returned just this, and left these logs on its three brokers."""
+def judged(tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: Sequence[bytes | None]) -> Demo:
+    """A demo whose cluster acknowledged and returned just this, and left these logs of partition 0 on its brokers; None: no log."""
     brokers: list[Any] = []
     for i, content in enumerate(logs):
-        folder = tmp_path / str(i) / "python-lines-0"
-        folder.mkdir(parents=True)
-        (folder / f"{0:020}.log").write_bytes(content)
+        for partition, bytes_ in enumerate([content, *[b"same"] * (PARTITIONS - 1)]):
+            if bytes_ is not None:
+                folder = tmp_path / str(i) / f"python-lines-{partition}"
+                folder.mkdir(parents=True)
+                (folder / f"{0:020}.log").write_bytes(bytes_)
         brokers.append(SimpleNamespace(name=f"broker-{i}", data=tmp_path / str(i)))
     source = Source("this.py", 0, LINES, hashlib.sha256(b"".join(LINES)).hexdigest())
     demo = Demo(SimpleNamespace(brokers=brokers), [source], lambda text: None)  # type: ignore[arg-type]
@@ -81,12 +84,12 @@ def test_a_run_in_which_all_is_well_is_good(tmp_path: Path) -> None:
         (ALL, [*READ, (2, LINES[1])], [b"same"] * 3, "records_doubled"),
         ({LINES[0]: 1, LINES[1]: 0}, [(0, LINES[1]), (1, LINES[0])], [b"same"] * 3, "records_reordered"),
         (ALL, READ, [b"same", b"same", b"samE"], "replicas_different"),
-        (ALL, READ, [b"same", b"same"], "replicas_different"),
+        (ALL, READ, [b"same", b"same", None], "replicas_different"),
     ],
     ids=["lost", "doubled", "reordered", "a replica differs", "a replica is missing"],
 )
 def test_a_broken_promise_makes_the_verdict_bad(
-    tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: list[bytes], count: str
+    tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: Sequence[bytes | None], count: str
 ) -> None:
     result = judged(tmp_path, offsets, read, logs).result
     assert not result.good
