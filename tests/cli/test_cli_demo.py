@@ -47,7 +47,7 @@ def test_the_sources_are_the_library_line_by_line() -> None:
 
 
 def judged(tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: Sequence[bytes | None]) -> Demo:
-    """A demo whose cluster acknowledged and returned just this, and left these logs of partition 0 on its brokers; None: no log."""
+    """A demo whose cluster acknowledged and returned just this, and left these logs of partition 0 (None: no log)."""
     brokers: list[Any] = []
     for i, content in enumerate(logs):
         for partition, bytes_ in enumerate([content, *[b"same"] * (PARTITIONS - 1)]):
