@@ -26,7 +26,13 @@ from typing import NamedTuple, Never
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.records.batch import BatchHeader, stamp, stamp_log_append_time
+from strandline.protocol.records.batch import (
+    BatchHeader,
+    max_timestamp_at,
+    stamp,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+)
 from strandline.storage import log_read, recovery, retention, truncation
 from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
 from strandline.storage.disk import Buffer, DiskError, Files, join, parent
@@ -230,6 +236,8 @@ class Log:
             if by_broker:
                 stamp_log_append_time(records, position, header.size, now_ms)
                 timestamp = now_ms
+            elif timestamp != max_timestamp_at(records, position):
+                stamp_max_timestamp(records, position, header.size, timestamp)
             # Field by field: `_replace` takes four times as long.
             fields = (offset, header.size, leader_epoch, *header[3:8], timestamp, *header[9:])
             stamped.append(tuple.__new__(BatchHeader, fields))

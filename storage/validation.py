@@ -29,6 +29,9 @@ from strandline.storage.log_config import CREATE_TIME, LogConfig
 def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_control: bool) -> list[BatchHeader]:
     """The headers of a producer's batches, each found whole, uncorrupted, well-formed and within the topic's rules.
 
+    A header has the newest timestamp of its records, whatever the producer wrote there. Several clients write -1 or the last
+    record's, and Kafka's leader corrects them too. `records` still holds what the producer wrote.
+
     BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -49,6 +52,8 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_contr
         times = check_batch(records, position, header, accept_control=accept_control)
         if config.message_timestamp_type == CREATE_TIME:
             _check_timestamps(header, times, config, now_ms)
+            if header.max_timestamp != times.newest:
+                header = header._replace(max_timestamp=times.newest)
         headers.append(header)
         position += header.size
     return headers
@@ -86,14 +91,11 @@ def _check_attributes(attributes: int, accept_control: bool) -> None:
 def _check_timestamps(header: BatchHeader, times: RecordTimes, config: LogConfig, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_TYPE_MASK:
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only a broker marks a batch as LogAppendTime")
-    newest, oldest = header.max_timestamp, times.oldest
-    if newest < -1 or newest - now_ms > config.message_timestamp_after_max_ms:
+    newest, oldest = times.newest, times.oldest
+    if newest - now_ms > config.message_timestamp_after_max_ms:
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of the broker's {now_ms}")
     if oldest < -1 or (oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms):
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind the broker's {now_ms}")
-    if times.newest > newest:
-        text = f"a record has timestamp {times.newest}, and its batch says that the newest is {newest}"
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, text)
 
 
 def check_fetched(records: Buffer, next_offset: int, max_epoch: int, last_epoch: int) -> list[BatchHeader]:

@@ -179,6 +179,18 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, size: int, time
     _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
 
 
+def max_timestamp_at(buf: Buffer, pos: int) -> int:
+    """The newest timestamp that the batch at `pos` names."""
+    timestamp: int = _BASE_OFFSET.unpack_from(buf, pos + MAX_TIMESTAMP_POS)[0]
+    return timestamp
+
+
+def stamp_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, timestamp_ms: int) -> None:
+    """Name the newest timestamp that the records have, and renew the checksum."""
+    _BASE_OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
+
+
 def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
     """What a leader asks of a producer's batch beyond a plausible header, before it walks the records (`check.py`).
 

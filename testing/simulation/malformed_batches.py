@@ -130,8 +130,8 @@ def _headers_that_lie(now_ms: int) -> dict[str, bytes]:
         "more records than offsets": assemble(two, now_ms, last_offset_delta=0),
         "a negative last offset delta": assemble(two, now_ms, last_offset_delta=-1),
         "a billion records": assemble(two, now_ms, record_count=10**9, last_offset_delta=10**9 - 1),
-        "a record is newer than the newest timestamp": assemble(
-            [encode_record(0), encode_record(1, timestamp_delta=5)], now_ms, max_timestamp=now_ms + 4
+        "a record whose timestamp is negative": assemble(
+            [encode_record(0), encode_record(1, timestamp_delta=-now_ms - 5)], now_ms
         ),
         "a record whose timestamp is beyond 64 bits": assemble(
             [encode_record(0, timestamp_delta=_INT64_MAX)], now_ms, max_timestamp=now_ms

@@ -8,7 +8,7 @@ import pytest
 from storage_kit import NOW_MS, batch, forget_tail, open_log, read_all
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import read_header, stamp
+from strandline.protocol.records.batch import check_crc, read_header, stamp
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.memory_files import MemoryFiles
 from strandline.testing.simulation.malformed_batches import assemble, encode_record, malformed_batches
@@ -68,6 +68,29 @@ def test_a_record_that_is_older_than_the_topic_permits_is_refused_wherever_it_st
     records = [encode_record(0), encode_record(1, timestamp_delta=-5000)]
     with pytest.raises(BrokerError) as caught:
         log.append_as_leader(bytearray(assemble(records, NOW_MS)), 0, NOW_MS)
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, NOW_MS, NOW_MS + 10**9, -(2**63), 2**63 - 1])
+def test_the_newest_timestamp_is_that_of_the_records_whatever_the_producer_wrote(claimed: int) -> None:
+    """As in Kafka. Sarama wrote -1 there until 2025, kafkajs writes the last record's: a refusal would lock them out, and a
+    log that believed them would find no record by its time and delete segments too early, or never."""
+    log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
+    records = [encode_record(0), encode_record(1, timestamp_delta=50), encode_record(2, timestamp_delta=-50)]
+    info = log.append_as_leader(bytearray(assemble(records, NOW_MS, max_timestamp=claimed)), 0, NOW_MS)
+    assert info.max_timestamp == log.segments[-1].max_timestamp == NOW_MS + 50
+    (appended,) = read_all(log)
+    assert read_header(appended).max_timestamp == NOW_MS + 50
+    assert check_crc(appended, 0, len(appended))
+    assert log.offset_for_timestamp(NOW_MS + 50) == (NOW_MS + 50, 1, 0)
+
+
+def test_a_record_that_is_newer_than_the_topic_permits_is_refused_wherever_it_stands() -> None:
+    """What the batch claims to be its newest timestamp does not hide the record."""
+    log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
+    records = [encode_record(0, timestamp_delta=5000), encode_record(1)]
+    with pytest.raises(BrokerError) as caught:
+        log.append_as_leader(bytearray(assemble(records, NOW_MS, max_timestamp=NOW_MS)), 0, NOW_MS)
     assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
 
 

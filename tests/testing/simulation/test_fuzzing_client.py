@@ -11,6 +11,7 @@ import pytest
 
 from strandline.client import NewTopic
 from strandline.protocol.apis import BROKER, CONTROLLER
+from strandline.protocol.records.check import RecordTimes
 from strandline.testing.simulation import fuzzing_client
 from strandline.testing.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, SimCluster
 from strandline.testing.simulation.fuzzing_client import ANSWERED, CLOSED, REFUSED, SILENT, UNREACHABLE, Findings, Target
@@ -114,7 +115,7 @@ def test_the_same_seed_tells_the_same_lies() -> None:
 
 def test_a_lie_that_is_taken_for_true_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The instrument itself: a leader that does not look at records is found."""
-    monkeypatch.setattr("strandline.storage.validation.check_records", lambda records, position, header: header[7:9])
+    monkeypatch.setattr("strandline.storage.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
     monkeypatch.setattr("strandline.storage.validation._check_timestamps", lambda *_: None)
     with closing(World(1)) as world:
         cluster = SimCluster(world, controllers=1, brokers=3)
