@@ -268,9 +268,10 @@ def main(words: Sequence[str] | None = None) -> int:
         write_table()
         return 0
     finds: Finds = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    chosen = list(_chosen(arguments.names, arguments.ways, finds))
     runs = {way: read_watched(way) for way in arguments.ways}
     ends = time.monotonic() + arguments.minutes * 60
-    for guard in _chosen(arguments.names, arguments.ways, finds):
+    for guard in chosen:
         if time.monotonic() > ends:
             break
         missing = [way for way in arguments.ways if arguments.names or way not in finds.get(guard.number, {})]
