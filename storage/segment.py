@@ -163,9 +163,10 @@ class Segment:
                 self.first_timestamp = timestamp
         if self._unindexed > index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
-            if self.max_timestamp > self._indexed_timestamp and timestamp == self.max_timestamp:
-                self.time_index.maybe_append(timestamp, self.max_timestamp_offset - self.base_offset)
-                self._indexed_timestamp = timestamp
+            # Also where the newest batch was one before this: a truncation reads only what lies behind the last index entry.
+            if self.max_timestamp > self._indexed_timestamp:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+                self._indexed_timestamp = self.max_timestamp
             self._unindexed = 0
         self._unindexed += size
 

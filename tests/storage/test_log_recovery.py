@@ -35,6 +35,22 @@ def disk_with(
     return files, held
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_truncated_log_knows_the_newest_timestamp_that_is_left(seed: int) -> None:
+    """Producers set timestamps, so they go up and down. A newest timestamp that was too low hid records from a search by time,
+    and let retention delete them too early."""
+    draw = Random(seed)
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=draw.choice([100, 200, 400]))
+    log = open_log(config=config)
+    for _ in range(draw.randint(2, 40)):
+        log.append_as_leader(batch(*[b"value"] * draw.randint(1, 3), timestamp_ms=NOW_MS + draw.randint(0, 100)), 0, NOW_MS)
+    log.truncate_to(draw.randint(1, log.log_end_offset))
+    newest = [max([header.max_timestamp for _, header in segment.headers(0)], default=-1) for segment in log.segments]
+    assert [segment.max_timestamp for segment in log.segments] == newest
+    found = log.offset_for_timestamp(max(newest))
+    assert found is None if max(newest) < 0 else found is not None and found[0] == max(newest)
+
+
 def without_epoch(data: bytes) -> bytes:
     """The one field that neither the checksum nor the order of the offsets protects."""
     return data[:LEADER_EPOCH_POS] + data[MAGIC_POS:]
