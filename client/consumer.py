@@ -84,7 +84,7 @@ class Consumer:
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
         self._doors = doors or real_doors()
-        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset], self._skips)
+        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset], self._skips, self.options.check_crcs)
         self._skipped = {"skipped_batches": 0, "skipped_offsets": 0}
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None

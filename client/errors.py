@@ -201,7 +201,7 @@ class CorruptRecords(ClientError):
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
-        """-1: not known, because the batch's header cannot be read. Such a batch cannot be skipped."""
+        """-1: not known, because the batch's header is damaged. Such a batch cannot be skipped."""
         if last_offset >= 0:
             text = f"the batch at offset {first_offset} (to {last_offset}) cannot be read: {cause}; to go on behind it, "
             text += f'set on_corrupt_batch="skip" or seek to {last_offset + 1}'

@@ -356,7 +356,10 @@ class Fetcher:
         if size:
             self.counters["fetched_bytes"] += size
             self._seen_data_at = self._loop.time()
+            fetch_offset = state.fetch_offset
             state.on_fetched(records)
+            if state.fetch_offset == fetch_offset:  # Nothing in them helps: damage. Ask again, but not at full speed.
+                state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
             if state.has_buffered or state.error is not None:
                 self.ready[state] = None
                 self.wake()

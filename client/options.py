@@ -279,7 +279,8 @@ class ConsumerOptions(ClientOptions):
         Choice("raise", "skip"),
         "What to do about a batch that cannot be read: its checksum is wrong, its records are malformed, or its compression is "
         'not supported. "raise": CorruptRecords, and the position stays before it. "skip": go on behind it; its records are '
-        "lost to this reader, a warning in the log names topic, partition and offsets, and `metrics` counts them.",
+        "lost to this reader, a warning in the log names topic, partition and offsets, and `metrics` counts them. A batch whose "
+        "end is not known, because its header is damaged, is raised all the same.",
     )
     key_deserializer: Deserializer | None = option(  # noqa: RUF009
         None, _FUNCTION, "Turns the bytes of each key that is not None into what records have as `key`."

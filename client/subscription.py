@@ -20,7 +20,7 @@ from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.client.records import ConsumerRecord, TopicPartition, Undecodable
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from strandline.protocol.records.batch import BatchHeader, Buffer, iter_headers
+from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt, iter_headers, read_header
 
 Rows = TypeVar("Rows", bound=Sized)
 DecoderOf = Callable[[TopicPartition, Buffer, int, BatchHeader, int], Rows]
@@ -34,11 +34,13 @@ class PartitionState:
     __slots__ = (
         "_after",
         "_batches",
+        "_checks_crcs",
         "_epoch",
         "_failed",
         "_opened",
         "_position",
         "_records",
+        "_skipped",
         "_skips",
         "asking",
         "buffered_bytes",
@@ -62,12 +64,20 @@ class PartitionState:
     )
 
     def __init__(
-        self, place: TopicPartition, topic_id: bytes, failed: dict[PartitionState, None], skips: Callable[[CorruptRecords], bool]
+        self,
+        place: TopicPartition,
+        topic_id: bytes,
+        failed: dict[PartitionState, None],
+        skips: Callable[[CorruptRecords], bool],
+        checks_crcs: bool = True,
     ) -> None:
         self.place = place
         self._failed = failed
         self._skips = skips
         """Whether to go on behind a batch that cannot be read."""
+        self._checks_crcs = checks_crcs
+        self._skipped = (-1, -1)
+        """First offset and real end of the newest skipped batch whose header claims another end: brokers may send it again."""
         self.key = (topic_id, place.partition)
         self._position = -1
         self._epoch = -1
@@ -208,7 +218,7 @@ class PartitionState:
         """Bytes from `fetch_offset` on: whole batches, the first of which may begin before it."""
         try:
             for pos, header in iter_headers(records):
-                if header.next_offset <= self.fetch_offset:
+                if header.next_offset <= self.fetch_offset or self._was_skipped(header):
                     continue
                 self._batches.append((records, pos, header))
                 self.buffered_bytes += header.size
@@ -216,6 +226,10 @@ class PartitionState:
         except BrokerError as e:
             if not self._batches:
                 self.fail(self._corrupt(e, self.fetch_offset, -1))
+
+    def _was_skipped(self, header: BatchHeader) -> bool:
+        first_offset, after = self._skipped
+        return header.base_offset == first_offset and self.fetch_offset >= after
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
@@ -257,15 +271,21 @@ class PartitionState:
         self._settle()
         buf, pos, header = self._batches[0]
         rows: Rows | None = None
-        if not header.is_control and header.record_count:
-            try:
+        try:
+            if not header.is_control and header.record_count:
                 rows = decode(self.place, buf, pos, header, self._position)
-            except BrokerError as e:
-                error = self._corrupt(e, header.base_offset, header.next_offset - 1)
-                if not self._skips(error):
-                    self.drop_prefetched()
-                    self.fail(error)
-                    return None
+            elif self._checks_crcs and not check_crc(buf, pos, header.size):
+                corrupt(f"the batch at offset {header.base_offset} fails its checksum")
+        except BrokerError as e:
+            after = self._end_of_unreadable(buf, pos, header)
+            error = self._corrupt(e, header.base_offset, after - 1 if after >= 0 else -1)
+            if after < 0 or not self._skips(error):
+                self.drop_prefetched()
+                self.fail(error)
+                return None
+            if after != header.next_offset:
+                self._go_on_behind(buf, pos, header, after)
+                return None
         self._batches.popleft()
         self.buffered_bytes -= header.size
         self._after = header.next_offset
@@ -273,6 +293,29 @@ class PartitionState:
             self.finish(header.leader_epoch)
             return None
         return rows
+
+    def _end_of_unreadable(self, buf: Buffer, pos: int, header: BatchHeader) -> int:
+        """The offset after a batch that cannot be read; -1: not known. If its checksum is wrong, the damage may be in the header
+        itself, and to believe a wrong end would skip batches that can be read. So the batch behind it says where it ends. If
+        none was fetched with it, its header has to agree with itself and with the high watermark."""
+        if check_crc(buf, pos, header.size):
+            return header.next_offset
+        behind = pos + header.size
+        try:
+            following = read_header(buf, behind)
+            if following.base_offset > header.base_offset and check_crc(buf, behind, following.size):
+                return following.base_offset
+        except BrokerError:
+            pass
+        is_plausible = header.record_count == header.last_offset_delta + 1 and header.next_offset <= self.highwater
+        return header.next_offset if is_plausible else -1
+
+    def _go_on_behind(self, buf: Buffer, pos: int, header: BatchHeader, after: int) -> None:
+        """What was fetched after the skipped batch rests on the wrong end in its header: read the rest of its response anew."""
+        self._skipped = (header.base_offset, after)
+        self._position, self._epoch = max(after, self._position), header.leader_epoch
+        self._empty()
+        self.on_fetched(memoryview(buf)[pos + header.size :])
 
     def _corrupt(self, cause: BrokerError, first_offset: int, last_offset: int) -> CorruptRecords:
         topic, partition = self.place
@@ -333,8 +376,14 @@ def _offset(record: ConsumerRecord) -> int:
 class Subscription:
     """The assigned partitions, by hand or all those of the subscribed topics."""
 
-    def __init__(self, default_reset: int | None, skips: Callable[[CorruptRecords], bool] = lambda error: False) -> None:
+    def __init__(
+        self,
+        default_reset: int | None,
+        skips: Callable[[CorruptRecords], bool] = lambda error: False,
+        checks_crcs: bool = True,
+    ) -> None:
         self._skips = skips
+        self._checks_crcs = checks_crcs
         self.default_reset = default_reset
         """What `auto_offset_reset` says: EARLIEST, LATEST, or None for an error."""
         self.topics: dict[str, None] = {}
@@ -359,7 +408,7 @@ class Subscription:
         return removed
 
     def add(self, place: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
-        state = PartitionState(place, topic_id, self.failed, self._skips)
+        state = PartitionState(place, topic_id, self.failed, self._skips, self._checks_crcs)
         state.reset = reset
         self.states[place] = state
         self.by_key[state.key] = state

@@ -425,6 +425,58 @@ async def test_batch_that_cannot_be_read_is_skipped_on_demand(kind: str, how: st
     assert all(field in caplog.text for field in ("topic='orders'", "partition=0", "first_offset=10", "last_offset=19"))
 
 
+def damage_header(field: str, batch: bytes) -> bytes:
+    """One flipped bit in a header, and the checksum as it was."""
+    at, bit = {"end": (23, 1), "near end": (26, 32), "control": (22, 32), "count": (60, 2)}[field]
+    broken = bytearray(batch)
+    broken[at] ^= bit
+    return bytes(broken)
+
+
+@pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
+@pytest.mark.parametrize("field", ["end", "near end", "control", "count"])
+async def test_skipping_a_damaged_header_loses_no_other_batch(field: str, how: str) -> None:
+    """The end that the header claims was believed: the position moved there, and the reset policy did the rest."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 100)
+        base, batch = cluster.partition("orders").log.batches[1]
+        cluster.partition("orders").log.batches[1] = (base, damage_header(field, batch))
+        async with earliest(cluster, "orders", on_corrupt_batch="skip") as consumer, asyncio.timeout(5):
+            assert await offsets_read(consumer, how, 90) == [*range(10), *range(20, 100)]
+            assert await consumer.position(ORDERS) == 100
+            assert consumer.metrics()["skipped_offsets"] == 10
+
+
+async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
+    """Nothing lies behind it in the log yet that would tell its end, so going on could miss the next batch."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 20)
+        base, batch = cluster.partition("orders").log.batches[1]
+        cluster.partition("orders").log.batches[1] = (base, damage_header("end", batch))
+        async with earliest(cluster, "orders", on_corrupt_batch="skip") as consumer:
+            assert await read(consumer, 10) == [b"%d" % n for n in range(10)]
+            with pytest.raises(CorruptRecords, match=r"offset 10 cannot be read.*its end is not known: seek behind it"):
+                await consumer.getone(timeout_ms=1000)
+            consumer.seek(ORDERS, 20)
+            fill(cluster, "orders", 1, first=20)
+            assert (await consumer.getone(timeout_ms=1000)).value == b"20"
+
+
+async def test_batch_that_damage_turned_into_a_control_batch_is_not_passed_silently() -> None:
+    """Batches without records for users were passed without a look at their checksums."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 30)
+        base, batch = cluster.partition("orders").log.batches[1]
+        cluster.partition("orders").log.batches[1] = (base, damage_header("control", batch))
+        async with earliest(cluster, "orders") as consumer:
+            assert await read(consumer, 10) == [b"%d" % n for n in range(10)]
+            with pytest.raises(CorruptRecords, match=r"offset 10 .to 19. cannot be read.*checksum"):
+                await consumer.getone(timeout_ms=1000)
+
+
 async def offsets_read(consumer: Consumer, how: str, count: int) -> list[int]:
     offsets: list[int] = []
     if how == "async for":
