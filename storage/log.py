@@ -127,18 +127,22 @@ class Log:
         high_watermark: int = 0,
         clean_shutdown: bool,
         now_ms: int,
+        kept_to: int = 0,
         budget: TailBudget | None = None,
         failure: DirFailure | None = None,
         measures: LogMeasures | None = None,
     ) -> Log:
-        """Open the log in `dir`, or make one. After an unclean stop the tail is scanned from the recovery point on."""
+        """Open the log in `dir`, or make one. After an unclean stop the tail is scanned from the recovery point on.
+
+        `kept_to`: damage that the scan finds below raises `DamagedBatch`, and nothing is cut: not even where it looks like a torn
+        tail. A later start may read the same bytes as they were written."""
         log = cls(files, dir, topic, partition, topic_id, config, budget or TailBudget())
         log.failure, log.measures = failure or log.failure, measures or log.measures
         log.log_start_offset = log_start_offset
         log.recovery_point = recovery_point
         log.high_watermark = high_watermark
         try:
-            recovery.load(log, clean_shutdown=clean_shutdown, now_ms=now_ms)
+            recovery.load(log, clean_shutdown=clean_shutdown, kept_to=kept_to, now_ms=now_ms)
         except BaseException:
             log.abandon()
             raise

@@ -9,6 +9,7 @@ expects the next offset exactly, an epoch that the epoch checkpoint allows, and 
   of a lost page cache. Cut off here too; what follows was never promised to anybody by this replica alone.
 - **valid batches follow, and the place was flushed or committed**: the disk has damaged old data. Nothing is cut;
   `log.corrupt_at` makes it known, and the replica must be repaired from another one (S42).
+- **the place must not be cut at all** (`kept_to`: a voter's metadata log): the log is not opened, and left as it is.
 
 Weak spot: base offset, length and leader epoch lie outside of the CRC. The first two are checked by continuity; a leader
 epoch that was flipped upwards in the very last batches, beyond the epoch checkpoint's last entry, looks like a new epoch.
@@ -56,7 +57,7 @@ _SEARCH_MAX = 64 << 20
 """How far behind a damage a valid batch is searched for: more than any batch is long."""
 
 
-def load(log: Log, *, clean_shutdown: bool, now_ms: int) -> None:
+def load(log: Log, *, clean_shutdown: bool, kept_to: int, now_ms: int) -> None:
     """Fill a new `Log` from its directory, or begin one."""
     files = log.files
     fresh = not files.exists(log.dir)
@@ -68,7 +69,7 @@ def load(log: Log, *, clean_shutdown: bool, now_ms: int) -> None:
     checkpoint = None if fresh else _load_epochs(log, empty=empty, clean=clean_shutdown)
     log.epochs = LeaderEpochCache(checkpoint or ())
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
-        _recover(log, checkpoint)
+        _recover(log, checkpoint, kept_to)
     if empty or not clean_shutdown:
         # What a killed process has created may still be in the page cache only: the next flush has to cover the names.
         log.unsynced[log.dir] = log.unsynced[parent(log.dir)] = None
@@ -197,12 +198,12 @@ class _EpochsDamaged(Exception):
     """An epoch of the checkpoint begins inside a batch: it is of no use."""
 
 
-def _recover(log: Log, checkpoint: list[tuple[int, int]] | None) -> None:
+def _recover(log: Log, checkpoint: list[tuple[int, int]] | None, kept_to: int) -> None:
     """Read all batches from the recovery point on (all, when the epochs must be found again)."""
     bad: set[tuple[int, int]] = set()
     while True:
         try:
-            _Scan(log, checkpoint, bad).run()
+            _Scan(log, checkpoint, bad, kept_to).run()
             return
         except _Suspect as e:
             bad.add(e.place)
@@ -214,8 +215,10 @@ def _recover(log: Log, checkpoint: list[tuple[int, int]] | None) -> None:
 class _Scan:
     """One pass over the batches; see the module's text for what it does where they are damaged."""
 
-    def __init__(self, log: Log, checkpoint: list[tuple[int, int]] | None, bad: set[tuple[int, int]]) -> None:
+    def __init__(self, log: Log, checkpoint: list[tuple[int, int]] | None, bad: set[tuple[int, int]], kept_to: int) -> None:
         self.log = log
+        self.kept_to = kept_to
+        """Below, damage ends the scan, with the log as it was."""
         self.known = LeaderEpochCache(checkpoint or ())
         """What the checkpoint says, to compare with."""
         self.starts = [start for _, start in self.known.entries]
@@ -301,6 +304,8 @@ class _Scan:
     def _resume(self, damage: _Damage) -> tuple[int, int] | None:
         """Decide about a damage: None after cutting the log there; else where the scan goes on behind it."""
         log = self.log
+        if damage.offset < self.kept_to:
+            raise DamagedBatch(damage.position, damage.offset, damage.reason)
         following = self._next_valid(damage)
         offset, reason = damage.offset, damage.reason
         if following is None or damage.offset >= max(log.recovery_point, log.high_watermark):

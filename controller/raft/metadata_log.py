@@ -38,6 +38,7 @@ from strandline.storage.files import File, Files, join
 from strandline.storage.log import Log, LogConfig
 from strandline.storage.log_config import FOREVER
 from strandline.storage.measures import LogMeasures
+from strandline.storage.segment import DamagedBatch
 
 logger = get_logger(__name__)
 
@@ -48,6 +49,10 @@ HELP = "restore it, or, while a majority of the other controllers is healthy, em
 
 class DamagedMetadataLog(UsageError):
     """This voter's log cannot be read as it was written. The node stops: see the module's text."""
+
+
+def _damaged(directory: str, offset: int) -> DamagedMetadataLog:
+    return DamagedMetadataLog(f"the metadata log in {directory} is damaged at offset {offset}: {HELP}")
 
 
 class MetadataLog:
@@ -75,6 +80,9 @@ class MetadataLog:
         point = FlushedPoint(files, directory)
         try:
             opened = cls._open(files, directory, config, snapshots, point, committed_offset, now_ms)
+        except DamagedBatch as e:
+            point.close()
+            raise _damaged(directory, e.offset) from None
         except BaseException:
             point.close()
             raise
@@ -96,6 +104,9 @@ class MetadataLog:
         committed_offset: int,
         now_ms: int,
     ) -> MetadataLog:
+        promised = max(committed_offset, point.offset)
+        # What a whole snapshot covers may be damaged or half removed: the log is begun anew behind it.
+        covered = snapshots[-1].end_offset if snapshots else 0
         # The start that `clean` was heading for, should it have been interrupted: what is below may be there only in parts.
         first = snapshots[-SNAPSHOTS_KEPT].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
         log = Log.open(
@@ -113,8 +124,9 @@ class MetadataLog:
             ),
             log_start_offset=first,
             recovery_point=first,
-            high_watermark=max(committed_offset, point.offset),  # nothing below is taken for a torn tail
+            high_watermark=promised,
             clean_shutdown=False,
+            kept_to=promised if promised > covered else 0,  # nothing below is taken for a torn tail
             now_ms=now_ms,
         )
         return cls(files, directory, log, snapshots, point)
@@ -145,7 +157,7 @@ class MetadataLog:
         self._point.sync()
 
     def _damaged(self, offset: int) -> DamagedMetadataLog:
-        return DamagedMetadataLog(f"the metadata log in {self._directory} is damaged at offset {offset}: {HELP}")
+        return _damaged(self._directory, offset)
 
     @contextmanager
     def _undamaged(self) -> Iterator[None]:

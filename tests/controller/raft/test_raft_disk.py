@@ -347,6 +347,22 @@ def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -
             open_log(files, committed_offset=3)
 
 
+@pytest.mark.parametrize("damaged", range(10))
+def test_a_start_that_reads_damage_leaves_the_log_as_it_is(damaged: int) -> None:
+    """Also in the last flushed batch, where nothing valid follows and it looks like a torn tail. The disk may have brought old
+    bytes once: cut there, this voter has lost for good what the next start could have read."""
+    files = MemoryFiles()
+    log, size = ten_batches(files)
+    log.close()
+    before, bit = files.read(SEGMENT), (damaged * size + size - 3) * 8
+    files.flip_bit(SEGMENT, bit)
+    with pytest.raises(DamagedMetadataLog, match=f"is damaged at offset {damaged}: restore it"):
+        open_log(files, committed_offset=3)
+    files.flip_bit(SEGMENT, bit)
+    assert files.read(SEGMENT) == before
+    assert open_log(files, committed_offset=3).end_offset == 10
+
+
 @pytest.mark.parametrize("damaged", [8, 9])
 def test_damage_in_what_was_never_flushed_is_a_torn_tail(damaged: int) -> None:
     """The voter has not promised it. A power cut leaves such tails, maybe on all voters at once."""
