@@ -7,18 +7,46 @@ calls: a mistaken `delete_topics` must not guess.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strandline.client.records import TopicPartition
 from strandline.protocol.errors import UsageError
 
+TIMESTAMP_MAX = 2**62
+"""Half of what an int64 holds, so that the difference between two timestamps of a batch fits it as well."""
+OFFSET_MAX = 2**63 - 2
+
+
+def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
+    """A whole number, also one of numpy's. A float or bool is none: requests could not carry it."""
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if least <= number <= most:
+                return number
+    raise UsageError(f"{what} is a whole number of at least {least}, not {value!r}")
+
 
 def checked_name(name: object) -> str:
     """A topic's name."""
     if not isinstance(name, str) or not name:
         raise UsageError(f"a topic is named by a non-empty str, not {name!r}")
+    check_encodes("the name of a topic", name)
     return name
+
+
+def check_encodes(what: str, text: str) -> None:
+    """UsageError for a str with lone surrogates, which no request could carry."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{what} has to be encodable in UTF-8, and {text!r} is not") from None
 
 
 def checked_list(what: str, items: Any) -> list[Any]:
@@ -40,9 +68,7 @@ def checked_partition(place: Any) -> TopicPartition:
     is_pair = isinstance(place, (tuple, list)) and len(place) == 2
     if not is_pair or not isinstance(place[0], str) or not place[0]:
         raise UsageError(f'a partition is written TopicPartition("orders", 0) or ("orders", 0), not {place!r}')
-    if isinstance(place[1], bool) or not isinstance(place[1], int) or place[1] < 0:
-        raise UsageError(f"the number of a partition is a whole number of at least 0, not {place[1]!r}")
-    return TopicPartition(*place)
+    return TopicPartition(checked_name(place[0]), checked_whole("the number of a partition", place[1]))
 
 
 def checked_partitions(places: Iterable[Any]) -> list[TopicPartition]:
@@ -56,4 +82,7 @@ def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
     """A mapping of (topic, partition) pairs to something."""
     if not isinstance(wanted, Mapping):
         raise UsageError(f'offsets by time are asked for by a mapping such as {{("orders", 0): time_ms}}, not {wanted!r}')
-    return {checked_partition(place): value for place, value in wanted.items()}
+    return {
+        checked_partition(place): checked_whole("a timestamp (ms since 1970)", value, -2, TIMESTAMP_MAX)
+        for place, value in wanted.items()
+    }

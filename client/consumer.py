@@ -27,7 +27,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from strandline.client.arguments import checked_by_partition, checked_name, checked_partition, checked_partitions
+from strandline.client.arguments import (
+    OFFSET_MAX,
+    TIMESTAMP_MAX,
+    checked_by_partition,
+    checked_name,
+    checked_partition,
+    checked_partitions,
+    checked_whole,
+)
 from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.errors import (
@@ -529,8 +537,8 @@ class Consumer:
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
         """Read on at the first record at or after `offset`. With `leader_epoch`, that of the record before `offset` if the
         program has kept it, a log that is not the one that was read before raises LogTruncated."""
-        if offset < 0:
-            raise UsageError(f"an offset is at least 0, not {offset}")
+        offset = checked_whole("an offset", offset, 0, OFFSET_MAX)
+        leader_epoch = checked_whole("a leader epoch", leader_epoch, -1)
         state = self._state(partition)
         if isinstance(state.error, TopicRecreated) and state.error_was_raised:
             state = self._renew(state, state.error.topic_id)  # Who was not told yet means an offset of the old log.
@@ -603,9 +611,8 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record."""
-        timestamps = checked_by_partition(timestamps)
-        if any(timestamp < 0 for timestamp in timestamps.values()):
-            raise UsageError("a timestamp is at least 0 ms")
+        for timestamp in checked_by_partition(timestamps).values():
+            checked_whole("a timestamp (ms since 1970)", timestamp, 0, TIMESTAMP_MAX)
         return await self.list_offsets(timestamps)
 
     def pause(self, *partitions: TopicPartition) -> None:

@@ -6,6 +6,7 @@ of a properties file (`"5"`, `"true"`, `"all"`). Both raise `ValueError` without
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,16 @@ class OptionType:
         return self.check(text)
 
 
+def _whole(value: Any) -> int:
+    """Python's int, or what counts as one (numpy's integers); a bool does not."""
+    if isinstance(value, bool):
+        raise ValueError
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError from None
+
+
 class Whole(OptionType):
     """A whole number within bounds. A bool is none."""
 
@@ -38,9 +49,10 @@ class Whole(OptionType):
         self.text = f"a whole number from {least} to {most}"
 
     def check(self, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+        number = _whole(value)
+        if not self.least <= number <= self.most:
             raise ValueError
-        return value
+        return number
 
     def parse(self, text: str) -> int:
         return self.check(int(text))
@@ -69,11 +81,10 @@ class Number(OptionType):
         self.text = f"a number from {least} to {most}"
 
     def check(self, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        number = value if isinstance(value, float) else _whole(value)
+        if not self.least <= number <= self.most:  # So is every comparison with NaN.
             raise ValueError
-        if not self.least <= value <= self.most:  # So is every comparison with NaN.
-            raise ValueError
-        return value
+        return number
 
     def parse(self, text: str) -> float:
         value = float(text)

@@ -31,7 +31,7 @@ from types import NoneType, TracebackType
 from typing import Any, Self, Unpack
 
 from strandline.client.accumulator import Accumulator
-from strandline.client.arguments import checked_partitions
+from strandline.client.arguments import TIMESTAMP_MAX, check_encodes, checked_name, checked_partitions, checked_whole
 from strandline.client.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.call_order import CallOrder
 from strandline.client.cluster import Cluster
@@ -351,7 +351,7 @@ class Producer:
 
     def _places(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
         if partition is not None:
-            return [(partition, columns)]
+            return [(checked_whole("a partition", partition), columns)]
         if self._is_named and (columns.keys is None or None in columns.keys):
             raise UsageError(_PLACE_OF_NAMED)
         return columns.by_key(self._accumulator.topics[topic].partition_count)
@@ -398,8 +398,12 @@ class Producer:
             key = _to_bytes("key", key)
         if headers is not None:
             headers = _check_headers(headers)
-        if type(topic) is not str or not topic:
-            raise UsageError(f"a topic is named by a non-empty str, not {topic!r}")
+        if partition is not None and (type(partition) is not int or partition < 0):
+            partition = checked_whole("a partition", partition)
+        if timestamp_ms is not None:
+            timestamp_ms = checked_whole("timestamp_ms", timestamp_ms, -1, TIMESTAMP_MAX)
+        if topic not in accumulator.topics:
+            checked_name(topic)
         receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
         if accumulator.parked:
             self._note_parked(topic)
@@ -665,4 +669,5 @@ def _check_headers(headers: Headers | None) -> Headers | None:
     for name, value in checked:
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise UsageError(f"a header is a (str, bytes or None) pair, not {(name, value)!r}")
+        check_encodes("the name of a header", name)
     return checked

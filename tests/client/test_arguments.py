@@ -84,3 +84,76 @@ async def test_producer_refuses_one_for_many() -> None:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, producer_name="sink") as producer:
             assert "write [('orders', 0)]" in await refused(lambda p: p.written(("orders", 0)), producer)
+
+
+class NumpyLike:
+    """As numpy's integers: no int, but usable as an index."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+UNSENDABLE: dict[str, dict[str, Any]] = {
+    "timestamp float": {"timestamp_ms": 1_700_000_000_000.5},
+    "timestamp str": {"timestamp_ms": "5"},
+    "timestamp bool": {"timestamp_ms": True},
+    "timestamp large": {"timestamp_ms": 2**63},
+    "timestamp negative": {"timestamp_ms": -5},
+    "header name": {"headers": [("\ud800", b"x")]},
+    "topic": {"topic": "\ud800"},
+    "partition float": {"partition": 0.0},
+    "partition str": {"partition": "0"},
+    "partition bool": {"partition": False},
+    "partition negative": {"partition": -1},
+}
+
+
+@pytest.mark.parametrize("name", UNSENDABLE)
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_record_that_no_request_could_carry_leaves_the_producer_well(name: str, is_known: bool) -> None:
+    """Encoding its batch failed after it was queued: "an error inside the producer, which is of no more use"."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            if is_known:
+                await producer.partitions_for("orders")
+            record: dict[str, Any] = {"topic": "orders", "value": b"wrong", **UNSENDABLE[name]}
+            with pytest.raises(UsageError):
+                await producer.send(**record)
+            if "partition" in record:
+                with pytest.raises(UsageError):
+                    await producer.send_columns("orders", [b"wrong"], partition=record["partition"])
+            await producer.send_and_wait("orders", b"right")
+        assert cluster.values("orders") == [b"right"]
+
+
+async def test_whole_numbers_need_not_be_python_ints() -> None:
+    """Partitions and offsets that come from a data frame are numpy's."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        zero, batch_size = NumpyLike(0), NumpyLike(1000)
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=batch_size) as producer:  # type: ignore[arg-type]
+            await producer.send_and_wait("orders", b"x", partition=zero, timestamp_ms=NumpyLike(7))  # type: ignore[arg-type]
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            await consumer.assign([("orders", zero)])  # type: ignore[list-item]
+            consumer.seek(("orders", 0), zero)  # type: ignore[arg-type]
+            record = await consumer.getone(timeout_ms=5_000)
+            assert (type(record.partition), record.offset, record.timestamp_ms) == (int, 0, 7)
+            found = await consumer.offsets_for_times({("orders", zero): NumpyLike(5)})  # type: ignore[dict-item]
+            assert found[TopicPartition("orders", 0)] is not None
+
+
+@pytest.mark.parametrize("wrong", [0.0, "0", True, -1, 2**63])
+async def test_position_that_no_request_could_carry_is_refused(wrong: Any) -> None:
+    """`seek` to a float ended in a callback's traceback, and look-ups by one were tried for a minute."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            await consumer.assign([("orders", 0)])
+            with pytest.raises(UsageError):
+                consumer.seek(("orders", 0), wrong)
+            with pytest.raises(UsageError):
+                await consumer.offsets_for_times({TopicPartition("orders", 0): wrong})
