@@ -82,13 +82,13 @@ def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequ
     """Read the file's content, or refuse with a sentence that names the file and what is wrong with it."""
     state = _parse(data, path)
     checksum = state.pop(_CHECKSUM, None)
-    if checksum is not None and checksum != crc32c(_line(state)):
-        raise UsageError(f"{path} is damaged: its checksum is wrong. {_HELP}")
     version = state.get("data_version")
     if version != DATA_VERSION:
         raise UsageError(
             f"{path} has data_version {version!r}, this program knows {DATA_VERSION}: it was written by another version"
         )
+    if checksum is not None and checksum != crc32c(_line(state)):
+        raise UsageError(f"{path} is damaged: its checksum is wrong. {_HELP}")
     if state.get("clusterId") != cluster_id:
         raise UsageError(
             f"{path} belongs to cluster {state.get('clusterId')!r}, this node is configured for cluster {cluster_id!r}"

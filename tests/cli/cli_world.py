@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from strandline.local_cluster import free_port_range
 
 COMMAND = [str(Path(sys.executable).with_name("strandline"))]
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_")}
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") and k != "COLUMNS"}
 ENVIRONMENT["STRANDLINE_HTTP_LISTENER"] = "127.0.0.1:0"
 """Nodes that a test starts by themselves do not fight for the default port."""
 

@@ -201,7 +201,8 @@ def test_a_health_check_costs_next_to_nothing() -> None:
     ).stdout
     heavy, ours, count = out.splitlines()[-3:]
     assert heavy == "[]"
-    assert set(ours.split()) <= {f"strandline{name}" for name in ("", ".cli", ".cli.probe", ".protocol", ".protocol.errors")}
+    needed = ("cli", "cli.interrupts", "cli.probe", "protocol", "protocol.errors")
+    assert set(ours.split()) <= {"strandline", *(f"strandline.{name}" for name in needed)}
     assert int(count) < 40, "json and socket, and what these two need"
 
 

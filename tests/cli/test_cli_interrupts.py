@@ -65,6 +65,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "bench": ["bench", "produce", *at],
         "simulate": ["simulate", "--seeds", "0..999"],
         "config": ["config", "keys"],
+        "completion": ["completion", "bash"],
         "broker": ["broker", "--set", "node.id=1", *voters, *listener],
         "controller": ["controller", "--set", "node.id=101", *voters],
     }

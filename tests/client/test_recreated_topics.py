@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from strandline.client import Consumer, TopicPartition, cluster, consumer
 from strandline.client.errors import OffsetOutOfRange, StrandlineError, TopicRecreated, UnknownTopic
@@ -75,25 +76,24 @@ async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_o
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", (0, 55)), ("latest", (50, 55))])
-async def test_reset_policy_goes_on_in_a_recreated_topic(
-    policy: str, expected: tuple[int, int], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_reset_policy_goes_on_in_a_recreated_topic(policy: str, expected: tuple[int, int]) -> None:
     """TopicRecreated was raised at every poll until a seek, although the consumer says where to go without a position."""
-    async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
-        await read_all_of(there, reader, 30)
-        there.recreate("orders")
-        fill(there, "orders", 50)
-        async with asyncio.timeout(5):
-            while "consumer.topic_recreated" not in caplog.text:
-                await reader.refresh_metadata()
-        if policy == "latest":
-            assert await reader.position(ORDERS) == 50
-        fill(there, "orders", 5, first=50)
-        first, end = expected
-        assert await read(reader, end - first) == numbers(first, end)
-        assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
-        assert reader.health()["state"] == "ok"
-    assert caplog.text.count("consumer.topic_recreated") == 1
+    with capture_logs() as logs:
+        async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
+            await read_all_of(there, reader, 30)
+            there.recreate("orders")
+            fill(there, "orders", 50)
+            async with asyncio.timeout(5):
+                while not any(entry["event"] == "consumer.topic_recreated" for entry in logs):
+                    await reader.refresh_metadata()
+            if policy == "latest":
+                assert await reader.position(ORDERS) == 50
+            fill(there, "orders", 5, first=50)
+            first, end = expected
+            assert await read(reader, end - first) == numbers(first, end)
+            assert await reader.getmany(timeout_ms=2 * GRACE_MS) == {}
+            assert reader.health()["state"] == "ok"
+    assert [entry["event"] for entry in logs].count("consumer.topic_recreated") == 1
 
 
 async def test_records_fetched_of_the_old_topic_come_before_those_of_the_recreated_one() -> None:

@@ -148,7 +148,7 @@ async def test_the_last_words_of_a_node_are_told_as_a_sentence(tmp_path: Path) -
     events: list[str] = []
     cluster = LocalCluster(tmp_path, brokers=1, controllers=1, base_port=base, on_event=lambda event: events.append(event.text))
     with socket.create_server(("127.0.0.1", base + 2)):
-        cluster._prepare_folder()
+        cluster._write_configs()
         await cluster.start_node("broker-1")
         await cluster.wait_ended("broker-1")
     sentence = f"cannot listen on 127.0.0.1:{base + 2} for HTTP (http.listener): address already in use"
