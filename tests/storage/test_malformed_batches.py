@@ -73,8 +73,8 @@ def test_a_record_that_is_older_than_the_topic_permits_is_refused_wherever_it_st
 
 @pytest.mark.parametrize("claimed", [-1, 0, NOW_MS, NOW_MS + 10**9, -(2**63), 2**63 - 1])
 def test_the_newest_timestamp_is_that_of_the_records_whatever_the_producer_wrote(claimed: int) -> None:
-    """As in Kafka. Sarama wrote -1 there until 2025, kafkajs writes the last record's: a refusal would lock them out, and a
-    log that believed them would find no record by its time and delete segments too early, or never."""
+    """As in Kafka. Sarama's builder wrote -1 there until 2025, that of kafkajs writes the last record's: a refusal would lock
+    them out, and a log that believed them would find no record by its time and delete segments too early, or never."""
     log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
     records = [encode_record(0), encode_record(1, timestamp_delta=50), encode_record(2, timestamp_delta=-50)]
     info = log.append_as_leader(bytearray(assemble(records, NOW_MS, max_timestamp=claimed)), 0, NOW_MS)
