@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TypeVar
 
 from strandline.testing.history.dumps import Dump, check_dumps
@@ -112,9 +113,11 @@ class _Checker:
 
     def judge_unplaced(self) -> None:
         """Acknowledged sends whose partition no client said: the final read of any partition has to show the value."""
-        acked = [s for s in self.sends.get(None, ()) if s.outcome == OK and s.acks in self.binding]
-        if not acked or not self.final_expected:
-            return
+        if not self.final_expected or any(declared.log_start > 0 for declared in self.history.declared.values()):
+            return  # A record may have been deleted in any partition.
+        lost_until = max((loss.at for declared in self.history.declared.values() for loss in declared.losses), default=-inf)
+        acked = [send for send in self.sends.get(None, ()) if send.outcome == OK and send.acks in self.binding]
+        acked = [send for send in acked if send.invoked_at > lost_until]
         self.judged += len(acked)
         there = {value for poll in self.history.polls if poll.final for value in poll.values}
         for send in acked:

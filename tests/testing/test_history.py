@@ -284,6 +284,29 @@ def a_record_that_was_acknowledged_without_a_partition_is_there(h: History) -> N
 
 
 @good
+def a_record_without_a_partition_may_lie_below_a_log_start(h: History) -> None:
+    """Which partition it is in is not known, so what may be deleted in one of them excuses it."""
+    h.invoke("p", None, "a").ok()
+    sent(h, {"b": 1})
+    h.log_start(P, 1)
+    read(h, "r", "b", 1, final=True)
+
+
+@good
+def a_record_without_a_partition_may_lie_in_a_declared_loss(h: History) -> None:
+    h.invoke("p", None, "a").ok()
+    h.loss(P, 0)
+    read(h, "r", "", final=True)
+
+
+@bad("lost-write")
+def a_record_without_a_partition_that_began_after_the_loss_is_missing(h: History) -> None:
+    h.loss(P, 0, at=1)
+    h.invoke("p", None, "a", at=2).ok(at=3)
+    read(h, "r", "", final=True, at=4)
+
+
+@good
 @by_their_acks
 def what_was_acknowledged_by_the_leader_alone_may_be_missing(h: History) -> None:
     h.invoke("p", P, "a", acks=1).ok(0)
