@@ -70,8 +70,9 @@ def _hand_out_rest(
 
 
 def _advance(start: Place, end: Place, count: int) -> Place:
-    """`count` offsets further. Somewhere in the middle nobody knows the epoch."""
-    if start.offset + count == end.offset:
+    """`count` offsets further, and never beyond the end: the log of a recreated topic may end before `start`. In the middle of
+    a log the epoch is not known."""
+    if start.offset + count >= end.offset:
         return end
     return Place(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH, end.topic_id)
 

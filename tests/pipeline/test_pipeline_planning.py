@@ -59,6 +59,13 @@ def test_shares_are_in_proportion_to_what_is_there() -> None:
     assert limited(start, there, 100) == {A: Place(90), B: Place(10)}
 
 
+def test_limit_does_not_keep_an_offset_that_a_recreated_topic_does_not_have() -> None:
+    """The offset of the old topic stood under the id of the new one, which was then skipped up to there."""
+    start = {A: Place(1000, 3, b"old"), B: Place(0)}
+    there = {A: Place(50, 0, b"new"), B: Place(1000)}
+    assert limited(start, there, 10) == {A: Place(50, 0, b"new"), B: Place(10)}
+
+
 # -- offsets of streams -----------------------------------------------------------------------------------------------
 
 stored = st.dictionaries(
