@@ -175,10 +175,12 @@ def topic_of(command: str, argument: str | None, option: str | None) -> str:
 
 def parse_settings(settings: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     """`--set key=value`, several times."""
-    parsed = {}
+    parsed: dict[str, str] = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"{option} takes key=value, not {setting!r}")
+        if parsed.get(key.strip(), value.strip()) != value.strip():
+            raise UsageError(f"{option} gives {key.strip()} two values: {parsed[key.strip()]} and {value.strip()}")
         parsed[key.strip()] = value.strip()
     return parsed

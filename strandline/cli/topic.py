@@ -216,7 +216,10 @@ def alter(
     """Add partitions to a topic, or change its configuration."""
     from strandline.client import Admin
 
-    changes: dict[str, str | None] = {**parse_settings(configs, "--config"), **dict.fromkeys(unset or [])}
+    given = parse_settings(configs, "--config")
+    if both := [key for key in given if key in (unset or [])]:
+        raise UsageError(f"--config sets {both[0]}, and --unset takes it away: choose one")
+    changes: dict[str, str | None] = {**given, **dict.fromkeys(unset or [])}
     if partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --unset")
 

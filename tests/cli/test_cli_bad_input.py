@@ -257,3 +257,20 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     outcome = run("topics")
     assert outcome.code == 2
     assert "Did you mean 'topic'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("create", "x", "-c", "retention.ms=1", "--set", "retention.ms=2"), "gives retention.ms two values: 1 and 2"),
+        (
+            ("alter", "x", "-c", "retention.ms=1", "--unset", "retention.ms"),
+            "--config sets retention.ms, and --unset takes it away",
+        ),
+    ],
+)
+def test_contradicting_configuration_is_refused(words: tuple[str, ...], says: str) -> None:
+    """The last value won, or --unset did, and the command reported success."""
+    outcome = run("topic", *words, "--bootstrap", "127.0.0.1:1")
+    assert outcome.code == 2
+    assert says in one_sentence(outcome)
