@@ -28,8 +28,8 @@ ROOMS = ("protocol", "storage", "controller", "broker", "client")
 
 HARMLESS = frozenset({
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "crc32c", "dataclasses", "difflib",
-    "enum", "errno", "fnmatch", "functools", "hashlib", "heapq", "inspect", "ipaddress", "itertools", "json", "msgspec", "operator.index",
-    "re", "struct", "textwrap", "types", "typing", "zlib",
+    "enum", "errno", "fnmatch", "functools", "hashlib", "heapq", "inspect", "ipaddress", "itertools", "json",
+    "msgspec", "operator.index", "re", "struct", "textwrap", "types", "typing", "zlib",
     *(f"strandline.{room}" for room in ROOMS),
     # Log lines are written and never read: that nothing of them comes back is checked in test_determinism.py.
     "structlog", "logging",
