@@ -37,6 +37,12 @@ def test_the_tree_is_walked_to_its_leaves() -> None:
 
 
 @pytest.mark.parametrize("path", LEAVES)
+def test_every_help_fits_on_80_columns(path: str) -> None:
+    """A terminal would break an example in the middle of a word, and it could not be copied."""
+    assert [line for line in help_of(path).splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("path", LEAVES)
 def test_every_help_has_an_example_that_the_command_accepts(path: str) -> None:
     """In all the command tree. Parsed, not run."""
     _, mark, examples = help_of(path).partition("\n  Example")
