@@ -25,6 +25,8 @@ class FlushedPoint:
         data = read_if_present(files, path)
         found = None if data is None else OffsetCheckpoint.decode(data)
         self._file = files.open(path, create=True)
+        if data is not None and found is None:
+            self._file.truncate(0)  # Damaged: what `note` writes would be followed by the rest of it for ever.
         self.offset = (found or {}).get(_KEY, 0)
         """Everything below was flushed; 0 when the file is missing or damaged."""
 

@@ -14,11 +14,13 @@ from raft_memory_log import MemoryRaftLog, Platter
 
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.election import ElectionState, QuorumFile, decode_quorum_state, encode_quorum_state
+from strandline.controller.raft.flushed_point import FlushedPoint
 from strandline.controller.raft.metadata_log import DIRECTORY, DamagedMetadataLog, MetadataLog
 from strandline.controller.raft.snapshots import SnapshotWriter, parse_snapshot_name, snapshot_name
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import SnapshotId
+from strandline.storage.checkpoints import RECOVERY_POINTS
 from strandline.storage.files import MemoryFiles
 from strandline.storage.memory_files import MemoryFile
 
@@ -514,3 +516,18 @@ def test_a_batch_that_is_larger_than_a_segment_gets_one_of_its_own() -> None:
     assert len([name for name in files.list(f"d/{DIRECTORY}") if name.endswith(".log")]) == 2
     again = open_log(files, committed_offset=200)
     assert (again.start_offset, again.end_offset) == (0, 200)
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\n", b"0\n1\n__cluster_metadata 0 0000000000000000007\nsomething longer\n"])
+def test_a_damaged_flushed_point_is_rewritten_at_the_next_flush(content: bytes) -> None:
+    """It is overwritten in place, so bytes behind the new text would have made it unreadable at every start."""
+    files = MemoryFiles()
+    files.make_dirs("d")
+    file = files.open(f"d/{RECOVERY_POINTS}", create=True)
+    file.pwrite(content, 0)
+    file.close()
+    point = FlushedPoint(files, "d")
+    assert point.offset == 0
+    point.note(12)
+    point.close()
+    assert FlushedPoint(files, "d").offset == 12
