@@ -13,6 +13,8 @@ import gc
 import json
 import time
 from collections.abc import Callable
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import uvloop
@@ -108,7 +110,9 @@ def accumulator_alone(count: int, batch_size: int) -> float:
     )
     accumulator.update_topic("t", 6, range(6))
     producer = Producer()
-    producer._accumulator, producer._bare_open, producer._sender = accumulator, accumulator.bare_open, object()  # type: ignore[assignment]
+    sender: Any = SimpleNamespace(broken=None, refused=None)
+    producer._accumulator, producer._bare_open, producer._sender = accumulator, accumulator.bare_open, sender
+    producer._checked_thread = get_ident()
     send = producer.send_nowait
     started = time.process_time()
     for i in range(count):

@@ -44,7 +44,7 @@ QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "
 class WriteNote(msgspec.Struct, frozen=True, array_like=True):
     """What the first attempt of a task stores for later attempts; at most `NOTE_BYTES_MAX` bytes as msgpack.
 
-    Notes of releases before `written_at_ms` have the first two fields only.
+    Notes of earlier releases have the first two fields only.
     """
 
     topic: str | None
