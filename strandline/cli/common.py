@@ -121,9 +121,9 @@ def quiet_client() -> None:
 
 
 def print_json(document: Any) -> None:
-    import json
+    from strandline.cli.record_json import one_line
 
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    print(one_line(document), flush=True)
 
 
 def print_table(

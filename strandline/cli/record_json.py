@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -19,6 +20,9 @@ from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.client.records import ConsumerRecord
+
+
+_UNICODE_LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 
 
 def encode(record: ConsumerRecord) -> bytes:
@@ -32,7 +36,14 @@ def encode(record: ConsumerRecord) -> bytes:
         "value": _encoded(record.value),
         "headers": [[name, _encoded(value)] for name, value in record.headers],
     }
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return one_line(document).encode() + b"\n"
+
+
+def one_line(document: Any) -> str:
+    """The document as JSON that every reader takes for one line. JSON itself only escapes the line breaks of ASCII; Python's
+    `splitlines` and some editors also end a line at the three of Unicode: NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR."""
+    text = json.dumps(document, ensure_ascii=False)
+    return _UNICODE_LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _encoded(data: bytes | None) -> str | dict[str, str] | None:

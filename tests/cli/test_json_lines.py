@@ -1,0 +1,31 @@
+"""Where a command writes JSON, each document is one line, for every reader of lines."""
+
+import json
+
+import pytest
+
+from strandline.cli.common import print_json
+from strandline.cli.record_json import encode
+from strandline.client import ConsumerRecord
+
+LINE_BREAKS = [chr(code) for code in range(0x2030) if len(f"a{chr(code)}b".splitlines()) > 1]
+
+
+@pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
+def test_a_document_is_one_line_and_keeps_its_text(line_break: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A random id in a dumped record held a NEL (U+0085), and Python's `splitlines` cut the line in two."""
+    document = {"value": f"a{line_break}b", line_break: 1}
+    print_json(document)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [document]
+    assert "\u00e9" in encode(_record("\u00e9")).decode(), "other characters stay as they are"
+
+
+@pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
+def test_a_record_is_one_line_and_keeps_its_text(line_break: str) -> None:
+    """What `consume --json` writes is read line by line."""
+    (line,) = encode(_record(f"a{line_break}b")).decode().splitlines()
+    assert json.loads(line)["value"] == f"a{line_break}b"
+
+
+def _record(value: str) -> ConsumerRecord:
+    return ConsumerRecord("orders", 0, 7, 0, None, value.encode(), (), 0)
