@@ -4,7 +4,7 @@
 #   make test            lint, types, layering, and every test that needs no Docker engine
 #   make test-spark      the data pipeline alone, with a real Spark (Java from PyPI where the machine has none)
 #   make test-delta      Delta tables, with a real Delta, in an environment of its own (its jars come from Maven Central)
-#   make drill           three minutes of SIGKILL to brokers, Spark's driver and executors, and an audit (docs/spark.md)
+#   make drill           three minutes of SIGKILL to brokers, Spark's driver and executors, and an audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
