@@ -389,4 +389,4 @@ class Partition:
         offset = min(offset, log_.log_end_offset)  # lower, where it lies inside a batch
         if offset < high_watermark:
             self.context.measures.truncated_below_hw += 1
-            log.warning("partition.truncated_below_hw", **self.fields, offset=offset)
+            log.warning("partition.truncated_below_hw", **self.fields, offset=offset, previous_high_watermark=high_watermark)

@@ -243,8 +243,14 @@ class ReplicaManager:
         self.measures.became_leader += is_new
         leadership = partition.leadership
         if is_new and self._tells_roles and leadership is not None:
-            isr, replicas, start = list(registration.isr), list(registration.replicas), leadership.epoch_start_offset
-            log.info("partition.became_leader", **partition.fields, epoch_start_offset=start, isr=isr, replicas=replicas)
+            log.info(
+                "partition.became_leader",
+                **partition.fields,
+                epoch_start_offset=leadership.epoch_start_offset,
+                isr=list(registration.isr),
+                replicas=list(registration.replicas),
+                min_insync_replicas=leadership.min_isr,
+            )
 
     def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
         if not partition.make_follower(registration):

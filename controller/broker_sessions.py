@@ -41,6 +41,11 @@ class BrokerSessions:
         session = self.get(broker_id, broker_epoch)
         return session is not None and session.deadline > now
 
+    def last_heard(self, broker_id: int, broker_epoch: int) -> float | None:
+        """When this incarnation's session was last renewed, in loop time; None if it has no session."""
+        session = self.get(broker_id, broker_epoch)
+        return None if session is None else session.deadline - self.timeout_s
+
     def touch(self, broker_id: int, broker_epoch: int, now: float) -> BrokerSession:
         """Renew the session, or begin it; one of another broker epoch is replaced."""
         session = self.get(broker_id, broker_epoch)

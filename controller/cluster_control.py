@@ -44,6 +44,15 @@ class BrokerControlState(Enum):
     SHUTDOWN_NOW = "shutdown now"
 
 
+_CAUSES = {
+    BrokerControlState.FENCED: "broker_fenced",
+    BrokerControlState.UNFENCED: "broker_unfenced",
+    BrokerControlState.CONTROLLED_SHUTDOWN: "controlled_shutdown",
+    BrokerControlState.SHUTDOWN_NOW: "controlled_shutdown",
+}
+"""Of a broker's next state: why partitions change by it."""
+
+
 # -- registration -----------------------------------------------------------------------------------------------------
 
 
@@ -66,7 +75,7 @@ def register_broker(
     broker_epoch = next_offset + len(records)
     records.append(_registration_record(request, broker_epoch, fenced=True, in_controlled_shutdown=False))
     sessions.touch(request.broker_id, broker_epoch, now)
-    return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True)
+    return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True, cause="broker_registered")
 
 
 def _check_registration(
@@ -150,6 +159,7 @@ def heartbeat(
     decision = Decision(reply)
     if next_ is not current:
         decision.records, decision.may_split = _transition(image, index, broker, next_), True
+        decision.cause = _CAUSES[next_]
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # It says that it stops: its successor need not wait for the session to run out.
         sessions.remove(broker.broker_id)

@@ -126,13 +126,13 @@ class Controller:
         encoded = [encode_record(record) for record in decision.records]
         start = last_offset = 0
         for end in _ends_of_batches(encoded) if decision.may_split else (len(encoded),):
-            last_offset = self._write_batch(active, decision.records[start:end], encoded[start:end])
+            last_offset = self._write_batch(active, decision.records[start:end], encoded[start:end], decision.cause)
             start = end
         if decision.on_appended is not None:
             decision.on_appended(last_offset)
         return last_offset
 
-    def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes]) -> int:
+    def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes], cause: str) -> int:
         assert self.quorum is not None
         last_offset = self.next_offset + len(records) - 1
         # Applied first, installed last: a record that contradicts the image must never reach the log.
@@ -145,7 +145,7 @@ class Controller:
         self.image = delta.image
         active.index.apply(delta)
         self.measures.on_delta(delta)
-        tell_changes(delta)
+        tell_changes(delta, cause)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
         else:
@@ -160,12 +160,17 @@ class Controller:
         broker = self.image.brokers.get(broker_id)
         if active is None or broker is None or broker.broker_epoch != broker_epoch:
             return
+        last_heard = active.sessions.last_heard(broker_id, broker_epoch)
         active.sessions.remove(broker_id)
         if broker.fenced:
             return
-        silent_since = self.measures.silent_since.pop(broker_id, self.now())
+        now = self.now()
+        connection_lost = self.measures.silent_since.pop(broker_id, None)
+        silent_since = now if connection_lost is None else connection_lost
+        heard_until = last_heard if connection_lost is None else connection_lost
+        silent_ms = None if heard_until is None else round((now - heard_until) * 1000)
         self.measures.fenced_brokers += 1
-        log.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason)
+        log.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason, silent_ms=silent_ms)
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is None:
@@ -173,7 +178,10 @@ class Controller:
             else:
                 log.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
 
-        self.submit(lambda _: Decision(None, fence_broker(self.image, active.index, broker), may_split=True), on_reply)
+        def fencing(_: ActiveState) -> Decision[None]:
+            return Decision(None, fence_broker(self.image, active.index, broker), may_split=True, cause="broker_fenced")
+
+        self.submit(fencing, on_reply)
 
     def fence_expired(self) -> None:
         """Fence every broker whose session is over."""
@@ -233,7 +241,10 @@ class Controller:
             if reply is not None:
                 log.warning("controller.elections_not_completed", reason=str(reply))
 
-        self.submit(lambda _: Decision(None, elect_leaderless(self.image, active.index), may_split=True), on_reply)
+        def completion(_: ActiveState) -> Decision[None]:
+            return Decision(None, elect_leaderless(self.image, active.index), may_split=True, cause="election_completed")
+
+        self.submit(completion, on_reply)
 
     def on_resign(self, epoch: int) -> None:
         if self.active is None:

@@ -23,3 +23,5 @@ class Decision(Generic[R]):
     may_split: bool = False
     """A decision over all partitions of a broker may need more than the quorum takes in one batch. Its records may be
     written as several, and a fail-over may keep only the first of them: a later decision must complete them."""
+    cause: str = ""
+    """Why partitions change by it, in one word of docs/logs.md (`cause`); for the log alone."""

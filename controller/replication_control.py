@@ -94,7 +94,7 @@ def _change_all(
 
 def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []))
+    decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []), cause="leader_proposed")
     seen: dict[PartitionKey, None] = {}
     for item in request.partitions:
         key = (item.topic_id, item.partition)
@@ -196,7 +196,7 @@ def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decisio
         raise BrokerError(
             ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not offered yet"
         )
-    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []))
+    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), cause="preferred_election")
     for name, index in _asked_partitions(image, request):
         error, message, record = _elect_preferred(image, name, index)
         # Whoever asks for all of them wants to hear of those that changed or could not.

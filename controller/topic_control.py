@@ -66,7 +66,7 @@ class TopicControl:
         self, image: MetadataImage, index: PartitionIndex, request: CreateTopicsRequest
     ) -> Decision[CreateTopicsResponse]:
         _check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics))
-        decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]))
+        decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]), cause="topic_created")
         times = Counter(topic.name for topic in request.topics)
         new_names: dict[str, str] = {}
         """Folded name -> name of what this request creates."""
@@ -125,7 +125,7 @@ class TopicControl:
 
     def create_partitions(self, image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
         _check_amount(sum(_added(image, topic) for topic in request.topics))
-        decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]))
+        decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]), cause="partitions_added")
         times = Counter(topic.name for topic in request.topics)
         for topic in request.topics:
             result = CreatePartitionsTopicResult(topic.name)

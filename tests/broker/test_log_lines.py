@@ -47,6 +47,7 @@ def test_roles_elections_and_the_isr_are_told_with_the_whole_position() -> None:
     assert all(line.keys() >= POSITION for line in about_one)
     led = [(line["leader_epoch"], line["epoch_start_offset"], line["isr"]) for line in named(lines, "partition.became_leader")]
     assert led == [(3, 0, [1, 2, 3]), (4, 0, [2, 3])]
+    assert {line["min_insync_replicas"] for line in named(lines, "partition.became_leader")} == {world[1].p.min_insync_replicas}
     [follows] = [line for line in named(lines, "partition.became_follower") if line["log_end_offset"] == 1]
     assert (follows["leader_id"], follows["leader_epoch"], follows["high_watermark"]) == (2, 4, 0)
     assert named(lines, "isr.committed")[-1]["isr"] == [1, 2, 3]

@@ -34,7 +34,9 @@ def test_a_fail_over_tells_each_partition_with_its_epochs_and_what_was_before() 
         "previous_leader_id": 1,
         "isr": [2, 3],
         "previous_isr": [1, 2, 3],
+        "replicas": [1, 2, 3],
         "metadata_offset": world.image.offset,
+        "cause": "broker_fenced",
     }
     assert (second["leader_id"], second["previous_leader_id"], second["leader_epoch"]) == (2, 2, 0)
 
@@ -43,7 +45,8 @@ def test_topics_that_come_and_go_have_one_line_each() -> None:
     world = World(brokers=3)
     with capture_logs() as lines:
         world.create("orders", [[1, 2, 3]] * 5)
-    assert [(line["event"], line["topic"], line["partitions"]) for line in lines] == [("topic.created", "orders", 5)]
+    told = [(line["event"], line["topic"], line["partitions"]) for line in lines]
+    assert told == [("topic.created", "orders", 5), ("partitions.changed", "orders", 5)]
 
 
 def test_a_heartbeat_writes_nothing() -> None:
@@ -54,8 +57,8 @@ def test_a_heartbeat_writes_nothing() -> None:
     assert lines == []
 
 
-def test_very_many_changes_are_told_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line takes longer than an election."""
+def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each takes longer than an election: they share one, with the same facts."""
     monkeypatch.setattr("strandline.controller.change_lines.PARTITION_LINES_MAX", 9)
     world = World(brokers=3)
     world.create("orders", [[1, 2, 3]] * 10)
@@ -63,3 +66,43 @@ def test_very_many_changes_are_told_by_their_number(monkeypatch: pytest.MonkeyPa
         world.kill_broker(1)
     assert named(lines, "broker.changed")[0]["partitions"] == 10
     assert not named(lines, "partition.changed")
+    [together] = named(lines, "partitions.changed")
+    assert (together["topic"], together["partitions"], together["cause"]) == ("orders", 10, "broker_fenced")
+    assert together["changes"][3] == [3, 1, 1, 2, [2, 3], [1, 2, 3]]
+
+
+def test_new_partitions_are_told_with_their_first_state() -> None:
+    """A reader of the log alone knows from then on who leads, who is in sync and who should be."""
+    world = World(brokers=3)
+    with capture_logs() as lines:
+        world.create("orders", [[1, 2], [2, 3]])
+    [first] = named(lines, "partitions.changed")
+    assert first["cause"] == "topic_created"
+    assert first["changes"] == [[0, 0, 0, 1, [1, 2], [1, 2]], [1, 0, 0, 2, [2, 3], [2, 3]]]
+
+
+def test_a_change_names_its_cause() -> None:
+    world = World(brokers=3)
+    world.create("orders", [[1, 2, 3]])
+    with capture_logs() as lines:
+        world.heartbeat(1, want_shut_down=True)
+        world.kill_broker(3)
+        world.start_broker(3, incarnation=2)
+        world.alter("orders", [2, 3])
+    assert [line["cause"] for line in named(lines, "partition.changed")] == [
+        "controlled_shutdown",
+        "broker_fenced",
+        "leader_proposed",
+    ]
+
+
+def test_fencing_says_for_how_long_the_broker_was_silent() -> None:
+    """Since its connection broke, if the controller saw that; else since its last heartbeat."""
+    world = World(brokers=3)
+    world.now += 0.25
+    world.controller.measures.on_connection_lost(1, world.now)
+    world.now += 0.5
+    with capture_logs() as lines:
+        world.kill_broker(1)
+        world.kill_broker(2)
+    assert [line["silent_ms"] for line in named(lines, "broker.fencing")] == [500, 750]
