@@ -3,6 +3,7 @@
 options.py        the table of options                  option_types.py      what each type of option accepts
 errors.py         what can go wrong                     reference.py, option_docs.py   docs/client.md, and what help() shows
 cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
+shared_cluster.py connections that producers share, one after the other
 producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
 arguments.py      names and partitions, checked
 home.py           the event loop that a client is on    call_order.py   calls that wait, in order

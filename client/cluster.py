@@ -73,6 +73,11 @@ class Cluster:
     async def start(self) -> None:
         """Find the cluster. Tried for `connect_timeout_ms`: a cluster that is down should be told soon."""
         self._rotation = self._random.randrange(1 << 16)
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Learn the metadata as it is now, without the pause that keeps repeated refreshes apart."""
+        self._streak, self._refreshed_at = 0, -1e9
         await self.refresh(min(self.options.max_block_ms, self.options.connect_timeout_ms))
 
     @property
@@ -98,6 +103,16 @@ class Cluster:
         before = len(self._topics)
         self._topics.update(dict.fromkeys(names))
         return len(self._topics) > before
+
+    @property
+    def topics_wanted(self) -> int:
+        """How many."""
+        return len(self._topics)
+
+    def forget_topics(self) -> None:
+        """Their metadata is neither known nor kept fresh any more."""
+        self._topics.clear()
+        self.cache.forget_topics()
 
     def request_refresh(self) -> None:
         """Refresh at once, or soon when that just happened."""

@@ -62,6 +62,9 @@ class MetadataCache:
         known = None if info is None else info.partitions.get(partition)
         return -1 if known is None else known.leader_id
 
+    def forget_topics(self) -> None:
+        self.topics, self.names, self.failed = {}, {}, {}
+
     def update(self, response: MetadataResponse) -> list[str]:
         """Take in an answer; returns the topics of which something changed."""
         self.cluster_id = response.cluster_id

@@ -56,6 +56,7 @@ from strandline.client.producer_states import ProducerQuestions, committed_rows
 from strandline.client.receipts import Receipt, Receipts, RecordMetadata, settled
 from strandline.client.records import TopicPartition
 from strandline.client.sender import Sender, Undelivered
+from strandline.client.shared_cluster import SharedCluster
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
 
@@ -80,10 +81,15 @@ class Producer:
             where = await producer.send_and_wait("orders", b"2 tea", key=b"alice")
 
     Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was
-    started."""
+    started.
 
-    def __init__(self, *, doors: Doors | None = None, **options: Unpack[ProducerKeywords]) -> None:
+    `cluster`: connections and metadata that the producer shares with those before and after it, and leaves open."""
+
+    def __init__(
+        self, *, cluster: SharedCluster | None = None, doors: Doors | None = None, **options: Unpack[ProducerKeywords]
+    ) -> None:
         self.options = parse_options(ProducerOptions, options)
+        self._shared = cluster
         self._doors = doors or real_doors()
         self._key_serializer: Serializer | None = self.options.key_serializer
         self._value_serializer: Serializer | None = self.options.value_serializer
@@ -114,7 +120,8 @@ class Producer:
         self._started_in_handler = sys.exception() is not None
         self._home = Home("producer")
         loop = self._home.loop
-        cluster = self._cluster = Cluster(self.options, self._doors.random)
+        shared = self._shared
+        cluster = self._cluster = Cluster(self.options, self._doors.random) if shared is None else shared.cluster
         self._accumulator = Accumulator(
             self.options,
             now=loop.time,
@@ -124,15 +131,24 @@ class Producer:
         )
         sender = self._sender = Sender(self.options, self._accumulator, cluster)
         try:
-            await cluster.start()
-            if self.options.idempotent:
-                sender.identity.request()
+            await self._connect(cluster, sender)
             if self._is_named:
                 await sender.identity.wait(self.options.max_block_ms)
         except BaseException:
             await self.stop(timeout_ms=0)
             raise
         self._choose_path()
+
+    async def _connect(self, cluster: Cluster, sender: Sender) -> None:
+        """Learn the metadata. On shared connections the request for the producer id leaves at the same time."""
+        if self._shared is None:
+            await cluster.start()
+        else:
+            await self._shared.notice_changes()
+        if self.options.idempotent:
+            sender.identity.request()
+        if self._shared is not None:
+            await self._shared.renew()
 
     async def stop(self, timeout_ms: float | None = None) -> int:
         """Deliver the waiting records, then close. Returns the number of records that were not acknowledged in time; their
@@ -166,7 +182,8 @@ class Producer:
             undelivered = self._sender.give_up_all()
             self._report(undelivered, error)
             await self._sender.close()
-            await self._cluster.close()
+            if self._shared is None:
+                await self._cluster.close()
         return undelivered.records
 
     def _flush_timeout_ms(self, error: BaseException | None) -> float:

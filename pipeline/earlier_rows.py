@@ -31,6 +31,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.client import (
+    Admin,
     Consumer,
     LogTruncated,
     OffsetOutOfRange,
@@ -41,10 +42,11 @@ from strandline.client import (
 )
 from strandline.client.batches import FetchedBatch
 from strandline.client.columns import Columns
-from strandline.client.options import ConsumerOptions
-from strandline.pipeline.cluster_view import ClusterView
+from strandline.client.options import AdminOptions, ConsumerOptions
+from strandline.client.subscription import LATEST
 from strandline.pipeline.errors import RowsDiffer
-from strandline.pipeline.options import Subscription, WriteOptions
+from strandline.pipeline.options import WriteOptions
+from strandline.pipeline.session import session
 from strandline.pipeline.write_identity import WriteIdentity, WriteNote
 
 MEMORY_BYTES_MAX = 64 * 1024 * 1024
@@ -64,10 +66,23 @@ def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
     """The note of a first attempt. The end offsets are asked for only where a later attempt would compare rows."""
     starts = None
     if options.topic is not None and options.row_order == "unknown":
-        view = ClusterView(consumer_options(options.client), Subscription((options.topic,)))
-        ends = view.latest(view.partitions())
-        starts = [end.offset for _, end in sorted(ends.items())]
+        starts = _end_offsets(options, options.topic)
     return WriteNote(options.topic, starts, int(time.time() * 1000), identity.run_id, identity.job)
+
+
+def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
+    """By partition. UnknownTopic; RequestTimeout if the leader of a partition has not answered within `writeTimeoutMs`."""
+    here, timeout_ms = session(), options.write_timeout_ms
+    client = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
+    with here.client(Admin, client) as admin:
+        (described,) = here.run(admin.describe_topics([topic]))
+        places = [TopicPartition(topic, partition.partition) for partition in described.partitions]
+        found = here.run(admin.list_offsets(dict.fromkeys(places, LATEST), timeout_ms=timeout_ms))
+    for place in places:
+        if found.get(place) is None:
+            text = "the leader has not said where the partition ends: is there a leader? (option writeTimeoutMs)"
+            raise RequestTimeout(text, topic=topic, partition=place.partition, elapsed_ms=timeout_ms)
+    return [end.offset for _, end in sorted(found.items()) if end is not None]
 
 
 def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from strandline.client import Admin, Consumer
+from strandline.pipeline.kept_clusters import KeptClusters
 from strandline.protocol.errors import StrandlineError
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Session:
         self.loop = uvloop.new_event_loop()
         self._clients: dict[_Key, Consumer | Admin] = {}
         """Started, the one that was used last at the end."""
+        self.clusters = KeptClusters()
 
     def run(self, step: Awaitable[T]) -> T:
         return self.loop.run_until_complete(step)

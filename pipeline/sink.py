@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from strandline.client import Admin, Producer, Receipt, TopicPartition
 from strandline.client.options import AdminOptions
+from strandline.client.shared_cluster import SharedCluster
 from strandline.pipeline.earlier_rows import Comparison, first_note, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
@@ -110,7 +111,7 @@ class TaskWriter:
         """The first row of a topic: what is there of this task already?"""
         partitions = await self.producer.partitions_for(topic)
         self._counts[topic] = len(partitions)
-        if self.options.delivery == "at-least-once":
+        if self._is_the_first():
             return
         await self.producer.flush(self.options.write_timeout_ms)
         there = await self._what_is_there(topic, partitions)
@@ -185,12 +186,13 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             write_name=options.write_name,
         )
         named = options_of(identity, context.partitionId(), first_note(options, identity))
-    producer = Producer(**{**SENDING, **options.client, **named})
+    sending = {**SENDING, **options.client, **named}
 
     async def write_all() -> Written:
-        async with producer:
+        topics = [] if options.topic is None else [options.topic]
+        async with here.clusters.lend(options.client, topics) as cluster, Producer(cluster=cluster, **sending) as producer:
             if identity is not None:
-                await check_distinct(options, identity, producer)
+                await check_distinct(options, identity, producer, cluster)
             writer = TaskWriter(options, producer, context.partitionId())
             # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
@@ -200,13 +202,15 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
     return here.run(write_all())
 
 
-async def check_distinct(options: WriteOptions, identity: WriteIdentity, producer: Producer) -> None:
+async def check_distinct(
+    options: WriteOptions, identity: WriteIdentity, producer: Producer, cluster: SharedCluster | None = None
+) -> None:
     """Raises WriteNotDistinct if the rows that this task would skip may be those of another write of the batch."""
     if producer.is_first_attempt or not identity.must_claim(decode_note(producer.note)):
         return
     name, job = identity.claim_name, identity.job.encode()
     claim = {"producer_name": name, "producer_generation": identity.generation, "producer_note": job}
-    async with Producer(**{**options.client, **claim}) as claiming:
+    async with Producer(cluster=cluster, **{**options.client, **claim}) as claiming:
         identity.check_claim((claiming.note or b"").decode())
 
 

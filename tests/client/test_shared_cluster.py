@@ -1,0 +1,134 @@
+"""Producers that follow one another on the same connections: what changed meanwhile costs neither an error nor a wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from strandline.client import NoBrokersAvailable, Producer, TopicPartition
+from strandline.client import cluster as cluster_module
+from strandline.client.shared_cluster import TOPICS_MAX, SharedCluster
+
+from .scripted import ScriptedCluster
+
+P0 = TopicPartition("orders", 0)
+
+
+@pytest_asyncio.fixture
+async def scripted() -> AsyncIterator[ScriptedCluster]:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        yield cluster
+
+
+@pytest_asyncio.fixture
+async def shared(scripted: ScriptedCluster) -> AsyncIterator[SharedCluster]:
+    cluster = SharedCluster(bootstrap_servers=scripted.bootstrap)
+    yield cluster
+    await cluster.close()
+
+
+async def task(shared: SharedCluster, generation: int, partitions: int = 3) -> None:
+    """One row for each partition, under the next generation of a name. A task takes milliseconds, a repeated refresh 20 of them
+    and more; the bound is far above both and far below every timeout of a client."""
+    shared.want(["orders"])
+    name = {"producer_name": "sink", "producer_generation": generation}
+    async with asyncio.timeout(2), Producer(cluster=shared, **name) as producer:
+        assert await producer.partitions_for("orders") == list(range(partitions))
+        for partition in range(partitions):
+            await producer.send_and_wait("orders", b"%d" % generation, partition=partition)
+
+
+def stored(scripted: ScriptedCluster) -> dict[int, list[bytes]]:
+    topic_id = scripted.topics["orders"]
+    return {index: p.log.values for (owner, index), p in sorted(scripted.partitions.items()) if owner == topic_id}
+
+
+def handshakes(scripted: ScriptedCluster) -> int:
+    return sum(broker.handshakes for broker in scripted.brokers.values())
+
+
+async def test_next_producer_connects_to_no_broker(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+    await task(shared, 0)
+    before = handshakes(scripted), scripted.metadata_requests
+    for generation in range(1, 6):
+        await task(shared, generation)
+    assert (handshakes(scripted), scripted.metadata_requests) == (before[0], before[1] + 5)
+    assert stored(scripted) == {index: [b"0", b"1", b"2", b"3", b"4", b"5"] for index in range(3)}
+    assert shared.cluster.listeners == []
+
+
+async def test_next_producer_does_not_wait_between_refreshes(
+    scripted: ScriptedCluster, shared: SharedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause between repeated refreshes grows to 250 ms after 120 of them: a stream of small batches met it in each task."""
+    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    for generation in range(3):
+        await task(shared, generation)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+async def test_connections_that_brokers_closed_are_replaced(brokers: int) -> None:
+    async with ScriptedCluster(brokers) as scripted:
+        scripted.create("orders", 3)
+        shared = SharedCluster(bootstrap_servers=scripted.bootstrap)
+        for generation in range(3):
+            await task(shared, generation)
+            for broker in scripted.brokers.values():
+                broker.cut_connections()
+        assert stored(scripted) == {index: [b"0", b"1", b"2"] for index in range(3)}
+        await shared.close()
+
+
+async def test_leader_that_moved_is_found(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+    await task(shared, 0)
+    scripted.move_leader("orders", 0, leader=3)
+    await task(shared, 1)
+    scripted.move_leader("orders", 0, leader=2)
+    await scripted.brokers[3].stop()
+    scripted.move_leader("orders", 2, leader=1)
+    await task(shared, 2)
+    assert stored(scripted) == {index: [b"0", b"1", b"2"] for index in range(3)}
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 5])
+async def test_recreated_topic_is_written_with_its_own_partitions(
+    scripted: ScriptedCluster, shared: SharedCluster, partitions: int
+) -> None:
+    """Rows with a key would go to other partitions than those of every other client if the old count still held."""
+    await task(shared, 0)
+    scripted.recreate("orders", partitions)
+    await task(shared, 1, partitions)
+    assert stored(scripted) == {index: [b"1"] for index in range(partitions)}
+
+
+async def test_added_partitions_are_known_to_the_next_producer(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+    await task(shared, 0)
+    scripted.create("orders", 4)
+    await task(shared, 1, partitions=4)
+
+
+async def test_later_attempt_finds_the_rows_of_an_earlier_one(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+    await task(shared, 7)
+    async with Producer(cluster=shared, producer_name="sink", producer_generation=7) as again:
+        assert not again.is_first_attempt
+        assert await again.written([P0]) == {P0: 1}
+
+
+async def test_topics_of_many_tasks_do_not_pile_up(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+    shared.want(f"topic-{number}" for number in range(TOPICS_MAX + 1))
+    await task(shared, 0)
+    assert shared.cluster.topics_wanted == 1
+
+
+async def test_cluster_that_is_down_is_reported_in_time(scripted: ScriptedCluster) -> None:
+    shared = SharedCluster(bootstrap_servers=scripted.bootstrap, connect_timeout_ms=300)
+    await task(shared, 0)
+    for broker in scripted.brokers.values():
+        await broker.stop()
+    with pytest.raises(NoBrokersAvailable):
+        await task(shared, 1)
+    await shared.close()
