@@ -6,7 +6,8 @@ Rules:
   that one is slow, to the next as well: a broker that hangs costs a quarter of a second, not a timeout.
 - Who is suspected of being gone (a request there is overdue) is asked last; what may be asked of one broker alone is asked
   of one that has just answered.
-- While something is wrong (a leader is gone) askers repeat; the refreshes then stand 20-50 ms apart.
+- While something is wrong (a leader is gone) askers repeat; the refreshes then stand 20-50 ms apart. A topic that no refresh has
+  asked for does not wait for that gap: nothing is known of it yet, so asking is no repetition (as in Kafka's Java client).
 - Listeners are told after every refresh and every new connection, so that they may look again.
 """
 
@@ -64,6 +65,9 @@ class Cluster:
         self._streak = 0
         self._refreshed_at = -1e9
         self._wanted = False
+        self._has_new_topic = False
+        """A topic is wanted that no refresh has asked for; the next refresh begins at once."""
+        self._gap_wait: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._age_timer: asyncio.TimerHandle | None = None
@@ -102,7 +106,11 @@ class Cluster:
         """Keep these topics' metadata fresh; True when one of them is new."""
         before = len(self._topics)
         self._topics.update(dict.fromkeys(names))
-        return len(self._topics) > before
+        is_new = len(self._topics) > before
+        if is_new:
+            self._has_new_topic = True
+            _end(self._gap_wait)
+        return is_new
 
     @property
     def topics_wanted(self) -> int:
@@ -183,7 +191,7 @@ class Cluster:
     async def _refresh_while_wanted(self) -> None:
         loop = asyncio.get_running_loop()
         while self._wanted and not self.closed:
-            await asyncio.sleep(self._gap(loop.time()))
+            await self._wait_gap(self._gap(loop.time()))
             self._wanted = False
             waiters, self._waiters = self._waiters, []
             try:
@@ -210,13 +218,30 @@ class Cluster:
             self.request_refresh()
 
     def _gap(self, now: float) -> float:
-        """How long to wait before the next refresh: not at all, unless the last one was a moment ago."""
+        """How long to wait before the next refresh: not at all, unless the last one was a moment ago and asked for the same."""
+        if self._has_new_topic:
+            return 0.0
         since = now - self._refreshed_at
         self._streak = self._streak + 1 if since < 0.5 else 0
         gap_ms = REFRESH_GAP_MS[0 if self._streak < 10 else 1 if self._streak < 120 else 2]
         return max(0.0, gap_ms / 1000 - since)
 
+    async def _wait_gap(self, gap_s: float) -> None:
+        """Ends early when a topic is wanted that no refresh has asked for."""
+        if gap_s <= 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        wait = self._gap_wait = loop.create_future()
+        timer = loop.call_later(gap_s, _end, wait)
+        try:
+            await wait
+        finally:
+            timer.cancel()
+            self._gap_wait = None
+
     async def _refresh_once(self) -> None:
+        self._has_new_topic = False
         topics = [MetadataTopicRequest(name) for name in self._topics]
         response = await self.ask_any(METADATA, MetadataRequest(topics), self.options.request_timeout_ms)
         assert isinstance(response, MetadataResponse)
@@ -415,3 +440,8 @@ class Cluster:
 def follows_controller(answer: Message) -> bool:
     """False: whoever answered knows no controller at present, so what it says of the cluster may have changed since."""
     return not isinstance(answer, (MetadataResponse, DescribeClusterResponse)) or answer.controller_id >= 0
+
+
+def _end(wait: asyncio.Future[None] | None) -> None:
+    if wait is not None and not wait.done():
+        wait.set_result(None)

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from strandline.client import Admin, NewTopic, Producer
+from strandline.client import cluster as cluster_module
 from strandline.client.cluster import Cluster
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
 from strandline.client.links import Link
@@ -165,6 +166,40 @@ async def test_a_broker_that_hangs_delays_metadata_by_a_moment_only() -> None:
         for _ in range(3):
             await client.refresh(5000)
         assert loop.time() - started < 3, "without the second broker that is asked meanwhile it would be 5 s each"
+        await client.close()
+
+
+async def test_new_topic_does_not_wait_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gap spares brokers repeated questions. After many refreshes it is 250 ms, and every new client had 20 ms of it: it
+    finds the cluster, and asks for its topic right after that."""
+    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        cluster.create("payments")
+        client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
+        await client.start()
+        async with asyncio.timeout(10):
+            await client.topic("orders", 20_000)
+            repeated = asyncio.create_task(client.refresh(20_000))
+            await asyncio.sleep(0)
+            assert not repeated.done()
+            await client.topic("payments", 20_000)
+            await repeated
+        await client.close()
+
+
+async def test_known_topic_waits_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
+        await client.start()
+        await client.topic("orders", 5_000)
+        asked = cluster.metadata_requests
+        client.want_topics(["orders"])
+        with pytest.raises(NoBrokersAvailable):
+            await client.refresh(200)
+        assert cluster.metadata_requests == asked
         await client.close()
 
 
