@@ -243,6 +243,12 @@ class Consumer:
         recreated under its name has another one (KIP-516)."""
         return self._state(partition).topic_id
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
+        """The ids (16 bytes) of those of these topics that this consumer knows, as of its newest metadata. It asks no broker."""
+        _, cluster = self._running()
+        known = cluster.cache.topics
+        return {name: known[name].topic_id for name in _checked_topics([topics]) if name in known}
+
     def _on_cluster(self) -> None:
         """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing or others by now."""
         if self._fetcher is None or self._cluster is None or self._stopped:

@@ -7,7 +7,7 @@ settles them. A background task lives only as long as there is a question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from strandline.client.cluster import Cluster
 from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
@@ -177,8 +177,7 @@ class Positions:
         found: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
         last: StrandlineError | None = None
         attempts = 0
-        for topic, partitions in by_topic(wanted).items():
-            await self._cluster.topic(topic, self._options.max_block_ms, partitions)
+        await self._know_topics(wanted, deadline)
         while missing := [place for place in wanted if place not in found]:
             if loop.time() >= deadline:
                 text = f"offsets were not answered; {last}" if last else "offsets were not answered"
@@ -193,7 +192,15 @@ class Positions:
                     await self._cluster.refresh(max(1.0, (deadline - loop.time()) * 1000))
                 except StrandlineError as e:
                     last = e
+                    continue
+                await self._know_topics([place for place in wanted if place not in found], deadline)
         return found
+
+    async def _know_topics(self, wanted: Iterable[TopicPartition], deadline: float) -> None:
+        """Raises UnknownTopic if one of the partitions does not exist, or no longer exists."""
+        loop = asyncio.get_running_loop()
+        for topic, partitions in by_topic(wanted).items():
+            await self._cluster.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)
 
     async def _offsets_round(
         self,
