@@ -22,12 +22,12 @@ class ClusterView:
         self._client = client
         self._subscription = subscription
         self.topic_ids: dict[str, bytes] = {}
-        """As of the last call of `partitions`."""
+        """Of each topic that `partitions` or a look-up of offsets has found; the newest answer."""
 
     def partitions(self) -> list[TopicPartition]:
         """That are to be read, in order. UnknownTopic when a topic that was named does not exist."""
         topics = self._describe()
-        self.topic_ids = {topic.name: topic.topic_id for topic in topics}
+        self.topic_ids.update({topic.name: topic.topic_id for topic in topics})
         return sorted(place for topic in topics for place in self._wanted_of(topic))
 
     def _wanted_of(self, topic: TopicDescription) -> Iterable[TopicPartition]:
@@ -43,7 +43,7 @@ class ClusterView:
         return {place: 0 if answer is None else answer.offset for place, answer in found.items()}
 
     def latest(self, places: Iterable[TopicPartition]) -> Places:
-        """The offset after the last record that may be read, with the topic id where `partitions` has found it before."""
+        """The offset after the last record that may be read, and the id of the topic that the offset is of."""
         found = self._look_up(dict.fromkeys(places, LATEST))
         return {
             place: Place(*((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(place))
@@ -60,11 +60,19 @@ class ClusterView:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The consumer is kept, and its metadata is as old as its last look-up. A leader that has moved refuses the question, and
+        the consumer asks for metadata then. A topic that was recreated is noticed by its id, if `partitions` has found it."""
         if not wanted:
             return {}
         here = session()
-        with here.client(Consumer, self._client) as consumer:
-            return here.run(consumer.list_offsets(wanted))
+        names = {place.topic for place in wanted}
+        with here.client(Consumer, self._client, up_to_date=not names <= self.topic_ids.keys()) as consumer:
+            known = consumer.topic_ids(names)
+            if any(known[name] != self.topic_ids[name] for name in known if name in self.topic_ids):
+                here.run(consumer.refresh_metadata())
+            found = here.run(consumer.list_offsets(wanted))
+            self.topic_ids.update(consumer.topic_ids(names))
+            return found
 
     def _describe(self) -> list[TopicDescription]:
         here = session()

@@ -18,7 +18,7 @@ from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """One task's piece of the log. Pickled by Spark."""
+    """A piece of one partition, read by one task. Pickled by Spark."""
 
     topic: str
     partition: int
@@ -26,8 +26,6 @@ class Range:
     end: int
     leader_epoch: int = NO_EPOCH
     """Of the record before `start`; -1: not known."""
-    checks_start: bool = True
-    """Whether a log that begins behind `start` has lost something that was to be read."""
     topic_id: bytes = UNKNOWN_ID
     """Of the topic that is to be read: a topic that was recreated under its name has other records at the same offsets."""
 

@@ -38,14 +38,17 @@ class Session:
         return self.loop.run_until_complete(step)
 
     @contextmanager
-    def client(self, kind: type[Client], options: Mapping[str, Any]) -> Iterator[Client]:
-        """A started one with these options, the one of the last task where there is one. After an error nobody uses it again."""
+    def client(self, kind: type[Client], options: Mapping[str, Any], *, up_to_date: bool = True) -> Iterator[Client]:
+        """A started client with these options, that of the last task if there is one. After an error it is closed.
+
+        `up_to_date`: a consumer that was kept asks the cluster for its topics and partitions first. A caller that recognises
+        old metadata by itself (it knows the topic's id) does not need that, and saves a request and its gap."""
         key = (kind, tuple(sorted(options.items())))
         client = self._clients.pop(key, None)
         if client is None:
             client = kind(**options)
             self.run(client.start())
-        elif isinstance(client, Consumer):
+        elif up_to_date and isinstance(client, Consumer):
             self._refresh(client)
         assert isinstance(client, kind)
         try:

@@ -1,19 +1,30 @@
-"""What a task does: one range of one partition, from the log into Arrow batches.
+"""What a task does: ranges of partitions, from the log into Arrow batches.
 
-Every record in the range is handed out, or the task fails: with `DataLoss` when the log no longer has them, with the
+Every record in the ranges is handed out, or the task fails: with `DataLoss` when the log no longer has them, with the
 client's error when the leader could not be reached in time. Offsets without a record (control records, compaction) are
 legal gaps. Rows are made from whole record batches, without a Python object per record.
+
+A task hands out range after range, in the order in which they were planned: a task that is run again brings the same rows in
+the same order, which sinks with `rowOrder=stable` rely on. One consumer fetches all ranges of a group at the same time, so the
+records of the second range arrive while those of the first are handed out. A group is as large as its buffers may be
+(`PREFETCH_BYTES`).
+
+The consumer is kept from task to task, and its metadata grows old in between. No task asks for new metadata: a range holds its
+topic's id, and a leader that has moved refuses the fetch, which makes the consumer ask.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicRecreated, UnknownTopic
 from strandline.client.batches import FetchedBatch, arrow_batches
+from strandline.client.errors import ClientError
+from strandline.client.records import TopicPartition
 from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.offsets import UNKNOWN_ID
 from strandline.pipeline.planning import Range
@@ -29,6 +40,8 @@ TOPIC_RETRY_S, TOPIC_GRACE_S = 0.05, 2.0
 """Within this time all brokers know of a topic that was recreated, unless one is cut off."""
 FETCH_WAIT_MS = 1000
 """How long one step of the loop waits; the task's own bound is `read_timeout_ms`."""
+PREFETCH_BYTES = 64 * 1024 * 1024
+"""The ranges that are fetched at the same time buffer at most about this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,59 +54,133 @@ class TaskReader:
     read_timeout_ms: int
     rows_per_batch: int
 
-    def read(self, wanted: Range) -> Iterator[pyarrow.RecordBatch]:
-        """Arrow batches of about `rows_per_batch` rows, in the order of the log."""
+    def read(self, *wanted: Range) -> Iterator[pyarrow.RecordBatch]:
+        """Arrow batches of about `rows_per_batch` rows: range after range, each in the order of the log."""
         here = session()
-        with here.client(Consumer, {**self.client, "auto_offset_reset": "error"}) as consumer:
-            here.run(consumer.assign([wanted.place]))
-            if self._is_the_topic(here, consumer, wanted):
+        options = {**self.client, "auto_offset_reset": "error"}
+        has_ids = all(each.topic_id != UNKNOWN_ID for each in wanted)
+        with here.client(Consumer, options, up_to_date=not has_ids) as consumer:
+            most = max(1, PREFETCH_BYTES // consumer.options.max_partition_fetch_bytes)
+            batches = (_Group(self, here, consumer, group).batches() for group in groups(wanted, most))
+            yield from arrow_batches(chain.from_iterable(batches), rows=self.rows_per_batch, include_headers=self.include_headers)
+
+
+def groups(wanted: Sequence[Range], most: int) -> Iterator[list[Range]]:
+    """The ranges in their order, at most `most` together, and no two of one partition: a consumer has one position in each."""
+    group: dict[TopicPartition, Range] = {}
+    for each in wanted:
+        if len(group) == most or each.place in group:
+            yield list(group.values())
+            group = {}
+        group[each.place] = each
+    if group:
+        yield list(group.values())
+
+
+class _Group:
+    """Ranges that one consumer fetches at the same time."""
+
+    def __init__(self, task: TaskReader, here: Session, consumer: Consumer, ranges: Sequence[Range]) -> None:
+        self._task, self._here, self._consumer = task, here, consumer
+        self._left = {each.place: each for each in ranges}
+        """Of which something is still to be handed out."""
+        self._is_single = len(ranges) == 1
+
+    def batches(self) -> Iterator[FetchedBatch]:
+        for wanted in self._begin():
+            if wanted.place in self._left:
+                yield from self._batches(wanted)
+                self._finish(wanted)
+
+    def _begin(self) -> list[Range]:
+        """Assigns and seeks; the ranges that can be read."""
+        others = self._assign_topics()
+        consumer = self._consumer
+        consumer.resume(*consumer.paused())
+        for wanted in list(self._left.values()):
+            if wanted not in others:
                 consumer.seek(wanted.place, wanted.start, wanted.leader_epoch)
-            elif not self._go_on(here, consumer, wanted, wanted.start, _recreated(consumer, wanted)):
-                return
-            batches = self._batches(here, consumer, wanted)
-            yield from arrow_batches(batches, rows=self.rows_per_batch, include_headers=self.include_headers)
+            elif not self._go_on(wanted, wanted.start, _recreated(consumer, wanted)):
+                self._finish(wanted)
+        return list(self._left.values())
 
-    def _is_the_topic(self, here: Session, consumer: Consumer, wanted: Range) -> bool:
-        """Whether the consumer reads the topic that the range was planned for. A broker that is behind may name an older topic,
-        so the consumer asks again for a moment."""
+    def _assign_topics(self) -> list[Range]:
+        """Assigns the partitions; the ranges that were planned for another topic of the same name. A broker that is behind may
+        name an older topic, so the consumer asks again for a moment."""
+        here, consumer = self._here, self._consumer
         deadline = here.loop.time() + TOPIC_GRACE_S
-        while wanted.topic_id not in (UNKNOWN_ID, consumer.topic_id(wanted.place)):
+        self._assign()
+        while others := [r for r in self._left.values() if r.topic_id not in (UNKNOWN_ID, consumer.topic_id(r.place))]:
             if here.loop.time() > deadline:
-                return False
-            here.run(asyncio.sleep(TOPIC_RETRY_S))
+                return others
             here.run(consumer.refresh_metadata())
-            here.run(consumer.assign([wanted.place]))
-        return True
+            self._assign()
+            here.run(asyncio.sleep(TOPIC_RETRY_S))
+        return []
 
-    def _batches(self, here: Session, consumer: Consumer, wanted: Range) -> Iterator[FetchedBatch]:
-        silent_since = here.loop.time()
-        while (position := here.run(consumer.position(wanted.place))) < wanted.end:
+    def _assign(self) -> None:
+        """What is deleted is a loss, and is left out where the user accepts that."""
+        while True:
             try:
-                polled = here.run(consumer.fetch_batches(timeout_ms=min(FETCH_WAIT_MS, self.read_timeout_ms)))
+                return self._here.run(self._consumer.assign(list(self._left)))
+            except UnknownTopic as e:
+                gone = [r for r in self._left.values() if r.topic == e.topic and e.partition in (None, r.partition)]
+                if not gone:
+                    raise
+                for wanted in gone:
+                    self._go_on(wanted, wanted.start, e)
+                    del self._left[wanted.place]
+
+    def _finish(self, wanted: Range) -> None:
+        """Nothing more of its partition is fetched. A partition that the task reads alone stays as it is: the next task of
+        a stream mostly continues there."""
+        self._left.pop(wanted.place, None)
+        if not self._is_single:
+            self._consumer.pause(wanted.place)
+
+    def _batches(self, wanted: Range) -> Iterator[FetchedBatch]:
+        here, consumer, timeout_ms = self._here, self._consumer, self._task.read_timeout_ms
+        position = here.run(consumer.position(wanted.place))
+        silent_since = here.loop.time()
+        while position < wanted.end:
+            before = position
+            try:
+                batches, position = here.run(_step(consumer, wanted.place, min(FETCH_WAIT_MS, timeout_ms)))
             except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
-                if not self._go_on(here, consumer, wanted, position, e):
+                self._on_loss(wanted, e)
+                if wanted.place not in self._left:
                     return
+                position = here.run(consumer.position(wanted.place))
                 continue
-            for batch in polled.get(wanted.place, ()):
+            for batch in batches:
                 yield batch.clip(wanted.start, wanted.end)
-            if polled or here.run(consumer.position(wanted.place)) > position:
+            if batches or position > before:
                 silent_since = here.loop.time()
-            elif here.loop.time() - silent_since > self.read_timeout_ms / 1000:
+            elif here.loop.time() - silent_since > timeout_ms / 1000:
                 raise RequestTimeout(
                     f"no records came from offset {position} on, of {wanted}: is its leader up? (option readTimeoutMs)",
                     topic=wanted.topic,
                     partition=wanted.partition,
-                    elapsed_ms=self.read_timeout_ms,
+                    elapsed_ms=timeout_ms,
                 )
 
-    def _go_on(self, here: Session, consumer: Consumer, wanted: Range, position: int, error: Exception) -> bool:
-        """Behind what is gone, where the user wants that; False when nothing of the range is left."""
-        place = wanted.place
+    def _on_loss(self, current: Range, error: ClientError) -> None:
+        """The consumer raises the errors of all its partitions, so this one may concern a range that comes later."""
+        place = TopicPartition(error.topic or current.topic, current.partition if error.partition is None else error.partition)
+        wanted = self._left.get(place, current)
+        position = self._here.run(self._consumer.position(wanted.place))
+        if not self._go_on(wanted, position, error):
+            self._left.pop(wanted.place)
+            self._consumer.pause(wanted.place)
+
+    def _go_on(self, wanted: Range, position: int, error: Exception) -> bool:
+        """Seeks behind what is gone, if the user accepts losses; False when nothing of the range is left."""
+        here, consumer, place = self._here, self._consumer, wanted.place
         earliest = latest = -1
         if not isinstance(error, UnknownTopic):
             earliest = here.run(consumer.beginning_offsets([place]))[place]
             latest = here.run(consumer.end_offsets([place]))[place]
-        if self.fail_on_data_loss:
+        if self._task.fail_on_data_loss:
             raise DataLoss(
                 _what_is_gone(wanted, position, earliest, latest, error), topic=place.topic, partition=place.partition
             ) from error
@@ -106,6 +193,12 @@ class TaskReader:
             return False
         consumer.seek(place, go_on_at)
         return True
+
+
+async def _step(consumer: Consumer, place: TopicPartition, timeout_ms: int) -> tuple[list[FetchedBatch], int]:
+    """The batches of this partition that come next, and the position after them."""
+    polled = await consumer.fetch_batches(place, timeout_ms=timeout_ms)
+    return polled.get(place, []), await consumer.position(place)
 
 
 def _recreated(consumer: Consumer, wanted: Range) -> TopicRecreated:

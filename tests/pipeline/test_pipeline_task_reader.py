@@ -1,4 +1,4 @@
-"""What a task says when its topic goes away under it."""
+"""What a task reads: its ranges in their order, without asking for metadata, and what it says when a topic goes away under it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import consumer
+from strandline.client import Consumer, consumer
 from strandline.client.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.options import Subscription
 from strandline.pipeline.planning import Range
-from strandline.pipeline.task_reader import TaskReader
+from strandline.pipeline.session import session
+from strandline.pipeline.task_reader import TaskReader, groups
 
 if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
@@ -38,6 +39,149 @@ def delete(log: ThreadedCluster, topic: str) -> None:
             await admin.delete_topics([topic])
 
     log.run(ask())
+
+
+def task(log: ThreadedCluster, fail_on_data_loss: bool = True) -> TaskReader:
+    return TaskReader({"bootstrap_servers": log.bootstrap_servers}, False, fail_on_data_loss, 20_000, 10)
+
+
+def topic_id_of(log: ThreadedCluster, topic: str) -> bytes:
+    view = ClusterView({"bootstrap_servers": log.bootstrap_servers}, Subscription((topic,)))
+    view.partitions()
+    return view.topic_ids[topic]
+
+
+def filled(log: ThreadedCluster, partitions: int, count: int) -> list[Range]:
+    """All of a new topic."""
+    topic = log.create_topic(partitions=partitions)
+    topic_id = topic_id_of(log, topic)
+    for partition in range(partitions):
+        fill(log, TopicPartition(topic, partition), 0, count)
+    return [Range(topic, partition, 0, count, topic_id=topic_id) for partition in range(partitions)]
+
+
+def rows(reader: TaskReader, *wanted: Range) -> list[tuple[str, int, int]]:
+    batches = list(reader.read(*wanted))
+    return [(r["topic"], r["partition"], r["offset"]) for batch in batches for r in batch.to_pylist()]
+
+
+def in_order(*wanted: Range) -> list[tuple[str, int, int]]:
+    return [(r.topic, r.partition, offset) for r in wanted for offset in range(r.start, r.end)]
+
+
+def counter(name: str) -> int:
+    """Of the consumer that the last task of this process used."""
+    kept = [client for client in session()._clients.values() if isinstance(client, Consumer)]
+    return int(kept[-1].metrics()[name])
+
+
+def forget_clients() -> None:
+    here = session()
+    while here._clients:
+        here._close(here._clients.popitem()[1])
+
+
+# -- pace -------------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster) -> None:
+    """Each task asked again, and after 120 of them each waited 250 ms for its turn."""
+    (whole,) = filled(log, 1, 40)
+    first, *others = [Range(whole.topic, 0, n, n + 2, topic_id=whole.topic_id) for n in range(0, 40, 2)]
+    assert rows(task(log), first) == in_order(first)
+    asked = counter("metadata_refreshes")
+    for wanted in others:
+        assert rows(task(log), wanted) == in_order(wanted)
+    assert counter("metadata_refreshes") == asked
+
+
+def test_range_without_a_topic_id_is_read_with_new_metadata(log: ThreadedCluster) -> None:
+    """Of a checkpoint of an earlier release: the topic may have been recreated since the last task of this process."""
+    (whole,) = filled(log, 1, 10)
+    rows(task(log), whole)
+    recreate(log, whole.place, 20)
+    wanted = Range(whole.topic, 0, 5, 15)
+    assert rows(task(log), wanted) == in_order(wanted)
+
+
+def test_task_recovers_after_its_process_stood_still(log: ThreadedCluster) -> None:
+    """Between two tasks the loop does not run: the brokers have closed all its connections, and the leader is another one."""
+    whole = filled(log, 1, 20)[0]
+    reader = TaskReader({"bootstrap_servers": log.bootstrap_servers}, False, True, 8_000, 10)
+    before, after = Range(whole.topic, 0, 0, 10, topic_id=whole.topic_id), Range(whole.topic, 0, 10, 20, topic_id=whole.topic_id)
+    assert rows(reader, before) == in_order(before)
+    for broker in log.brokers:
+        log.restart(broker)
+    leader = log.leader_of(whole.topic)
+    log.stop(leader)
+    assert rows(reader, after) == in_order(after)
+    log.start(leader)
+
+
+# -- several ranges ---------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_a_task_come_one_after_the_other(log: ThreadedCluster) -> None:
+    """A task that is run again brings the same rows in the same order, whatever was fetched first."""
+    first, second, third = filled(log, 3, 25)
+    for wanted in ([first, second, third], [third, first, second]):
+        for _ in range(2):
+            assert rows(task(log), *wanted) == in_order(*wanted)
+
+
+def test_ranges_of_a_task_are_fetched_together(log: ThreadedCluster) -> None:
+    wanted = filled(log, 24, 5)
+    rows(task(log), *wanted)
+    before = counter("fetches")
+    assert rows(task(log), *[Range(r.topic, r.partition, 1, 4, topic_id=r.topic_id) for r in wanted]) == [
+        (r.topic, r.partition, offset) for r in wanted for offset in range(1, 4)
+    ]
+    assert counter("fetches") - before < len(wanted)
+
+
+def test_two_ranges_of_one_partition_are_read_one_after_the_other(log: ThreadedCluster) -> None:
+    whole, other = filled(log, 2, 20)
+    pieces = [Range(whole.topic, 0, start, start + 5, topic_id=whole.topic_id) for start in (10, 0)]
+    assert rows(task(log), pieces[0], other, pieces[1]) == in_order(pieces[0], other, pieces[1])
+
+
+def test_ranges_are_grouped_by_what_a_consumer_can_hold() -> None:
+    a, b, c = (Range("orders", partition, 0, 10) for partition in range(3))
+    assert list(groups([a, b, c], 2)) == [[a, b], [c]]
+    assert list(groups([a, b, a, c], 9)) == [[a, b], [a, c]]
+    assert list(groups([], 9)) == []
+
+
+def test_loss_in_a_later_range_fails_the_task_and_names_its_partition(log: ThreadedCluster) -> None:
+    sound, short = filled(log, 2, 20)
+    beyond = Range(short.topic, 1, 30, 40, topic_id=short.topic_id)
+    with pytest.raises(DataLoss, match=rf"offset 30 of {short.topic}-1 was expected, and the log ends at 20"):
+        rows(task(log), sound, beyond)
+
+
+def test_accepted_loss_of_one_range_leaves_the_others_whole(log: ThreadedCluster) -> None:
+    first, second, third = filled(log, 3, 20)
+    beyond = Range(second.topic, 1, 30, 40, topic_id=second.topic_id)
+    assert rows(task(log, fail_on_data_loss=False), first, beyond, third) == in_order(first, third)
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept consumer", "new consumer"])
+def test_deleted_topic_is_a_loss_among_the_ranges_of_a_task(log: ThreadedCluster, is_kept: bool) -> None:
+    """A new consumer does not find the topic; one that was kept believes it is there until the leader refuses the fetch."""
+    (gone,), (sound,) = filled(log, 1, 20), filled(log, 1, 20)
+    lenient, strict = task(log, fail_on_data_loss=False), task(log)
+    if is_kept:
+        rows(lenient, gone, sound)
+    else:
+        forget_clients()
+    delete(log, gone.topic)
+    assert rows(lenient, sound, gone) == in_order(sound)
+    assert rows(lenient, gone, sound) == in_order(sound)
+    with pytest.raises(DataLoss, match=f"{gone.place} was read up to offset 0 when its topic was deleted"):
+        rows(strict, gone, sound)
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
 
 
 def begun(log: ThreadedCluster, place: TopicPartition, fail_on_data_loss: bool) -> Iterator[int]:
