@@ -13,7 +13,8 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.filters import Bounds, take_all
 from strandline.pipeline.options import ReadOptions
-from strandline.pipeline.planning import Range, split
+from strandline.pipeline.packing import packed
+from strandline.pipeline.planning import Range
 from strandline.pipeline.task_reader import TaskReader
 
 if TYPE_CHECKING:
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """A task of Spark: one range."""
+    """A task of Spark: one range, or several small ones."""
 
-    def __init__(self, value: Range) -> None:
+    def __init__(self, value: tuple[Range, ...]) -> None:
         super().__init__(value)
 
     def __repr__(self) -> str:
-        return f"RangePartition({self.value})"
+        return f"RangePartition({', '.join(map(str, self.value))})"
 
 
 def task_reader(options: ReadOptions) -> TaskReader:
@@ -43,13 +44,11 @@ class BatchReader(DataSourceReader):
         self._task = task_reader(options)
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        pieces = split(self._ranges(), options.min_partitions, options.max_records_per_partition)
         # Spark wants at least one task.
-        return [RangePartition(piece) for piece in pieces] or [InputPartition(None)]
+        return [RangePartition(task) for task in packed(self._ranges(), self._options.packing)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return iter(()) if partition.value is None else self._task.read(partition.value)
+        return iter(()) if partition.value is None else self._task.read(*partition.value)
 
     # -- planning -----------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
     {"v": 1,
      "topics": {"orders": {"0": 1200, "1": 1187}},      the next offset to read, by partition
      "epochs": {"orders": {"0": 3, "1": 4}},            the leader epoch up to there, where it was known
-     "ids": {"orders": "43da6650a3a54dec96b2421481e09a48"}}     the topic's id
+     "ids": {"orders": "43da6650a3a54dec96b2421481e09a48"},     the topic's id
+     "packing": {"rule": 1, "minPartitions": 4}}                how the batch that ends here is divided into tasks (packing.py)
 
 Spark compares and stores offsets as text, so the same offsets must always give the same text: topics and partitions are
 in order, and numbers are strings where JSON wants strings. The epochs let a restarted query notice that the log was truncated
 below its offsets (`LogTruncated`), the ids that the topic was deleted and recreated. A checkpoint of an earlier release has no
-"ids"; one of Spark's Kafka connector has only what is below "topics". Both are read, without these checks.
+"ids" and no "packing"; one of Spark's Kafka connector has only what is below "topics". Both are read, without these checks.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Place(NamedTuple):
 Places = dict[TopicPartition, Place]
 
 
-def to_json(places: Mapping[TopicPartition, Place]) -> dict[str, Any]:
-    """What Spark stores; the same for the same places."""
+def to_json(places: Mapping[TopicPartition, Place], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """What Spark stores; the same for the same places. `packing`: of the batch that ends there."""
     topics: dict[str, dict[str, int]] = {}
     epochs: dict[str, dict[str, int]] = {}
     ids: dict[str, str] = {}
@@ -51,7 +52,8 @@ def to_json(places: Mapping[TopicPartition, Place]) -> dict[str, Any]:
             epochs.setdefault(topic, {})[str(partition)] = place.leader_epoch
         if place.topic_id != UNKNOWN_ID:
             ids[topic] = place.topic_id.hex()
-    return {"epochs": epochs, "ids": ids, "topics": topics, "v": VERSION}
+    stored = {"epochs": epochs, "ids": ids, "topics": topics, "v": VERSION}
+    return stored if packing is None else {**stored, "packing": dict(packing)}
 
 
 def from_json(stored: Mapping[str, Any]) -> Places:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions, table_of
+from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
 
 EARLIEST, LATEST = -2, -1
@@ -62,7 +63,9 @@ class ReadOptions:
     max_trigger_delay_ms: int = 15 * 60 * 1000
     """How long fewer than `min_offsets_per_trigger` may wait."""
     min_partitions: int = 0
-    """Ranges are split until there are so many tasks. 0: one task per partition."""
+    """Ranges are split until there are so many tasks. 0: none is split."""
+    max_partitions: int | None = None
+    """A task reads several ranges, so that there are at most so many tasks. None: by the rule of packing.py."""
     max_records_per_partition: int | None = None
     """A task reads at most so many offsets."""
     fail_on_data_loss: bool = True
@@ -73,6 +76,10 @@ class ReadOptions:
     """How long a task waits for the next records of its range."""
     rows_per_batch: int = 10_000
     """Rows of an Arrow batch, about."""
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.min_partitions, self.max_partitions, self.max_records_per_partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +108,8 @@ class WriteOptions:
 _READ = {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders",
-    "pushFilters", "readTimeoutMs", "rowsPerBatch", "bootstrap.servers",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions", "maxRecordsPerPartition", "failOnDataLoss",
+    "includeHeaders", "pushFilters", "readTimeoutMs", "rowsPerBatch", "bootstrap.servers",
 }  # fmt: skip
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
@@ -126,6 +133,9 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         raise UsageError("option startingOffsets: a batch read cannot start at the latest offsets, nothing is behind them")
     if ending == "earliest" or _names(ending, EARLIEST):
         raise UsageError("option endingOffsets: a read cannot end at the earliest offsets, nothing is before them")
+    least, most = options.count("minPartitions", least=1) or 0, options.count("maxPartitions", least=1)
+    if most is not None and most < least:
+        raise UsageError(f"option maxPartitions is {most}, which is less than minPartitions ({least})")
     return ReadOptions(
         client=options.client(),
         subscription=options.subscription(),
@@ -137,7 +147,8 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         max_offsets_per_trigger=options.count("maxOffsetsPerTrigger", least=1),
         min_offsets_per_trigger=options.count("minOffsetsPerTrigger", least=1),
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", 15 * 60 * 1000),
-        min_partitions=options.count("minPartitions", least=1) or 0,
+        min_partitions=least,
+        max_partitions=most,
         max_records_per_partition=options.count("maxRecordsPerPartition", least=1),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),

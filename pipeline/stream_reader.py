@@ -1,4 +1,5 @@
-"""Reading as a stream. The truth about progress is in Spark's checkpoint; a batch that is run again gets the very same ranges.
+"""Reading as a stream. The truth about progress is in Spark's checkpoint; a batch that is run again gets the very same
+ranges, in the very same tasks.
 
 `latestOffset` decides how far the next batch goes, `partitions` cuts it into tasks. They run in one long-lived process
 beside the driver, `read` in others: what a task needs is in its range. Partitions that appear later are read from their
@@ -21,7 +22,8 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.offsets import Place, Places, from_json, to_json
 from strandline.pipeline.options import ReadOptions
-from strandline.pipeline.planning import Range, limited, split
+from strandline.pipeline.packing import packed
+from strandline.pipeline.planning import Range, limited
 from strandline.protocol.loggers import get_logger
 
 if TYPE_CHECKING:
@@ -66,15 +68,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch goes: everything, or as much as `limit` allows. The same text as `start`: there is nothing."""
-        begin = from_json(start)
-        end = self._available(begin)
+        stored = from_json(start)
+        begin, end = stored, self._available(stored)
         self._known_end = end
         begin = {place: begin.get(place, Place(0, topic_id=at.topic_id)) for place, at in end.items()}
         if not self._is_worth_a_batch(begin, end, limit):
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        return to_json({place: _advanced(begin[place], at) for place, at in end.items()})
+        until = {place: _advanced(begin[place], at) for place, at in end.items()}
+        return start if until == stored else to_json(until, self._options.packing.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For progress and lag: behind the last record of all."""
@@ -129,10 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first = Place(first.offset, topic_id=at.topic_id)  # A loss that the user has accepted.
             topic_id = at.topic_id or first.topic_id
             ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
-        return [
-            RangePartition(piece)
-            for piece in split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        ]
+        return [RangePartition(task) for task in packed(ranges, self._options.packing.of_batch(end))]
 
     def _first_of_new(self, place: TopicPartition, earliest: int) -> int:
         if earliest > 0:
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return earliest
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return self._task.read(partition.value)
+        return self._task.read(*partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint is the truth, and Spark never commits the last batch of an AvailableNow run."""
@@ -157,5 +157,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _advanced(begin: Place, at: Place) -> Place:
-    """The same place, and so the same text, where there is nothing new."""
+    """The same place if there is nothing new: Spark must not run a batch of nothing."""
     return begin if begin.offset == at.offset and not begin.is_of_another_topic(at) else at

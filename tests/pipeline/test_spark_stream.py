@@ -84,7 +84,8 @@ def test_batches_are_as_large_as_the_limit_and_a_restart_goes_on(
     assert stream.run(topic, maxOffsetsPerTrigger=100) == [100, 100, 100, 100]
     assert stream.stored(0)["topics"] == {topic: {"0": 75, "1": 25}}
     offsets = {"topics": {topic: {"0": 300, "1": 100}}, "epochs": {topic: {"0": 0, "1": 0}}}
-    assert stream.stored(3) == {"v": 1, "ids": {topic: topic_id_of(log, topic)}, **offsets}
+    ids = {topic: topic_id_of(log, topic)}
+    assert stream.stored(3) == {"v": 1, "ids": ids, "packing": {"rule": 1}, **offsets}
     fill(topic, 1, 50)
     assert stream.run(topic, maxOffsetsPerTrigger=100) == [50]
     assert stream.run(topic) == []

@@ -1,0 +1,103 @@
+"""Which ranges one task reads. Pure.
+
+A task of Spark costs tens of milliseconds in Python, whatever it reads. So where a batch has many small ranges, a task reads
+several of them.
+
+The tasks follow from the offsets of the batch and from its `Packing`, never from the number of cores: a batch that is run again
+after a restart, perhaps on other machines, must have the same tasks, because an exactly-once sink names its producers by task. A
+stream stores the `Packing` of each batch in the checkpoint, beside the offsets. If an option is changed, it applies from the
+next batch on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.pipeline.planning import Range, split
+from strandline.protocol.errors import UsageError
+
+TASKS = 8
+"""Rule 1: so many tasks at least, if there are as many ranges. Enough for the cores of most machines; few enough that the fixed
+costs of tasks stay small beside those of a batch."""
+TASK_OFFSETS = 50_000
+"""Rule 1: a task of several ranges reads at most so many offsets, for which it needs about as long as its fixed costs."""
+NEWEST_RULE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a batch is divided into tasks: the options, and the rule for what they leave open."""
+
+    min_tasks: int = 0
+    """`minPartitions`"""
+    max_tasks: int | None = None
+    """`maxPartitions`. None: by the rule."""
+    max_offsets: int | None = None
+    """`maxRecordsPerPartition`: a task reads at most so many offsets, even if that takes more than `max_tasks`."""
+    rule: int = NEWEST_RULE
+    """1: `TASKS` and `TASK_OFFSETS`. 0: every range has a task of its own, as in releases before `maxPartitions`. A new number
+    for every change, since batches that were planned by the old rule are in checkpoints."""
+
+    def to_json(self) -> dict[str, int]:
+        """What the checkpoint holds: only what is given."""
+        given = {
+            "rule": self.rule,
+            "minPartitions": self.min_tasks or None,
+            "maxPartitions": self.max_tasks,
+            "maxRecordsPerPartition": self.max_offsets,
+        }
+        return {name: value for name, value in sorted(given.items()) if value is not None}
+
+    def of_batch(self, offsets: Mapping[str, Any]) -> Packing:
+        """That of the batch that ends at these offsets (JSON), if they hold one. Else an earlier release has begun the batch:
+        `self` has the options, and rule 0 applies."""
+        stored = offsets.get("packing")
+        if stored is None:
+            return Packing(self.min_tasks, None, self.max_offsets, rule=0)
+        names = ("rule", "minPartitions", "maxPartitions", "maxRecordsPerPartition")
+        if not isinstance(stored, dict) or not all(type(stored.get(name, 1)) is int for name in names):
+            raise UsageError(f"the checkpoint holds {stored!r}, which does not say how a batch is divided into tasks")
+        rule = stored.get("rule", NEWEST_RULE)
+        if not 0 <= rule <= NEWEST_RULE:
+            raise UsageError(
+                f"the checkpoint's last batch was divided into tasks by rule {rule}, and this release knows rules up to "
+                f"{NEWEST_RULE}: continue with the newer release that began it"
+            )
+        return Packing(stored.get("minPartitions", 0), stored.get("maxPartitions"), stored.get("maxRecordsPerPartition"), rule)
+
+
+def packed(ranges: Sequence[Range], packing: Packing) -> list[tuple[Range, ...]]:
+    """The ranges of each task. Every offset is in one of them; the order of a partition's offsets is kept."""
+    pieces = split(ranges, packing.min_tasks, packing.max_offsets)
+    most, most_offsets = _limits(packing)
+    if packing.rule == 0 or len(pieces) <= most:
+        return [(piece,) for piece in pieces]
+    bins = _fill(pieces, most, most_offsets)
+    return [tuple(pieces[index] for index in sorted(held)) for held in sorted(bins, key=min)]
+
+
+def _limits(packing: Packing) -> tuple[int, int | None]:
+    """Of tasks, and of offsets in a task of several ranges."""
+    if packing.max_tasks is not None:
+        return packing.max_tasks, packing.max_offsets
+    return max(TASKS, packing.min_tasks), min(TASK_OFFSETS, packing.max_offsets or TASK_OFFSETS)
+
+
+def _fill(pieces: Sequence[Range], count: int, most_offsets: int | None) -> list[list[int]]:
+    """Indexes of the pieces in `count` bins: the largest piece first, always into the bin that holds least. A bin that holds
+    something takes no more than `most_offsets`; if none has room, there is one bin more."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].size, i)):
+        load, number = heap[0]
+        size = pieces[index].size
+        if load and most_offsets is not None and load + size > most_offsets:
+            heapq.heappush(heap, (size, len(bins)))
+            bins.append([index])
+        else:
+            heapq.heapreplace(heap, (load + size, number))
+            bins[number].append(index)
+    return [held for held in bins if held]

@@ -1,0 +1,123 @@
+"""Which ranges share a task: nothing is left out or read twice, and the same batch always has the same tasks."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.client.records import TopicPartition
+from strandline.pipeline.offsets import Place, from_json, to_json
+from strandline.pipeline.options import read_options
+from strandline.pipeline.packing import TASK_OFFSETS, TASKS, Packing, packed
+from strandline.pipeline.planning import Range
+from strandline.protocol.errors import UsageError
+
+sizes = st.lists(st.integers(0, 60) | st.integers(0, 3 * TASK_OFFSETS), max_size=60)
+packings = st.builds(
+    Packing,
+    st.integers(0, 20),
+    st.none() | st.integers(20, 40),
+    st.none() | st.integers(1_000, 2 * TASK_OFFSETS),
+    st.integers(0, 1),
+)
+
+
+def ranges_of(sizes: list[int]) -> list[Range]:
+    return [Range("orders", partition, 7, 7 + size) for partition, size in enumerate(sizes)]
+
+
+@given(sizes, packings)
+def test_tasks_have_every_offset_once_and_each_partition_in_order(sizes: list[int], packing: Packing) -> None:
+    tasks = packed(ranges_of(sizes), packing)
+    pieces = sorted((r.partition, r.start, r.end) for task in tasks for r in task)
+    assert [(p, start) for p, start, _ in pieces if start == 7] == [(p, 7) for p, size in enumerate(sizes) if size]
+    for (partition, _, end), (next_partition, start, _) in pairwise(pieces):
+        assert start == (end if partition == next_partition else 7)
+    assert {p: end for p, _, end in pieces} == {p: 7 + size for p, size in enumerate(sizes) if size}
+
+
+@given(sizes, packings)
+def test_a_task_never_reads_two_ranges_of_one_partition(sizes: list[int], packing: Packing) -> None:
+    """Its consumer has one position in each partition, so it would have to wait for each of them."""
+    for task in packed(ranges_of(sizes), packing):
+        assert len({r.place for r in task}) == len(task)
+        assert list(task) == sorted(task, key=lambda r: r.place)
+
+
+@given(sizes, packings)
+def test_limits_of_the_options_are_kept(sizes: list[int], packing: Packing) -> None:
+    tasks = packed(ranges_of(sizes), packing)
+    assert len(tasks) >= min(packing.min_tasks, sum(sizes))
+    if packing.max_offsets is not None:
+        assert all(sum(r.size for r in task) <= packing.max_offsets for task in tasks)
+    elif packing.max_tasks is not None and packing.rule:
+        assert len(tasks) <= packing.max_tasks
+
+
+def test_many_small_ranges_share_few_tasks_of_about_one_size() -> None:
+    tasks = packed(ranges_of([40] * 100), Packing())
+    assert len(tasks) == TASKS
+    assert {sum(r.size for r in task) for task in tasks} == {480, 520}
+    assert len(packed(ranges_of([40] * 100), Packing(max_tasks=2))) == 2
+    assert len(packed(ranges_of([40] * 100), Packing(min_tasks=20))) == 20
+
+
+def test_large_ranges_and_few_ranges_have_a_task_each() -> None:
+    """As before there was any packing, and as in Kafka's connector."""
+    assert [len(task) for task in packed(ranges_of([TASK_OFFSETS] * 40), Packing())] == [1] * 40
+    assert [len(task) for task in packed(ranges_of([3] * TASKS), Packing())] == [1] * TASKS
+
+
+def test_large_range_is_not_delayed_by_small_ones() -> None:
+    tasks = packed(ranges_of([900_000] + [10] * 30), Packing(max_tasks=4))
+    assert [len(task) for task in tasks] == [1, 10, 10, 10]
+
+
+# -- the same tasks again ---------------------------------------------------------------------------------------------
+
+
+def options(**written: int) -> Packing:
+    texts = {name: str(value) for name, value in written.items()}
+    return read_options({"bootstrap.servers": "a:1", "subscribe": "orders", **texts}, is_stream=True).packing
+
+
+@given(packings, packings)
+def test_a_batch_keeps_its_packing_when_options_change(begun: Packing, now: Packing) -> None:
+    """An exactly-once sink names its producers by task: other tasks would leave rows out, or write them twice."""
+    stored = json.loads(json.dumps(to_json({TopicPartition("orders", 0): Place(5)}, begun.to_json())))
+    assert now.of_batch(stored) == begun
+    assert from_json(stored) == {TopicPartition("orders", 0): Place(5)}
+
+
+def test_a_batch_of_an_earlier_release_is_not_packed() -> None:
+    """That release had begun it with a task per range, and some of them may have written."""
+    packing = options(minPartitions=20, maxPartitions=30, maxRecordsPerPartition=9).of_batch(to_json({}))
+    assert packing == Packing(20, None, 9, rule=0)
+    assert [len(task) for task in packed(ranges_of([1] * 100), packing)] == [1] * 100
+
+
+def test_tasks_of_rule_1_stay_as_they_are() -> None:
+    """Batches that were planned by it are in checkpoints. Another way to divide a batch needs a new rule."""
+    tasks = packed(ranges_of([5, 900, 20, 20, 300, 0, 7, 60_000, 20, 1, 1, 44_000]), Packing(rule=1))
+    assert [[r.partition for r in task] for task in tasks] == [[0, 6, 9, 10], [1], [2], [3], [4], [7], [8], [11]]
+
+
+@pytest.mark.parametrize("damaged", [7, [], {"rule": "1"}, {"rule": 1, "minPartitions": "x"}, {"rule": True}])
+def test_a_damaged_packing_is_refused(damaged: object) -> None:
+    with pytest.raises(UsageError, match="does not say how a batch is divided into tasks"):
+        Packing().of_batch({"packing": damaged})
+
+
+def test_a_rule_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(UsageError, match="by rule 2, and this release knows rules up to 1"):
+        Packing().of_batch({"packing": {"rule": 2}})
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    assert options(minPartitions=3, maxPartitions=3) == Packing(3, 3)
+    with pytest.raises(UsageError, match=r"option maxPartitions is 2, which is less than minPartitions \(3\)"):
+        options(minPartitions=3, maxPartitions=2)
