@@ -124,3 +124,14 @@ def test_look_up_of_a_deleted_topic_says_so_soon(log: ThreadedCluster, monkeypat
     with pytest.raises(UnknownTopic, match="the topic does not exist"):
         view.latest(places)
     assert here.loop.time() - started < 20
+
+
+def test_look_up_works_after_the_driver_stood_still(log: ThreadedCluster) -> None:
+    """Between two batches the loop does not run: the brokers have closed the connections of both clients, admin and consumer."""
+    topic = log.create_topic(partitions=3)
+    fill(log, topic, 3)
+    assert ends(log, topic) == {0: 3, 1: 0, 2: 0}
+    for broker in log.brokers:
+        log.restart(broker)
+    fill(log, topic, 2, partition=1)
+    assert ends(log, topic) == {0: 3, 1: 2, 2: 0}
