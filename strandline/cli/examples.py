@@ -34,6 +34,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "quorum describe": ("strandline quorum describe",),
     "elect": ("strandline elect orders 0 --preferred",),
     "log dump": ("strandline log dump orders-0/00000000000000000000.log --records",),
+    "pipeline verify": (
+        "strandline pipeline verify ./cluster",
+        "strandline pipeline verify /backup/broker-1 /backup/broker-2 --topic orders",
+    ),
     "pipeline audit": ("strandline pipeline audit --topic orders --lake lake --html report.html",),
     "pipeline compact": ("strandline pipeline compact lake --topic orders",),
     "pipeline materialize": ("strandline pipeline materialize --topic customers --to snapshots",),

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli import pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate
+from strandline.cli import (
+    pipeline_audit,
+    pipeline_compact,
+    pipeline_materialize,
+    pipeline_replay,
+    pipeline_simulate,
+    pipeline_verify,
+)
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors
 
@@ -22,6 +29,7 @@ app.command()(pipeline_materialize.materialize)
 app.command()(pipeline_materialize.snapshot)
 app.command()(pipeline_replay.replay)
 app.command()(pipeline_simulate.simulate)
+app.command()(pipeline_verify.verify)
 
 
 @app.callback()

@@ -1,0 +1,142 @@
+"""Verify: what brokers' directories hold, at rest, without a broker: replicas against each other, checkpoints against logs.
+
+    found = verify(["/var/lib/strandline-1", "/var/lib/strandline-2"], topics=["orders"])
+    found.is_ok, found.verdict
+
+It is what an operator runs after a disaster, so it needs no cluster, and no Spark as long as only directories are compared with
+each other: each partition is a task (`PartitionTask`), and tasks run one after the other in this process, or on Spark's executors
+(`spark`), which must see the same paths. A lake, a copy or a ledger is compared by `verify_records.py`, always with Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.pipeline.jobs.verify_checks import Facts, Indexes, LogCheck
+from strandline.pipeline.jobs.verify_folders import Directory, across, find
+from strandline.pipeline.jobs.verify_log import index_entries, read_log, segments
+from strandline.pipeline.jobs.verify_replicas import Source
+from strandline.pipeline.jobs.verify_replicas import verify as verify_replicas
+from strandline.pipeline.jobs.verify_result import Finding, Partition, Verification
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+SCHEMA = "pickled binary"
+OFFSET_ENTRY, TIME_ENTRY = 8, 12
+"""Bytes of an entry of `.index` and `.timeindex`."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """Verifies one partition: plain values, so that it can be pickled."""
+
+    replicas: tuple[Facts, ...]
+    now_ms: int
+    findings: tuple[Finding, ...] = ()
+    """What the directories' metadata already shows of this partition."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.replicas[0].topic}-{self.replicas[0].partition}"
+
+    def verify(self) -> Partition:
+        """OSError if a file may not be read."""
+        found = verify_replicas([_source(facts, self.now_ms) for facts in self.replicas])
+        return replace(found, findings=(*self.findings, *found.findings))
+
+    def run(self) -> Iterator[pyarrow.RecordBatch]:
+        """The same as a task of Spark."""
+        import pyarrow
+
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array([pickle.dumps(self.verify())], pyarrow.binary())], names=["pickled"])
+
+
+def verify(
+    folders: Sequence[str | os.PathLike[str]] | Sequence[Directory],
+    topics: Sequence[str] = (),
+    *,
+    spark: SparkSession | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Reads all logs of the brokers' directories in these folders (or of directories found before), or those of `topics`.
+    UsageError if a folder does not exist or has no logs, or no directory has a log of a topic."""
+    directories = [one for one in folders if isinstance(one, Directory)]
+    directories += find([one for one in folders if not isinstance(one, Directory)])
+    begun_at_s = time.time()
+    tasks = plan(directories, topics, int(begun_at_s * 1000))
+    partitions = _run(tasks, progress) if spark is None else _run_on(spark, tasks)
+    general = [one for one in across(directories) if not topics or not one.topic or one.topic in topics]
+    return Verification(
+        made_at_s=begun_at_s,
+        directories=tuple(str(directory.path) for directory in directories),
+        brokers=tuple(directory.broker for directory in directories),
+        partitions=tuple(partitions),
+        findings=(*(finding for directory in directories for finding in directory.findings), *general),
+    )
+
+
+def plan(directories: Sequence[Directory], topics: Sequence[str], now_ms: int) -> list[PartitionTask]:
+    """A task for each partition, or for each topic id if folders of one name belong to several topics."""
+    places = sorted({place for directory in directories for place in directory.logs if not topics or place[0] in topics})
+    if missing := sorted(set(topics) - {topic for topic, _ in places}):
+        known = sorted({topic for directory in directories for topic, _ in directory.logs})
+        raise UsageError(f"no directory has a log of topic {missing[0]}; there are logs of {', '.join(known)}")
+    return [task for place in places for task in _tasks_of(place, directories, now_ms)]
+
+
+def _tasks_of(place: tuple[str, int], directories: Iterable[Directory], now_ms: int) -> Iterator[PartitionTask]:
+    replicas = [directory.facts(place) for directory in directories if place in directory.logs]
+    counts = Counter(facts.topic_id for facts in replicas if facts.topic_id is not None)
+    main = counts.most_common(1)[0][0] if counts else None
+    groups: dict[str | None, list[Facts]] = {}
+    for facts in replicas:
+        groups.setdefault(facts.topic_id if facts.topic_id is not None else main, []).append(facts)
+    for topic_id, group in sorted(groups.items(), key=lambda item: item[0] != main):
+        findings = [_about(facts, "checkpoint_unreadable", "partition.metadata") for facts in group if facts.topic_id is None]
+        if topic_id != main:
+            findings += [_about(facts, "topic_id", f"{topic_id} instead of {main}") for facts in group]
+        yield PartitionTask(tuple(replace(facts, topic_id=topic_id) for facts in group), now_ms, tuple(findings))
+
+
+def _about(facts: Facts, kind: str, detail: str) -> Finding:
+    path = str(Path(facts.path) / "partition.metadata")
+    return Finding(kind=kind, topic=facts.topic, partition=facts.partition, brokers=(facts.broker,), detail=detail, path=path)
+
+
+def _source(facts: Facts, now_ms: int) -> Source:
+    folder = Path(facts.path)
+    files = segments(folder)
+    indexes = {base: _indexes(path) for base, path in files}
+    return Source(LogCheck(facts, now_ms, indexes), read_log(folder), files[0][0] if files else None)
+
+
+def _indexes(segment: Path) -> Indexes:
+    return Indexes(
+        index_entries(segment.with_suffix(".index"), OFFSET_ENTRY), index_entries(segment.with_suffix(".timeindex"), TIME_ENTRY)
+    )
+
+
+def _run(tasks: Sequence[PartitionTask], progress: Progress | None) -> Iterator[Partition]:
+    for number, task in enumerate(tasks, 1):
+        if progress is not None:
+            progress(f"{number} of {len(tasks)}: {task.name}")
+        yield task.verify()
+
+
+def _run_on(spark: SparkSession, tasks: Sequence[PartitionTask]) -> Iterator[Partition]:
+    from strandline.pipeline.jobs.tasks import rows_of
+
+    found = [pickle.loads(row.pickled) for row in rows_of(spark, tasks, SCHEMA).collect()]
+    yield from sorted(found, key=lambda one: (one.topic, one.partition))

@@ -1,0 +1,73 @@
+"""`strandline pipeline verify`: brokers' directories at rest, compared with each other. Exit code 3 when something differs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.common import UNHEALTHY, Json, fail, print_json, print_table
+from strandline.cli.pipeline_common import spark_for
+
+if TYPE_CHECKING:
+    from strandline.pipeline.jobs.verify_result import Finding, Verification
+
+
+def verify(
+    folder: Annotated[
+        list[str], typer.Argument(metavar="DIR...", show_default=False, help="Brokers' data directories, or a folder with them.")
+    ],
+    topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
+    json: Json = False,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Read the directories with Spark, on this master.")
+    ] = None,
+) -> None:
+    """Compare the replicas of each partition byte by byte, and checkpoints with logs. No broker has to run. Exit code 3 when
+    something differs."""
+    from strandline.pipeline.jobs.verify import verify as job
+    from strandline.pipeline.jobs.verify_folders import find
+
+    directories = find(folder)
+    with ExitStack() as stack:
+        spark = None if master is None else stack.enter_context(spark_for("verify", master))
+        found = job(directories, topic or (), spark=spark, progress=_show if sys.stderr.isatty() else None)
+    if json:
+        print_json(found.document)
+    else:
+        _print(found)
+    if not found.is_ok:
+        fail(found.verdict, UNHEALTHY)
+
+
+def _show(text: str) -> None:
+    """Progress for a person at a terminal."""
+    sys.stderr.write(f"\r\033[Kreading {text}")
+    if text.split(":")[0].split(" of ")[0] == text.split(":")[0].split(" of ")[-1]:
+        sys.stderr.write("\r\033[K")
+    sys.stderr.flush()
+
+
+def _print(found: Verification) -> None:
+    rows = [
+        [f"{partition.topic}-{partition.partition}", replica.broker, replica.start, replica.end, replica.high_watermark,
+         partition.committed, replica.batches, replica.records, replica.size, _state(replica.broker, partition.findings)]
+        for partition in found.partitions
+        for replica in partition.replicas
+    ]  # fmt: skip
+    columns = ["partition", "broker", "start", "end", "HW", "committed", "batches", "records", "bytes", "state"]
+    print_table(columns, rows)
+    for finding in found.all_findings:
+        print(("" if finding.is_bad else "note: ") + finding.sentence)
+        if finding.action:
+            print(f"    {finding.action}")
+    if found.is_ok:
+        print(found.verdict)
+
+
+def _state(broker: str, findings: tuple[Finding, ...]) -> str:
+    own = [finding for finding in findings if not finding.brokers or broker in finding.brokers]
+    bad = [finding.kind for finding in own if finding.is_bad]
+    return ", ".join(dict.fromkeys(bad or [finding.kind for finding in own])).replace("_", " ") or "sound"
