@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,14 @@ WORKS = {
     "parquet": "batch read to Parquet",
     "write": "batch write, acks=all",
     "write_keys": "batch write with keys, acks=all",
-    "stream": "stream, 100,000 rows a trigger, AvailableNow, noop",
+    "stream": "stream into noop, 4 partitions, 20 batches",
+    "long_stream": "stream into noop, 4 partitions, 200 batches",
+    "wide_stream": "stream into noop, 100 partitions, 20 batches",
+    "copy_stream": "stream into a topic, acks=all, 4 partitions, 50 batches",
 }
+STREAMS = {"stream": 20, "long_stream": 200, "wide_stream": 20, "copy_stream": 50}
+"""Batches into which the rows are cut."""
+WIDE_PARTITIONS = 100
 
 
 def log(text: str) -> None:
@@ -118,17 +125,18 @@ class Side:
         self.results: dict[str, list[dict[str, float]]] = {}
         self.topics = 0
 
-    async def start(self) -> None:
+    async def start(self, works: list[str]) -> None:
         log(f"{self.system.name}: cluster and Spark")
         await self.system.start()
         self.spark = Spark(self.system.name)
-        inputs = [("input", self.rows)]
-        if isinstance(self.system, Ours):
-            inputs.append(("input4", 4 * self.rows))
-        for topic, rows in inputs:
-            await self.system.create_topic(topic, PARTITIONS)
-            for _ in range(rows // self.rows):
-                await self._work("write", topic, self.rows)
+        await self._fill("input", PARTITIONS)
+        if "wide_stream" in works:
+            await self._fill("wide", WIDE_PARTITIONS, keys=True)
+
+    async def _fill(self, topic: str, partitions: int, times: int = 1, *, keys: bool = False) -> None:
+        await self.system.create_topic(topic, partitions)
+        for _ in range(times):
+            await self._work("write", topic, self.rows, keys=keys)
 
     async def _work(self, work: str, topic: str, rows: int, **arguments: Any) -> dict[str, float]:
         brokers = self.system.broker_cpu_s()
@@ -136,21 +144,28 @@ class Side:
         return {**figures, "brokers_cpu_s": self.system.broker_cpu_s() - brokers}
 
     async def round(self, name: str, counted: bool) -> None:
-        topic, arguments = "input", {}
-        if name.startswith("write"):
-            self.topics += 1
-            topic = f"output-{self.topics}"
-            await self.system.create_topic(topic, PARTITIONS)
-            arguments["keys"] = name == "write_keys"
+        work, topic, arguments = name, "input", dict[str, Any]()
+        if name in STREAMS:
+            work, topic = "stream", "wide" if name == "wide_stream" else "input"
+            arguments = {"batches": STREAMS[name], "into": await self._new_topic() if name == "copy_stream" else None}
+        elif name.startswith("write"):
+            work, topic, arguments = "write", await self._new_topic(), {"keys": name == "write_keys"}
             await self._work("make", topic, self.rows, **arguments)
-        figures = await self._work(name.removesuffix("_keys"), topic, self.rows, **arguments)
+        figures = await self._work(work, topic, self.rows, **arguments)
         warming = "" if counted else " (warming)"
-        log(f"{self.system.name}: {name}: {figures['seconds']:.2f} s, {figures['cpu_s']:.1f} CPU s{warming}")
+        batch = f", {figures['batch_ms']:.0f} ms a batch" if name in STREAMS else ""
+        log(f"{self.system.name}: {name}: {figures['seconds']:.2f} s, {figures['cpu_s']:.1f} CPU s{batch}{warming}")
         if counted:
             self.results.setdefault(name, []).append(figures)
 
+    async def _new_topic(self) -> str:
+        self.topics += 1
+        await self.system.create_topic(f"output-{self.topics}", PARTITIONS)
+        return f"output-{self.topics}"
+
     async def memory(self) -> list[float]:
         """Of the largest worker, in a Spark of its own: after N rows, and after 4 N."""
+        await self._fill("input4", PARTITIONS, times=4)
         self.spark.stop()
         self.spark = Spark(self.system.name)
         sizes = (("input", self.rows), ("input4", 4 * self.rows))
@@ -177,11 +192,19 @@ def table(sides: list[Side], works: list[str], rows: int) -> str:
         cpu = " / ".join(f"{side.median(work, 'cpu_s'):.1f} + {side.median(work, 'brokers_cpu_s'):.1f}" for side in sides)
         other, ratio = (f"{speeds[1]:.2f}", f"{speeds[0] / speeds[1]:.1f} x") if len(speeds) > 1 else ("-", "-")
         lines.append(f"| {WORKS[work]} | {speeds[0]:.2f} | {other} | {ratio} | {cpu} |")
-        if work == "stream":
-            batch_ms = [side.median(work, "batch_ms") for side in sides]
-            other, ratio = (f"{batch_ms[1]:.0f} ms", f"{batch_ms[1] / batch_ms[0]:.1f} x") if len(batch_ms) > 1 else ("-", "-")
-            lines.append(f"| the same, of a batch behind the first | {batch_ms[0]:.0f} ms | {other} | {ratio} | |")
+        if work in STREAMS:
+            lines += batch_lines(sides, work)
     return "\n".join(lines)
+
+
+def batch_lines(sides: list[Side], work: str) -> Iterator[str]:
+    names = {"batch_ms": "a batch after the first"}
+    if STREAMS[work] >= 100:
+        names |= {"first_20_ms": "of the 20 after the first", "last_20_ms": "of the last 20"}
+    for figure, name in names.items():
+        times = [side.median(work, figure) for side in sides]
+        other, ratio = (f"{times[1]:.0f} ms", f"{times[1] / times[0]:.2f} x") if len(times) > 1 else ("-", "-")
+        yield f"| - {name} | {times[0]:.0f} ms | {other} | {ratio} | |"
 
 
 async def measure(arguments: argparse.Namespace) -> str:
@@ -194,13 +217,13 @@ async def measure(arguments: argparse.Namespace) -> str:
             log(f"Kafka is not measured: {e}")
     try:
         for side in sides:
-            await side.start()
+            await side.start(works)
         for number in range(arguments.rounds + 1):
             for work in works:
                 # They take turns in going first: the second finds a warm page cache.
                 for side in sides if number % 2 else sides[::-1]:
                     await side.round(work, counted=number > 0)
-        memory = await sides[0].memory()
+        memory = [] if arguments.skip_memory else await sides[0].memory()
     finally:
         for side in sides:
             await side.stop()
@@ -209,7 +232,7 @@ async def measure(arguments: argparse.Namespace) -> str:
     head = f"{this_python()}; {arguments.rows:,} records of {VALUE_BYTES} bytes, {PARTITIONS} partitions, `local[2]`"
     head += f"; medians of {arguments.rounds} warm runs"
     sizes = f"{arguments.rows:,} and {4 * arguments.rows:,}"
-    peaks = f"largest Python worker after {sizes} rows: {memory[0]:.0f} and {memory[1]:.0f} MB"
+    peaks = f"largest Python worker after {sizes} rows: {memory[0]:.0f} and {memory[1]:.0f} MB" if memory else ""
     return f"{head}\n\n{table(sides, works, arguments.rows)}\n\n{peaks}\n"
 
 
@@ -219,6 +242,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", default="", help=f"of {','.join(WORKS)}")
     parser.add_argument("--skip-kafka", action="store_true")
+    parser.add_argument("--skip-memory", action="store_true", help="leave out the memory of workers, which takes 4 more inputs")
     parser.add_argument("--json", help="every run, to this file")
     print(asyncio.run(measure(parser.parse_args())))
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 CONF = {
@@ -31,6 +32,7 @@ CONF = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 
 
@@ -98,16 +100,23 @@ class Works:
         self._frame(work["rows"], work.get("keys", False))
 
     def stream(self, work: dict[str, Any]) -> dict[str, float]:
-        """The first batch pays for the start of the query, and is not among `batch_ms`."""
-        checkpoint = tempfile.mkdtemp(dir=self.folder)
+        """All rows in `batches` batches, into nothing, or into the topic `into`."""
         reader = self.spark.readStream.format(self.system).options(**self._servers(work)).option("subscribe", work["topic"])
-        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100000")
-        writer = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
+        limit = str(work["rows"] // work["batches"])
+        rows = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit).load()
+        writer = self._stream_writer(rows, work).option("checkpointLocation", tempfile.mkdtemp(dir=self.folder))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         progress = [each for each in query.recentProgress if each["numInputRows"]]
-        assert sum(each["numInputRows"] for each in progress) == work["rows"], "not all rows came through the stream"
-        return {"batch_ms": statistics.median(each["durationMs"]["triggerExecution"] for each in progress[1:])}
+        read = sum(each["numInputRows"] for each in progress)
+        assert read == work["rows"], f"{read} of {work['rows']} rows came through the stream"
+        return batch_times([each["durationMs"] for each in progress])
+
+    def _stream_writer(self, rows: DataFrame, work: dict[str, Any]) -> DataStreamWriter:
+        if not work.get("into"):
+            return rows.writeStream.format("noop")
+        options = {**self._servers(work), "topic": work["into"], "kafka.acks": "all"}
+        return rows.select("key", "value").writeStream.format(self.system).options(**options)
 
     def run(self, work: dict[str, Any]) -> dict[str, float]:
         step: Callable[[dict[str, Any]], dict[str, float] | None] = getattr(self, work["work"])
@@ -119,6 +128,19 @@ class Works:
             "cpu_s": tree_cpu_s(os.getpid()) - cpu,
             "workers_mb": max((peak_mb(pid) for pid in tree(os.getpid()) if is_worker(pid)), default=0.0),
         }
+
+
+def batch_times(durations: list[dict[str, int]]) -> dict[str, float]:
+    """Medians in milliseconds. The first batch pays for the start of the query, and is in none of them."""
+    after_first = durations[1:]
+    whole = [each["triggerExecution"] for each in after_first]
+    return {
+        "batches": len(durations),
+        "batch_ms": statistics.median(whole),
+        "first_20_ms": statistics.median(whole[:20]),
+        "last_20_ms": statistics.median(whole[-20:]),
+        "add_batch_ms": statistics.median(each["addBatch"] for each in after_first),
+    }
 
 
 def tree(pid: int) -> list[int]:
