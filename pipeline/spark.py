@@ -39,7 +39,10 @@ def spark_session(name: str, master: str = "local[*]", conf: Mapping[str, str] |
 
 
 def register(session: SparkSession) -> None:
-    """`format("strandline")` in this session, where the package is not installed but shipped with the job."""
+    """`format("strandline")` and `format("strandline.segments")` in this session, where the package is not installed but shipped
+    with the job."""
+    from strandline.pipeline.segments.source import SegmentsDataSource
     from strandline.pipeline.source import StrandlineDataSource
 
     session.dataSource.register(StrandlineDataSource)
+    session.dataSource.register(SegmentsDataSource)

@@ -11,6 +11,7 @@ from installed import ROOT, build, copy_sources
 TIMELINE = "strandline/testing/simulation/timeline.html"
 FOLDERS = {
     "pipeline/pyspark_strandline": "pyspark_strandline",
+    "pipeline/pyspark_strandline_segments": "pyspark_strandline_segments",
     "strandline": "strandline",
     **{room: f"strandline/{room}" for room in ("broker", "client", "controller", "pipeline", "protocol", "storage", "testing")},
 }

@@ -1,0 +1,98 @@
+"""The columns of both kinds of rows: names, Spark's types, Arrow's types. Names and types are those of Spark's Kafka connector
+where it has the column.
+
+Times that are not set are -1 in the log, and so one millisecond before 1970 here; sequences and producer ids that are not set
+are -1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from strandline.protocol.errors import UsageError
+
+Rows = Literal["batch", "record"]
+
+_FILE = {"path": "string", "broker": "int", "topic": "string", "partition": "int", "topicId": "string", "segmentBase": "bigint"}
+BATCH_COLUMNS = _FILE | {
+    "position": "bigint",
+    "baseOffset": "bigint",
+    "lastOffset": "bigint",
+    "leaderEpoch": "int",
+    "recordCount": "int",
+    "producerId": "bigint",
+    "producerEpoch": "int",
+    "baseSequence": "int",
+    "baseTimestamp": "timestamp",
+    "maxTimestamp": "timestamp",
+    "timestampType": "int",
+    "codec": "string",
+    "isTransactional": "boolean",
+    "isControl": "boolean",
+    "sizeBytes": "bigint",
+    "crcStored": "bigint",
+    "crcComputed": "bigint",
+    "damage": "string",
+}
+"""Of a row per batch, with Spark's types."""
+RECORD_COLUMNS = _FILE | {
+    "position": "bigint",
+    "leaderEpoch": "int",
+    "producerId": "bigint",
+    "producerEpoch": "int",
+    "baseOffset": "bigint",
+    "offset": "bigint",
+    "sequence": "int",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "isControl": "boolean",
+    "sizeBytes": "bigint",
+    "damage": "string",
+}
+"""Of a row per record, with Spark's types. `position`, `baseOffset`: of the record's batch. `sizeBytes`: of key, value and
+headers; of a damaged batch the bytes in the file."""
+
+_ARROW: dict[str, Any] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<struct<key:string,value:binary>>": pa.list_(
+        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    ),
+}
+
+
+def columns_of(rows: Rows) -> dict[str, str]:
+    return BATCH_COLUMNS if rows == "batch" else RECORD_COLUMNS
+
+
+def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
+    """The names as the tables write them (Spark does not tell cases apart); all, if none is given. UsageError for others."""
+    known = {name.lower(): name for name in columns_of(rows)}
+    for name in names:
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.5)
+            hint = f"; did you mean {known[near[0]]!r}?" if near else ""
+            raise UsageError(f"rows={rows} has no column {name!r}{hint}")
+    return tuple(known[name.lower()] for name in names) or tuple(columns_of(rows))
+
+
+def ddl(rows: Rows, names: Sequence[str]) -> str:
+    """As Spark's DDL."""
+    types = columns_of(rows)
+    return ", ".join(f"{name} {types[name]}" for name in names)
+
+
+def arrow_schema(rows: Rows, names: Sequence[str]) -> pa.Schema:
+    types = columns_of(rows)
+    return pa.schema([(name, _ARROW[types[name]]) for name in names])

@@ -1,0 +1,161 @@
+"""Which segment files a path stands for: data directories of brokers, their logs, and what the folders say of themselves.
+
+    cluster/                          a folder of several data directories, up to three levels deep
+      broker-1/data/meta.properties   the broker: `node.id`
+      broker-1/data/orders-0/         topic and partition
+        partition.metadata            the topic's id
+        00000000000000000000.log      a segment, by its base offset
+
+What is not a log by its name is ignored: `lost+found`, `orders-0.<id>-delete`, `-stray`, `.log.deleted`. The log of the metadata,
+`__cluster_metadata-0`, is a log like the others, but of a controller, so it is left out unless it is asked for by its name.
+Directories are listed once; a broker may go on writing, rolling and deleting meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from strandline.protocol.errors import UsageError
+from strandline.storage.checkpoints import META_PROPERTIES, PARTITION_METADATA, MetaProperties, PartitionMetadata, uuid_to_text
+from strandline.storage.log_names import parse_log_name
+
+METADATA_TOPIC = "__cluster_metadata"
+_SEGMENT = re.compile(r"(\d{20})\.log\Z", re.ASCII)
+_DEPTH_MAX = 3
+"""How deep data directories are searched for below a path: `strandline up` has them at the second level."""
+
+
+class SegmentFile(NamedTuple):
+    """A segment file, as it was when its directory was listed."""
+
+    path: str
+    broker: int | None
+    """`node.id` of the data directory; None: it has no readable meta.properties."""
+    topic: str
+    partition: int
+    topic_id: str | None
+    """As Kafka writes ids; None: the log has no readable partition.metadata."""
+    base_offset: int
+    size: int
+    is_last: bool
+    """Whether it is the segment of its log with the highest base offset: the one that a broker appends to."""
+
+    @property
+    def index_path(self) -> str:
+        return self.path.removesuffix(".log") + ".index"
+
+
+def find_segments(paths: Iterable[str], topics: Collection[str] = (), partitions: Collection[int] = ()) -> list[SegmentFile]:
+    """The segments of all logs below the paths, of each log in the order of offsets. Empty `topics` and `partitions`: all.
+
+    UsageError, naming the path, for one that does not exist, that cannot be read, or that has no data directory below it.
+    """
+    found: dict[str, list[SegmentFile]] = {}
+    for path in paths:
+        if os.path.isfile(path):
+            found[path] = [_single(path)]
+        else:
+            for folder in _logs(path):
+                found[folder] = _segments(folder)
+    segments = [segment for of_log in found.values() for segment in of_log]
+    return [s for s in segments if _is_wanted(s, topics, partitions)]
+
+
+def _is_wanted(segment: SegmentFile, topics: Collection[str], partitions: Collection[int]) -> bool:
+    in_topics = segment.topic in topics if topics else segment.topic != METADATA_TOPIC
+    return in_topics and (not partitions or segment.partition in partitions)
+
+
+def _logs(path: str) -> Iterator[str]:
+    if _is_log(path):
+        yield path
+        return
+    directories = list(_data_directories(path, _DEPTH_MAX))
+    if not directories:
+        raise UsageError(
+            f"{path} holds no log: a data directory of a broker has folders such as orders-0, and a file {META_PROPERTIES}"
+        )
+    for directory in directories:
+        yield from filter(_is_log, _folders(directory))
+
+
+def _is_log(folder: str) -> bool:
+    """A folder of the right name with a segment in it: `broker-1` is the name of a log as well."""
+    is_named = parse_log_name(os.path.basename(os.path.abspath(folder))) is not None
+    return is_named and any(map(_SEGMENT.match, _names(folder)))
+
+
+def _data_directories(path: str, depth: int) -> Iterator[str]:
+    folders = _folders(path)
+    if os.path.isfile(os.path.join(path, META_PROPERTIES)) or any(map(_is_log, folders)):
+        yield path
+    elif depth:
+        for folder in folders:
+            with suppress(_Unreadable):
+                yield from _data_directories(folder, depth - 1)
+
+
+def _folders(path: str) -> list[str]:
+    return [folder for name in _names(path) if os.path.isdir(folder := os.path.join(path, name))]
+
+
+class _Unreadable(UsageError):
+    pass
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError as e:
+        raise _Unreadable(f"{path} cannot be listed: {e.strerror}") from None
+
+
+def _segments(folder: str) -> list[SegmentFile]:
+    name = parse_log_name(os.path.basename(os.path.abspath(folder)))
+    assert name is not None
+    broker, topic_id = _broker(os.path.dirname(os.path.abspath(folder))), _topic_id(folder)
+    bases = [int(match[1]) for match in map(_SEGMENT.match, _names(folder)) if match]
+    segments = []
+    for base in bases:
+        path = os.path.join(folder, f"{base:020d}.log")
+        with suppress(FileNotFoundError):  # Deleted since the listing.
+            size = os.stat(path).st_size
+            segments.append(SegmentFile(path, broker, *name, topic_id, base, size, base == bases[-1]))
+    return segments
+
+
+def _single(path: str) -> SegmentFile:
+    match = _SEGMENT.match(os.path.basename(path))
+    folder = os.path.dirname(os.path.abspath(path))
+    if match is None or parse_log_name(os.path.basename(folder)) is None:
+        raise UsageError(f"{path} is no segment: segments are named like orders-0/00000000000000000000.log")
+    return next(segment for segment in _segments(folder) if segment.base_offset == int(match[1]))._replace(path=path)
+
+
+def _broker(directory: str) -> int | None:
+    path = os.path.join(directory, META_PROPERTIES)
+    data = _read(path)
+    if data is None:
+        return None
+    try:
+        return MetaProperties.decode(data, path).node_id
+    except UsageError:
+        return None
+
+
+def _topic_id(folder: str) -> str | None:
+    data = _read(os.path.join(folder, PARTITION_METADATA))
+    topic_id = None if data is None else PartitionMetadata.decode(data)
+    return None if topic_id is None else uuid_to_text(topic_id)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return None

@@ -1,0 +1,298 @@
+"""From the files of data directories to Arrow rows, without Spark: which files, which columns, what of damage and codecs."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from segment_files import batch, index_of, positions, segment, write_log
+
+from strandline.pipeline.segments.columns import BATCH_COLUMNS, RECORD_COLUMNS
+from strandline.pipeline.segments.layout import find_segments
+from strandline.pipeline.segments.options import SegmentOptions, segment_options
+from strandline.pipeline.segments.task import SegmentMissing, plan, read_part
+from strandline.protocol.errors import UsageError
+from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER_SIZE, compute_crc, stamp
+from strandline.protocol.records.builder import encode_batch
+from strandline.storage.checkpoints import MetaProperties, PartitionMetadata, uuid_to_text
+
+TOPIC_ID = bytes(range(16))
+
+
+def options(path: Path | str, **written: str) -> SegmentOptions:
+    return segment_options({"path": str(path), **written})
+
+
+def rows(path: Path | str, **written: str) -> list[dict[str, Any]]:
+    """All that a job with these options reads."""
+    chosen = options(path, **written)
+    return [row for task in plan(chosen) for part in task for some in read_part(part, chosen) for row in some.to_pylist()]
+
+
+def compressed(codec: int, records: Sequence[bytes], data: bytes | None = None) -> bytes:
+    """A batch as Kafka's clients send it: the records behind the header are compressed."""
+    plain = encode_batch([(None, value, (), 1000) for value in records], leader_epoch=0)
+    name = ("gzip", "snappy", "lz4", "zstd")[codec - 1]
+    if data is None and name == "snappy":
+        block = pa.compress(plain[HEADER_SIZE:], codec=name, asbytes=True)
+        data = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
+    elif data is None:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, name) as stream:
+            stream.write(plain[HEADER_SIZE:])
+        data = sink.getvalue().to_pybytes()
+    made = bytearray(plain[:HEADER_SIZE] + data)
+    struct.pack_into(">i", made, 8, len(made) - 12)
+    struct.pack_into(">h", made, ATTRIBUTES_POS, codec)
+    struct.pack_into(">I", made, CRC_POS, compute_crc(made, 0, len(made)))
+    stamp(made, 0, 0, 0)
+    return bytes(made)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """Two brokers as `strandline up` has them, with what a data directory holds besides logs."""
+    for node in (1, 2):
+        data = tmp_path / f"broker-{node}" / "data"
+        log = write_log(data / "my-orders-0", [(0, segment(4)), (12, segment(2, base_offset=12))])
+        write_log(data / "my-orders-1", [(0, b"")])
+        write_log(data / "__cluster_metadata-0", [(0, segment(1))])
+        write_log(data / "gone-0.6d7aed-delete", [(0, segment(1))])
+        (data / "lost+found").mkdir()
+        (data / "meta.properties").write_bytes(MetaProperties("c", node, TOPIC_ID).encode())
+        (log / "partition.metadata").write_bytes(PartitionMetadata.encode(TOPIC_ID))
+        (log / "00000000000000000099.log.deleted").write_bytes(b"x")
+    return tmp_path
+
+
+def test_every_log_of_every_broker_is_found_and_nothing_else(cluster: Path) -> None:
+    found = find_segments([str(cluster)])
+    assert [(f.broker, f.topic, f.partition, f.base_offset, f.is_last) for f in found] == [
+        (node, "my-orders", *rest)
+        for node in (1, 2)
+        for rest in ((0, 0, False), (0, 12, True), (1, 0, True))
+    ]  # fmt: skip
+    assert {f.topic_id for f in found} == {uuid_to_text(TOPIC_ID), None}
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("", 4 * 2 + 2 * 2),
+        ("broker-1", 6),
+        ("broker-1/data", 6),
+        ("broker-1/data/my-orders-0", 6),
+        ("broker-1/data/my-orders-0/00000000000000000012.log", 2),
+    ],
+)
+def test_path_may_be_of_a_cluster_a_broker_a_log_or_a_file(cluster: Path, path: str, count: int) -> None:
+    assert len(rows(cluster / path)) == count
+
+
+def test_metadata_log_is_read_when_it_is_named(cluster: Path) -> None:
+    assert {row["topic"] for row in rows(cluster, topics="__cluster_metadata")} == {"__cluster_metadata"}
+    assert {row["topic"] for row in rows(cluster)} == {"my-orders"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("nothing", "cannot be listed: No such file"), ("broker-1/data/lost+found", "holds no log"), ("s3://a/b", "mounted")],
+)
+def test_path_without_logs_is_refused_with_the_reason(cluster: Path, path: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        rows(path if "://" in path else cluster / path)
+
+
+def test_batch_row_has_every_field_of_the_header(tmp_path: Path) -> None:
+    data = encode_batch(
+        [(b"k", b"v", (), 1000), (None, b"w", (), 2500)],
+        base_offset=7, leader_epoch=3, producer_id=41, producer_epoch=2, base_sequence=9,
+    )  # fmt: skip
+    log = write_log(tmp_path / "orders-0", [(7, data)])
+    (row,) = rows(tmp_path)
+    assert list(row) == list(BATCH_COLUMNS)
+    assert row.pop("baseTimestamp").timestamp() == 1.0
+    assert row.pop("maxTimestamp").timestamp() == 2.5
+    assert row.pop("crcStored") == row.pop("crcComputed") == compute_crc(data, 0, len(data))
+    assert row == {
+        "path": str(log / "00000000000000000007.log"), "broker": None, "topic": "orders", "partition": 0, "topicId": None,
+        "segmentBase": 7, "position": 0, "baseOffset": 7, "lastOffset": 8, "leaderEpoch": 3, "recordCount": 2,
+        "producerId": 41, "producerEpoch": 2, "baseSequence": 9, "timestampType": 0, "codec": "none",
+        "isTransactional": False, "isControl": False, "sizeBytes": len(data), "damage": None,
+    }  # fmt: skip
+
+
+def test_record_row_has_the_record_and_its_batch(tmp_path: Path) -> None:
+    records = [(b"key", b"value", (("a", b"1"), ("b", None)), 1000), (None, None, (), 2500)]
+    data = encode_batch(records, base_offset=7, leader_epoch=3, producer_id=41, producer_epoch=2, base_sequence=2**31 - 1)
+    write_log(tmp_path / "orders-0", [(7, data)])
+    first, second = rows(tmp_path, rows="record")
+    assert list(first) == list(RECORD_COLUMNS)
+    assert (first["offset"], second["offset"], first["baseOffset"], second["baseOffset"]) == (7, 8, 7, 7)
+    assert (first["sequence"], second["sequence"]) == (2**31 - 1, 0)
+    assert (first["key"], first["value"], second["key"], second["value"]) == (b"key", b"value", None, None)
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    assert (second["headers"], second["sizeBytes"], first["sizeBytes"]) == (None, 0, 3 + 5 + 3)
+    assert (second["timestamp"].timestamp(), second["timestampType"]) == (2.5, 0)
+    assert {(r["leaderEpoch"], r["producerId"], r["producerEpoch"], r["isControl"], r["damage"]) for r in (first, second)} == {
+        (3, 41, 2, False, None)
+    }
+
+
+@pytest.mark.parametrize("split", ["1", "100", "400", "1m"])
+@pytest.mark.parametrize("kind", ["batch", "record"])
+def test_any_split_has_the_same_rows(tmp_path: Path, split: str, kind: str) -> None:
+    data = bytearray(segment(20))
+    write_log(tmp_path / "orders-0", [(0, bytes(data)), (60, segment(7, base_offset=60))], index_of(segment(7, base_offset=60)))
+    whole = rows(tmp_path, rows=kind)
+    assert len(whole) == 27 * (1 if kind == "batch" else 3)
+    assert rows(tmp_path, rows=kind, splitBytes=split) == whole
+
+
+def test_small_segments_share_a_task_and_large_ones_are_split(tmp_path: Path) -> None:
+    for n in range(40):
+        write_log(tmp_path / f"small-{n}", [(0, segment(2))])
+    assert len(plan(options(tmp_path))) == 1
+    write_log(tmp_path / "large-0", [(0, segment(40, size=1000))])
+    tasks = plan(options(tmp_path, splitBytes="30k"))
+    assert sum(part.file.topic == "large" for task in tasks for part in task) > 3
+
+
+@pytest.mark.parametrize(
+    ("written", "offsets"),
+    [
+        ({"startingOffset": "10"}, range(10, 90)),
+        ({"endingOffset": "50"}, range(50)),
+        ({"startingOffset": "31", "endingOffset": "32"}, range(31, 32)),
+        ({"startingOffset": "90"}, ()),
+    ],
+)
+def test_offsets_prune_segments_splits_and_rows(tmp_path: Path, written: dict[str, str], offsets: Sequence[int]) -> None:
+    write_log(tmp_path / "orders-0", [(n, segment(10, base_offset=n)) for n in (0, 30, 60)])
+    for split in ("200", "1m"):
+        found = rows(tmp_path, rows="record", splitBytes=split, **written)
+        assert [row["offset"] for row in found] == list(offsets)
+        of_batches = rows(tmp_path, splitBytes=split, **written)
+        assert {offset // 3 * 3 for offset in offsets} == {row["baseOffset"] for row in of_batches}
+    read = sum(
+        part.range.end - part.range.start for task in plan(options(tmp_path, splitBytes="200", **written)) for part in task
+    )
+    assert read < 1.5 * len(segment(10)) * 3 * (len(offsets) + 15) / 90
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_batch_is_sound_and_its_records_are_read(tmp_path: Path, codec: int) -> None:
+    values = [b"value %d" % n + b"." * 100 for n in range(50)]
+    write_log(tmp_path / "orders-0", [(0, compressed(codec, values))])
+    (row,) = rows(tmp_path)
+    assert (row["damage"], row["codec"], row["recordCount"]) == (None, ("gzip", "snappy", "lz4", "zstd")[codec - 1], 50)
+    found = rows(tmp_path, rows="record")
+    assert [(r["offset"], r["value"], r["damage"]) for r in found] == [(n, v, None) for n, v in enumerate(values)]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("data", [b"", b"no such stream", b"\x82SNAPPY\0" + b"\xff" * 20])
+def test_records_that_cannot_be_decompressed_are_one_damaged_row(tmp_path: Path, codec: int, data: bytes) -> None:
+    bad = compressed(min(codec, 4), [b"x"], data)
+    if codec == 7:
+        made = bytearray(bad)
+        struct.pack_into(">h", made, ATTRIBUTES_POS, 7)
+        struct.pack_into(">I", made, CRC_POS, compute_crc(made, 0, len(made)))
+        bad = bytes(made)
+    write_log(tmp_path / "orders-0", [(0, bad + batch(1, [b"next"]))])
+    assert [row["damage"] for row in rows(tmp_path)] == [None, None]
+    first, second = rows(tmp_path, rows="record")
+    assert first["damage"].split(":")[0] in ("codec", "records")
+    assert (first["offset"], first["baseOffset"], second["value"]) == (None, 0, b"next")
+
+
+def test_damaged_batch_is_one_row_among_the_records(tmp_path: Path) -> None:
+    data = bytearray(segment(3))
+    data[positions(bytes(data))[1] + 90] ^= 1
+    write_log(tmp_path / "orders-0", [(0, bytes(data) + b"torn")])
+    found = rows(tmp_path, rows="record")
+    assert [row["offset"] for row in found] == [0, 1, 2, None, 6, 7, 8, None]
+    assert [row["damage"] and row["damage"].split(":")[0] for row in found] == [None] * 3 + ["checksum"] + [None] * 3 + [
+        "torn tail"
+    ]
+    assert found[3]["sizeBytes"] == len(segment(1))
+
+
+def test_columns_are_delivered_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:
+    write_log(tmp_path / "orders-0", [(0, segment(1))])
+    (row,) = rows(tmp_path, columns="sizebytes, topic")
+    assert list(row) == ["sizeBytes", "topic"]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"rows": "lines"}, "rows must be batch or record, not 'lines'"),
+        ({"column": "topic"}, "unknown option 'column'; did you mean 'columns'?"),
+        ({"columns": "ofset", "rows": "record"}, "no column 'ofset'; did you mean 'offset'?"),
+        ({"columns": "key"}, "rows=batch has no column 'key'"),
+        ({"splitBytes": "much"}, "splitBytes must be a number of bytes"),
+        ({"partitions": "a"}, "partitions must be a whole number"),
+        ({"startingOffset": "-1"}, "startingOffset must be at least 0"),
+        ({"pushFilters": "yes"}, "pushFilters must be true or false"),
+    ],
+)
+def test_wrong_option_is_refused_by_its_name(written: dict[str, str], text: str) -> None:
+    with pytest.raises(UsageError, match=text.replace("?", r"\?")):
+        options("/a", **written)
+
+
+def test_no_path_is_refused() -> None:
+    with pytest.raises(UsageError, match="no path is given"):
+        segment_options({})
+
+
+def test_deleted_segment_is_named_or_left_out(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "orders-0", [(0, segment(2)), (6, segment(1, base_offset=6))])
+    for ignore in ("false", "true"):
+        chosen = options(tmp_path, ignoreMissingFiles=ignore)
+        ((first, second),) = plan(chosen)
+        os.rename(first.file.path, log / "elsewhere")
+        if ignore == "true":
+            assert list(read_part(first, chosen)) == []
+        else:
+            with pytest.raises(
+                SegmentMissing, match=r"00000000000000000000\.log cannot be read: No such file.*ignoreMissingFiles"
+            ):
+                list(read_part(first, chosen))
+        assert sum(map(len, read_part(second, chosen))) == 1
+        os.rename(log / "elsewhere", first.file.path)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """200 MB of batches, then 256 MB of zeros that take no room on the disk."""
+    log = write_log(tmp_path / "orders-0", [(0, b"")])
+    piece = bytearray(segment(250, size=5300))
+    starts = positions(bytes(piece))
+    with (log / "00000000000000000000.log").open("wb") as file:
+        for n in range(50):
+            for i, at in enumerate(starts):
+                stamp(piece, at, 3 * (250 * n + i), 0)
+            file.write(piece)
+        file.truncate(file.tell() + (256 << 20))
+    assert 190 << 20 < 50 * len(piece) < 210 << 20
+    chosen = options(tmp_path)
+    tracemalloc.start()
+    try:
+        counts = {"sound": 0, "preallocated": 0}
+        for task in plan(chosen):
+            for part in task:
+                for some in read_part(part, chosen):
+                    for damage in some.column("damage").to_pylist():
+                        counts["sound" if damage is None else damage.split(":")[0]] += 1
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counts == {"sound": 12_500, "preallocated": 1}
+    assert peak < 24 << 20, peak

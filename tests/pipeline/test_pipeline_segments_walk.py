@@ -1,0 +1,213 @@
+"""The walk over a segment's bytes: sound batches come whole, damage is named, and no byte is left out, whatever the bytes are."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from segment_files import batch, index_of, positions, reader, segment, walk
+
+from strandline.pipeline.segments.splits import Index, cuts, ranges
+from strandline.pipeline.segments.walk import CHUNK, Extent, Found, Walk, Wanted
+from strandline.protocol.records.batch import HEADER_SIZE
+
+BATCHES = 12
+DATA = segment(BATCHES)
+STARTS = positions(DATA)
+FIFTH, SIXTH = STARTS[5], STARTS[6]
+
+
+def changed(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def kinds(found: list[Found]) -> list[str | None]:
+    return [each.damage and each.damage.split(":")[0] for each in found]
+
+
+def covered(found: list[Found], size: int, start: int = 0) -> None:
+    """No gap, no overlap, every byte."""
+    for each in found:
+        assert each.position == start
+        start += each.size
+    assert start == size
+
+
+@pytest.mark.parametrize("wanted", list(Wanted))
+def test_sound_batches_come_in_order(wanted: Wanted) -> None:
+    found = walk(DATA, wanted)
+    assert [each.position for each in found] == STARTS
+    assert kinds(found) == [None] * BATCHES
+    assert [each.header.base_offset for each in found if each.header] == list(range(0, 3 * BATCHES, 3))
+    covered(found, len(DATA))
+
+
+def test_crc_is_computed_only_when_it_is_wanted() -> None:
+    assert all(each.crc is None for each in walk(DATA, Wanted.HEADERS))
+    assert all(each.header is not None and each.crc == each.header.crc for each in walk(DATA))
+
+
+def test_changed_payload_is_a_checksum_damage_of_one_batch() -> None:
+    found = walk(changed(DATA, FIFTH + 80, b"!"))
+    assert kinds(found) == [None] * 5 + ["checksum"] + [None] * 6
+    assert found[5].header is not None
+    assert found[5].crc != found[5].header.crc
+    assert found[5].size == SIXTH - FIFTH
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "kind"),
+    [
+        (16, b"\x01", "header"),  # magic
+        (8, b"\xff\xff\xff\xff", "header"),  # a negative length
+        (8, b"\x00\x00\x00\x05", "header"),  # shorter than a header
+        (8, b"\x00\x00\x00\x70", "checksum"),  # shorter than the batch: no possible header follows
+        (8, b"\x00\x00\x01\x70", "checksum"),  # longer than the batch, inside of the file
+        (8, b"\x00\x70\x00\x00", "header"),  # longer than the file
+        (23, b"\xff\xff\xff\xff", "header"),  # last offset delta
+        (57, b"\x00\x00\x00\x63", "header"),  # more records than offsets
+        (0, b"\xff", "header"),  # a negative offset
+        (0, b"\x7f", "offsets"),  # an offset that cannot be in this segment
+    ],
+)
+def test_damaged_header_ends_at_the_next_sound_batch(at: int, new: bytes, kind: str) -> None:
+    data = changed(DATA, FIFTH + at, new)
+    found = walk(data)
+    assert kinds(found) == [None] * 5 + [kind] + [None] * 6
+    assert (found[5].position, found[5].size) == (FIFTH, SIXTH - FIFTH)
+    covered(found, len(data))
+
+
+def test_offsets_that_go_back_are_damage() -> None:
+    data = segment(3) + batch(4, [b"again"]) + batch(9, [b"next"])
+    assert kinds(walk(data)) == [None, None, None, "offsets", None]
+
+
+def test_gap_in_offsets_is_no_damage() -> None:
+    """Compaction leaves gaps."""
+    assert kinds(walk(segment(2) + batch(100, [b"later"]))) == [None, None, None]
+
+
+@pytest.mark.parametrize("left", [1, HEADER_SIZE - 1, HEADER_SIZE, 100])
+def test_incomplete_last_batch_is_a_torn_tail(left: int) -> None:
+    data = DATA[: STARTS[-1] + left]
+    assert kinds(walk(data)) == [None] * 11 + ["torn tail"]
+    assert kinds(walk(data, is_last=False)) == [None] * 11 + ["cut off"]
+    covered(walk(data), len(data))
+
+
+def test_zeros_to_the_end_are_told_from_damage() -> None:
+    """Kafka preallocates segments on request."""
+    data = DATA + bytes(3 * CHUNK)
+    assert kinds(walk(data)) == [None] * BATCHES + ["preallocated"]
+    assert kinds(walk(data, is_last=False)) == [None] * BATCHES + ["zeros"]
+    assert kinds(walk(data + b"\1")) == [None] * BATCHES + ["header"]
+
+
+def test_hole_of_zeros_ends_at_the_next_batch() -> None:
+    """What a lost page cache leaves behind."""
+    hole = bytes(2 * CHUNK + 7)
+    found = walk(DATA[:FIFTH] + hole + DATA[SIXTH:])
+    assert kinds(found) == [None] * 5 + ["header"] + [None] * 6
+    assert found[5].size == len(hole)
+
+
+def test_batch_within_a_damaged_batch_is_not_taken_for_a_batch() -> None:
+    """A value may hold the bytes of a batch."""
+    data = segment(2) + batch(6, [batch(7, [b"inner"]), b"x"]) + batch(8, [b"next"])
+    at = positions(data)[2]
+    found = walk(changed(data, at + 70, b"\xff"))
+    assert kinds(found) == [None, None, "checksum", None]
+
+
+def test_file_that_became_shorter_says_so() -> None:
+    extent = Extent(0, len(DATA), True)
+    part = next(iter(ranges(cuts(reader(DATA), extent, [], len(DATA)), len(DATA), 0, None)))
+    found = list(Walk(reader(DATA[:SIXTH]), extent, part, Wanted.CRC))
+    assert kinds(found) == [None] * 6 + ["shortened"]
+
+
+def test_large_batch_is_read_in_pieces() -> None:
+    sizes: list[int] = []
+    data = segment(2) + batch(6, [bytes(3 * CHUNK)]) + batch(7, [b"next"])
+
+    def read(position: int, size: int) -> memoryview:
+        sizes.append(size)
+        return reader(data)(position, size)
+
+    extent = Extent(0, len(data), True)
+    part = next(iter(ranges(cuts(read, extent, [], len(data)), len(data), 0, None)))
+    assert kinds(list(Walk(read, extent, part, Wanted.CRC))) == [None] * 4
+    assert max(sizes) <= CHUNK
+
+
+# -- whatever the bytes are -------------------------------------------------------------------------------------------
+
+
+def split_walk(data: bytes, split_bytes: int, index: Index, wanted: Wanted = Wanted.CRC) -> list[Found]:
+    extent = Extent(0, len(data), True)
+    found: list[Found] = []
+    for part in ranges(cuts(reader(data), extent, index, split_bytes), len(data), 0, None):
+        found += Walk(reader(data), extent, part, wanted)
+    return found
+
+
+pieces = st.one_of(
+    st.binary(max_size=200),
+    st.integers(0, BATCHES - 1).map(lambda n: DATA[STARTS[n] : [*STARTS, len(DATA)][n + 1]]),
+    st.integers(0, 40).map(lambda n: batch(n, [b"value"])),
+    st.integers(0, 300).map(bytes),
+    st.binary(min_size=1, max_size=1).map(lambda byte: byte * 100),
+)
+damages = st.lists(st.tuples(st.integers(0, len(DATA) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
+
+
+@given(st.lists(pieces, max_size=12).map(b"".join), st.sampled_from(Wanted), st.integers(1, 600))
+def test_any_bytes_are_accounted_for_and_any_split_finds_the_same(data: bytes, wanted: Wanted, split_bytes: int) -> None:
+    found = walk(data, wanted)
+    covered(found, len(data))
+    assert split_walk(data, split_bytes, [], wanted) == found
+
+
+@given(damages, st.integers(1, 600))
+def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[int, bytes]], split_bytes: int) -> None:
+    data = DATA
+    for at, new in changes:
+        data = changed(data, at, new)[: len(DATA)]
+    found = split_walk(data, split_bytes, index_of(DATA))
+    covered(found, len(data))
+    assert [(each.position, each.size) for each in found] == [(each.position, each.size) for each in walk(data)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3000)), max_size=6), st.integers(1, 600))
+def test_index_that_lies_changes_nothing(index: Index, split_bytes: int) -> None:
+    assert split_walk(DATA, split_bytes, sorted(index)) == walk(DATA)
+
+
+def test_cuts_lie_at_entries_of_a_sound_index() -> None:
+    """Only the headers between two entries and one batch are read for a cut."""
+    index = index_of(DATA)
+    asked: list[int] = []
+
+    def read(position: int, size: int) -> memoryview:
+        asked.append(position)
+        return reader(DATA)(position, size)
+
+    found = cuts(read, Extent(0, len(DATA), True), index, 2 * (SIXTH - FIFTH))
+    assert {cut.position for cut in found[1:]} <= {position for _, position in index} | {STARTS[2], STARTS[11]}
+    assert len(found) > 2
+
+
+def test_ranges_without_wanted_offsets_are_left_out() -> None:
+    found = cuts(reader(DATA), Extent(0, len(DATA), True), [], SIXTH - FIFTH)
+    assert len(found) == BATCHES
+    kept = list(ranges(found, len(DATA), 10, 16))
+    assert (kept[0].start, kept[-1].end) == (STARTS[3], STARTS[6])
+
+
+def test_length_that_is_struct_packed_as_negative_never_raises() -> None:
+    for length in (-(2**31), -1, 0, 48, 49, 2**31 - 1):
+        data = changed(DATA, FIFTH + 8, struct.pack(">i", length))
+        covered(walk(data), len(data))

@@ -1,0 +1,67 @@
+"""`format("strandline.segments")` with a real Spark: found by its name, damage as rows, columns, and filters that prune."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from segment_files import positions, segment, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two partitions of 90 records in batches of three; the second has one damaged batch and a torn tail."""
+    folder = tmp_path_factory.mktemp("data")
+    write_log(folder / "orders-0", [(n, segment(10, base_offset=n)) for n in (0, 30, 60)])
+    damaged = bytearray(segment(30))
+    damaged[positions(bytes(damaged))[4] + 100] ^= 1
+    write_log(folder / "orders-1", [(0, bytes(damaged) + b"torn")])
+    return folder
+
+
+def frame(spark: SparkSession, path: Path, **written: str) -> DataFrame:
+    return spark.read.format("strandline.segments").options(**written).load(str(path))
+
+
+def test_batches_and_damage_are_rows(spark: SparkSession, logs: Path) -> None:
+    df = frame(spark, logs, splitBytes="2k", columns="partition,sizeBytes,damage")
+    found = df.collect()
+    assert Counter((row.partition, row.damage and row.damage.split(":")[0]) for row in found) == {
+        (0, None): 30,
+        (1, None): 29,
+        (1, "checksum"): 1,
+        (1, "torn tail"): 1,
+    }
+    assert sum(row.sizeBytes for row in found) == sum(path.stat().st_size for path in logs.rglob("*.log"))
+    assert df.rdd.getNumPartitions() > 3
+
+
+def test_schema_of_the_user_and_option_choose_the_columns(spark: SparkSession, logs: Path) -> None:
+    reader = spark.read.format("strandline.segments")
+    assert reader.schema("lastOffset long, topic string").load(str(logs)).first().asDict() == {"lastOffset": 2, "topic": "orders"}
+    assert frame(spark, logs, rows="record", columns="offset,value").columns == ["offset", "value"]
+    with pytest.raises(PySparkException, match="column topic is string, and the schema says bigint"):
+        reader.schema("topic long").load(str(logs)).count()
+
+
+def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) -> None:
+    """Which files are read is seen in the number of tasks."""
+    where = "topic = 'orders' and partition = 0 and offset >= 35 and offset < 40"
+    pushed = frame(spark, logs, rows="record", splitBytes="1", pushFilters="true").where(where)
+    assert sorted(row.offset for row in pushed.select("offset").collect()) == list(range(35, 40))
+    assert pushed.rdd.getNumPartitions() == 3
+    assert frame(spark, logs, rows="record").where(where).count() == 5
+    batches = frame(spark, logs, splitBytes="1", pushFilters="true").where("partition = 1 and baseOffset < 6")
+    assert batches.rdd.getNumPartitions() == 2
+    assert batches.count() == 2
+
+
+def test_wrong_path_is_told_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="holds no log: a data directory of a broker has folders such as orders-0"):
+        frame(spark, tmp_path).count()
