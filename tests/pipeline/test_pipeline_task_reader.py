@@ -177,6 +177,7 @@ def test_deleted_topic_is_a_loss_among_the_ranges_of_a_task(log: ThreadedCluster
     delete(log, gone.topic)
     assert rows(lenient, sound, gone) == in_order(sound)
     assert rows(lenient, gone, sound) == in_order(sound)
+    assert rows(lenient, gone) == []
     with pytest.raises(DataLoss, match=f"{gone.place} was read up to offset 0 when its topic was deleted"):
         rows(strict, gone, sound)
 

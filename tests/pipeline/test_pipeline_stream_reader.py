@@ -1,0 +1,83 @@
+"""The stream's reader, called as Spark calls it: how far a batch goes, and which tasks it has."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from strandline.pipeline.options import read_options
+from strandline.pipeline.stream_reader import StreamReader
+
+if TYPE_CHECKING:
+    from strandline.testing import ThreadedCluster
+
+PARTITIONS = 20
+
+
+@pytest.fixture
+def topic(log: ThreadedCluster) -> str:
+    """Twenty partitions, with 1, 2, 3, ... records."""
+    name = log.create_topic(partitions=PARTITIONS)
+
+    async def send() -> None:
+        async with log.cluster.producer() as producer:
+            for partition in range(PARTITIONS):
+                await producer.send_many(name, [b"v"] * (partition + 1), partition=partition)
+
+    log.run(send())
+    return name
+
+
+def reader(log: ThreadedCluster, topic: str, **written: object) -> StreamReader:
+    """A query that is started, or started again, with these options."""
+    texts = {name: str(value) for name, value in written.items()}
+    servers = {"bootstrap.servers": log.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    return StreamReader(read_options({**servers, **texts}, is_stream=True))
+
+
+def stored(offsets: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from the checkpoint."""
+    return json.loads(json.dumps(offsets))
+
+
+def tasks(query: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    return [str(task) for task in query.partitions(start, end)]
+
+
+def test_batch_has_the_same_tasks_when_options_changed_before_the_restart(log: ThreadedCluster, topic: str) -> None:
+    """The sink's producers are named by task: with others, rows would be skipped or written twice."""
+    begun = reader(log, topic, maxPartitions=3)
+    start = stored(begun.initialOffset())
+    end = stored(begun.latestOffset(start, ReadAllAvailable()))
+    planned = tasks(begun, start, end)
+    assert len(planned) == 3
+    assert tasks(reader(log, topic, minPartitions=12), start, end) == planned
+    assert tasks(reader(log, topic), start, end) == planned
+
+
+def test_batch_that_an_earlier_release_began_has_a_task_for_each_range(log: ThreadedCluster, topic: str) -> None:
+    query = reader(log, topic, maxPartitions=3)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    del end["packing"]
+    assert len(tasks(query, start, end)) == PARTITIONS
+
+
+def test_changed_options_begin_no_batch(log: ThreadedCluster, topic: str) -> None:
+    """Spark compares offsets as text, and the text of a batch holds its packing."""
+    query = reader(log, topic)
+    end = stored(query.latestOffset(query.initialOffset(), ReadAllAvailable()))
+    restarted = reader(log, topic, maxPartitions=2)
+    assert restarted.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_tasks_of_several_ranges_have_every_record_once(log: ThreadedCluster, topic: str) -> None:
+    query = reader(log, topic)
+    start = query.initialOffset()
+    planned = query.partitions(start, query.latestOffset(start, ReadAllAvailable()))
+    assert len(planned) == 8
+    rows = [(r["partition"], r["offset"]) for task in planned for batch in query.read(task) for r in batch.to_pylist()]
+    assert sorted(rows) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(partition + 1)]
