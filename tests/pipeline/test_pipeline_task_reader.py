@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import Consumer, consumer
+from strandline.client import Consumer, consumer, fetcher
 from strandline.client.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
@@ -84,8 +84,10 @@ def forget_clients() -> None:
 # -- pace -------------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster) -> None:
-    """Each task asked again, and after 120 of them each waited 250 ms for its turn."""
+def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task asked again, and after 120 of them each waited 250 ms for its turn. (A fetch that is overdue, on a slow machine,
+    makes the consumer ask in the background.)"""
+    monkeypatch.setattr(fetcher, "STALL_S", 60)
     (whole,) = filled(log, 1, 40)
     first, *others = [Range(whole.topic, 0, n, n + 2, topic_id=whole.topic_id) for n in range(0, 40, 2)]
     assert rows(task(log), first) == in_order(first)
