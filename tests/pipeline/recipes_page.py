@@ -1,0 +1,67 @@
+"""The recipes of docs/spark-recipes.md as they stand there: what a test runs is what a reader copies.
+
+`order-1.avsc` is ...: + ```json     a file of that name in the working directory
+```python                            run, in one namespace per recipe
+```text behind it                    what it must print
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark-recipes.md"
+SECTION = re.compile(r"^##+ (.*?)\n(.*?)(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+BEFORE = "Before you begin"
+
+
+@dataclass(frozen=True)
+class Block:
+    code: str
+    printed: str
+    line: int
+    """Of the page, so that an error in a recipe names it."""
+
+
+def sections() -> dict[str, str]:
+    return dict(SECTION.findall(PAGE.read_text()))
+
+
+def recipes() -> list[str]:
+    """The headings with Python below them."""
+    return [heading for heading, text in sections().items() if PYTHON.search(text) and heading != BEFORE]
+
+
+def blocks(heading: str) -> list[Block]:
+    page, text = PAGE.read_text(), sections()[heading]
+    return [Block(code, printed, page[: page.index(code)].count("\n")) for code, printed in PYTHON.findall(text)]
+
+
+def write_files(heading: str, folder: Path) -> None:
+    """A schema is named in the paragraph above it: the last name with an ending there."""
+    text = sections()[heading]
+    for found in re.finditer(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        paragraph = text[: found.start()].rstrip().split("\n\n")[-1]
+        (folder / re.findall(r"`([\w-]+\.avsc)`", paragraph)[-1]).write_text(found[1])
+
+
+def run(heading: str, folder: Path) -> list[tuple[str, str]]:
+    """What each block prints, and what the page says. `folder` is the working directory."""
+    write_files(heading, folder)
+    # Functions of __main__ travel to Spark's workers by value, as those of a user's program do.
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(BEFORE):
+        execute(block, namespace)
+    return [(execute(block, namespace), block.printed) for block in blocks(heading)]
+
+
+def execute(block: Block, namespace: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("\n" * block.line + block.code, str(PAGE), "exec"), namespace)
+    return re.sub(r"\n+$", "\n", out.getvalue())

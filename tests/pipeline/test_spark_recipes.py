@@ -1,0 +1,34 @@
+"""The recipes of docs/spark-recipes.md do what the page says: whoever copies one gets what is printed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import recipes_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.testing import ThreadedCluster
+
+ELSEWHERE = {"Delta": "tests/pipeline/test_spark_delta.py"}
+"""Recipes that need what this environment does not have."""
+HERE = [heading for heading in recipes_page.recipes() if heading not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("heading", HERE)
+def test_recipe_prints_what_the_page_shows(
+    heading: str, spark: SparkSession, log: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRANDLINE_BOOTSTRAP", log.bootstrap_servers)
+    for printed, expected in recipes_page.run(heading, tmp_path):
+        assert printed == expected
+
+
+def test_every_recipe_shows_what_it_prints() -> None:
+    """A recipe whose output is not compared is only known not to raise."""
+    for heading in recipes_page.recipes():
+        assert any(block.printed for block in recipes_page.blocks(heading)), heading
