@@ -68,8 +68,9 @@ def _lake_writer(
     columns: Sequence[str],
 ) -> DataStreamWriter:
     from strandline.pipeline.jobs.lake_sink import NAME, LakeDataSource
+    from strandline.pipeline.spark import register_sources
 
-    spark.dataSource.register(LakeDataSource)
+    register_sources(spark, LakeDataSource)
     writer = _rows(spark, source, columns).writeStream.format(NAME)
     return writer.option("path", str(folder)).option("checkpointLocation", str(local_path(checkpoint or folder / CHECKPOINT)))
 

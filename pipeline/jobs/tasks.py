@@ -1,8 +1,8 @@
 """Work of our own in tasks of Spark, whose rows are a DataFrame: `rows_of(spark, work, schema)`.
 
 Each piece of work is a task; it is pickled, and its `run` yields Arrow batches on an executor. This is a private data source,
-`strandline-tasks`: `mapInArrow` would do as well, but wants pandas, which nothing else here needs, and RDDs are not to be had
-with Spark Connect.
+`strandline-tasks`: `mapInArrow` would do as well, but imports pandas in each worker, and RDDs are not available with Spark
+Connect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def rows_of(spark: SparkSession, work: Sequence[Work], schema: str) -> DataFrame
     """What these tasks yield; none of them begins before the frame is used, and each runs again whenever it is."""
     if not work:
         return spark.createDataFrame([], schema)
-    spark.dataSource.register(TaskDataSource)
+    from strandline.pipeline.spark import register_sources
+
+    register_sources(spark, TaskDataSource)
     packed = base64.b64encode(pickle.dumps(list(work))).decode()
     return spark.read.format(NAME).schema(schema).option("work", packed).load()
 
