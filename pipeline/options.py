@@ -2,12 +2,12 @@
 
 Names are those of Spark's Kafka connector, so that a job is moved by changing the format and the servers. Spark hands
 over strings, in any case. What begins with `strandline.` (or, for jobs that are moved, `kafka.`) is an option of our
-client. An unknown name is refused with the nearest known one: a misspelt `failOnDataloss` must not mean its default.
+client. An unknown name is refused with the nearest known one (option_names.py): a misspelt `failOnDataloss` must not mean its
+default.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions, table_of
+from strandline.pipeline.option_names import CLIENT_PREFIXES, refusal, unknown, unknown_of_client
 from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
 
 EARLIEST, LATEST = -2, -1
 """In the JSON of offsets, as in Kafka's connector."""
-CLIENT_PREFIXES = ("strandline.", "kafka.")
 
 Position = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
 """One word for all partitions, or topic -> partition -> offset (`EARLIEST` and `LATEST` allowed)."""
@@ -114,6 +114,9 @@ _READ = {
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
 _WRITE = {"topic", "includeHeaders", "delivery", "rowOrder", "producerName", "writeName", "writeTimeoutMs", "bootstrap.servers"}
+_KNOWN = {"source": _READ, "sink": _WRITE}
+_CLIENTS: dict[str, type[ClientOptions]] = {"source": ConsumerOptions, "sink": ProducerOptions}
+_OTHER = {"source": "sink", "sink": "source"}
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 """What Spark itself adds to the options of a source or sink, in lower case. `queryName` comes from `.queryName()`; Spark does
 not require that it is unique, so it is no identity of a write."""
@@ -121,7 +124,7 @@ not require that it is unique, so it is no identity of a write."""
 
 def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Checked. Raises UsageError with the name of the option and what it may be."""
-    options = _Written(written, _READ, ConsumerOptions)
+    options = _Written(written, "source")
     for name in sorted(_READ_BATCH_ONLY if is_stream else _READ_STREAM_ONLY):
         if name in options:
             raise UsageError(
@@ -160,7 +163,7 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 def write_options(written: Mapping[str, str]) -> WriteOptions:
     """Checked. Raises UsageError with the name of the option and what it may be."""
-    options = _Written(written, _WRITE, ProducerOptions)
+    options = _Written(written, "sink")
     delivery = options.choice("delivery", "exactly-once", "at-least-once")
     client = options.client()
     if delivery == "exactly-once" and client.get("acks", "all") not in ("all", -1):
@@ -180,19 +183,23 @@ def write_options(written: Mapping[str, str]) -> WriteOptions:
 class _Written:
     """The strings, by lower-case name, and how each kind is read."""
 
-    def __init__(self, written: Mapping[str, str], known: set[str], client_kind: type[ClientOptions]) -> None:
+    def __init__(self, written: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._values: dict[str, str] = {}
         self._client: dict[str, Any] = {}
-        self._client_kind = client_kind
+        self._side = side
+        self._client_kind, self._other_client_kind = _CLIENTS[side], _CLIENTS[_OTHER[side]]
+        known = _KNOWN[side]
         names = {name.lower(): name for name in known}
         for name, value in written.items():
+            if (error := refusal(name)) is not None:
+                raise UsageError(error)
             prefix = next((p for p in CLIENT_PREFIXES if name.lower().startswith(p)), None)
             if prefix is not None:
                 self._add_client(name, name[len(prefix) :], value)
             elif name.lower() in names:
                 self._values[names[name.lower()]] = value
             elif name.lower() not in _SPARKS:
-                raise UsageError(_unknown(name, known))
+                raise UsageError(unknown(name, known, _KNOWN[_OTHER[side]], side))
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -201,8 +208,8 @@ class _Written:
         rows = {row.name: row for row in table_of(self._client_kind)}
         option = name.replace(".", "_").lower()
         if option not in rows:
-            near = difflib.get_close_matches(option, sorted(rows), n=1, cutoff=0.5)
-            raise UsageError(f"unknown option {written!r}" + (f"; did you mean 'strandline.{near[0]}'?" if near else ""))
+            others = [row.name for row in table_of(self._other_client_kind)]
+            raise UsageError(unknown_of_client(written, option, rows, others, self._side))
         self._client[option] = rows[option].parse(value, f"option {written}")
 
     def client(self) -> dict[str, Any]:
@@ -330,10 +337,3 @@ def _by_partition(name: str, value: str, *, least: int) -> dict[str, dict[int, i
             raise UsageError(f"option {name} must be JSON such as {example}; topic {topic} has {of_topic!r}")
         result[topic] = {int(partition): number for partition, number in of_topic.items()}
     return result
-
-
-def _unknown(name: str, known: set[str]) -> str:
-    by_lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), sorted(by_lower), n=1, cutoff=0.5)
-    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
-    return f"unknown option {name!r}{hint}"

@@ -7,10 +7,11 @@ as with Spark's Kafka connector: `value` must be there, the others may be.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from itertools import pairwise
 from struct import unpack
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,17 +31,38 @@ _TYPES: dict[str, tuple[tuple[DataType, ...], str]] = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Before anything is written. Raises WrongColumns with the column and what it has to be."""
+    """Before anything is written. Raises WrongColumns with the column and what to do about it."""
     if "value" not in schema.names:
-        raise WrongColumns(f"a column value (binary or string) is needed; there are {', '.join(schema.names) or 'none'}")
+        raise WrongColumns(f"a column value (binary or string) is needed{_instead_of_value(schema.names)}")
     if topic is None and "topic" not in schema.names:
-        raise WrongColumns("no topic is given: set the option topic, or add a column topic")
+        near = _near("topic", schema.names)
+        add = f"rename the column {near!r} to 'topic'" if near else "add a column topic"
+        raise WrongColumns(f"no topic is given: set the option topic, or {add}")
     for field in schema.fields:
         if field.name not in _TYPES:
-            raise WrongColumns(f"there is no place for a column {field.name}; a sink takes {', '.join(_TYPES)}")
+            raise WrongColumns(_surplus(field.name, schema.names))
         types, text = _TYPES[field.name]
         if not any(_same(field.dataType, each) for each in types):
             raise WrongColumns(f"column {field.name} must be {text}, not {field.dataType.simpleString()}")
+
+
+def _instead_of_value(names: list[str]) -> str:
+    if near := _near("value", names):
+        return f"; rename the column {near!r} to 'value'"
+    return f", and there are {', '.join(names)}; select one as value" if names else ", and there are no columns"
+
+
+def _surplus(name: str, names: list[str]) -> str:
+    meant = next((wanted for wanted in _TYPES if wanted not in names and _near(wanted, [name])), None)
+    advice = f"rename it to {meant!r}" if meant else "drop it, or put it into value, key or headers"
+    return f"a sink has no column {name!r}; {advice} (it takes {', '.join(_TYPES)})"
+
+
+def _near(wanted: str, names: list[str]) -> str | None:
+    """The column that is most likely meant to be this one. Names differ in case: Spark does not tell it apart, Arrow does."""
+    by_lower = {name.lower(): name for name in names if name not in _TYPES}
+    near = difflib.get_close_matches(wanted, list(by_lower), n=1, cutoff=0.75)
+    return by_lower[near[0]] if near else None
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
@@ -55,7 +77,8 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         return
     topics = batch.column("topic")
     if topics.null_count:
-        raise WrongColumns(f"{topics.null_count} rows have no topic: their column topic is null")
+        count = f"{topics.null_count} row{'s have' if topics.null_count > 1 else ' has'}"
+        raise WrongColumns(f"{count} null in the column topic; filter such rows, or set the option topic for all rows")
     for name in topics.unique().to_pylist():
         yield name, batch.filter(pc.equal(topics, name))
 
@@ -91,5 +114,23 @@ def fields_of(column: pa.Array) -> list[bytes | None]:
     return [whole[start - first : stop - first] for start, stop in pairwise(ends)]
 
 
-def _headers(written: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
-    return [(header["key"], header["value"]) for header in written] if written else None
+def _headers(written: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]] | None:
+    if not written:
+        return None
+    pairs = [(header["key"], header["value"]) if header is not None else _no_header() for header in written]
+    for key, value in pairs:
+        if key is None:
+            raise WrongColumns(_without_key(value))
+    return pairs
+
+
+def _no_header() -> NoReturn:
+    raise WrongColumns("column headers has null in place of a header; remove it with filter(headers, h -> h is not null)")
+
+
+def _without_key(value: bytes | None) -> str:
+    has = "is null" if value is None else f"has {len(value)} byte{'' if len(value) == 1 else 's'}"
+    return (
+        f"column headers has a header without a key (its value {has}); give it a key, or remove it with "
+        "filter(headers, h -> h.key is not null)"
+    )

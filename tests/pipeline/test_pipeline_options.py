@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from strandline.pipeline import option_names
 from strandline.pipeline.options import read_options, write_options
 from strandline.protocol.errors import UsageError
 
@@ -30,6 +33,18 @@ def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
     [
         ({"startingOffset": "earliest"}, "unknown option 'startingOffset'; did you mean 'startingOffsets'?"),
         ({"failOnDataLos": "false"}, "did you mean 'failOnDataLoss'?"),
+        ({"FAILONDATALOS": "false"}, "unknown option 'FAILONDATALOS'; did you mean 'failOnDataLoss'?"),
+        ({"topics": "orders"}, "unknown option 'topics'; did you mean 'subscribe'?"),
+        ({"servers": "one:9092"}, "unknown option 'servers'; did you mean 'bootstrap.servers'?"),
+        ({"xyz": "1"}, "unknown option 'xyz'; there are assign, bootstrap.servers, "),
+        ({"roworder": "stable"}, "option rowOrder is for sinks, not for sources"),
+        ({"topic": "orders"}, "option topic is for sinks, not for sources"),
+        ({"kafka.acks": "all"}, "option kafka.acks is for sinks, not for sources"),
+        ({"strandline.xyz": "1"}, "unknown option 'strandline.xyz'; docs/client.md has the options of the client"),
+        (
+            {"strandline.group.id": "g"},
+            "option strandline.group.id is not supported: leave it out, because there are no consumer groups",
+        ),
         ({"strandline.request.timeout": "1"}, "did you mean 'strandline.request_timeout_ms'?"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),
         ({"minPartitions": "many"}, "minPartitions must be a whole number, not 'many'"),
@@ -101,3 +116,48 @@ def test_a_sink_is_exactly_once_unless_it_is_told_otherwise() -> None:
     assert write_options({**SERVERS, "delivery": "at-least-once", "strandline.acks": "1"}).client["acks"] == 1
     with pytest.raises(UsageError, match=r"exactly-once.*needs acks=all"):
         write_options({**SERVERS, "strandline.acks": "1"})
+
+
+def test_an_option_of_the_other_side_is_named_as_such() -> None:
+    """The nearest name of a sink would mislead: `subscribe` is no misspelling."""
+    with pytest.raises(UsageError, match="option subscribe is for sources, not for sinks"):
+        write_options({**SERVERS, "subscribe": "orders"})
+    with pytest.raises(UsageError, match=r"option kafka\.fetch\.max\.bytes is for sources, not for sinks"):
+        write_options({**SERVERS, "kafka.fetch.max.bytes": "1"})
+
+
+FOREIGN = [(name, foreign.instead) for foreign in (*option_names.KAFKA, *option_names.OURS) for name in foreign.names]
+
+
+@pytest.mark.parametrize(("name", "instead"), FOREIGN, ids=[name for name, _ in FOREIGN])
+def test_an_option_without_a_meaning_here_says_what_to_do(name: str, instead: str) -> None:
+    """Of sources and sinks, in any case, and in both spellings of the client's options."""
+    written = name.replace("*", "protocol")
+    is_of_client = written.startswith(option_names.CLIENT_PREFIXES)
+    points = written.replace(".", "_").replace("_", ".", 1) if is_of_client else written.lower()
+    for spelling in (written, written.upper(), points):
+        wanted = f"option {spelling} is not supported: {instead}"
+        with pytest.raises(UsageError) as error:
+            read_options({**ORDERS, spelling: "1"}, is_stream=False)
+        assert str(error.value) == wanted
+        with pytest.raises(UsageError) as error:
+            write_options({**SERVERS, spelling: "1"})
+        assert str(error.value) == wanted
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    """`python -m strandline.pipeline.option_names` prints it."""
+    assert option_names.table() in (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def test_what_to_set_instead_exists() -> None:
+    """Each option that the table tells to set is taken by a source or a sink."""
+    for name, value in {
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "true",
+        "readTimeoutMs": "1",
+        "strandline.max_block_ms": "1000",
+    }.items():
+        assert read_options({**ORDERS, name: value}, is_stream=False)
+    for name, value in {"strandline.delivery_timeout_ms": "60000", "delivery": "exactly-once", "producerName": "a"}.items():
+        assert write_options({**SERVERS, name: value})

@@ -83,12 +83,12 @@ def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spar
 @pytest.mark.parametrize(
     ("sql", "options", "told"),
     [
-        ("select 'x' text", {}, r"a column value \(binary or string\) is needed; there are text"),
+        ("select 'x' text", {}, r"a column value \(binary or string\) is needed, and there are text; select one"),
         ("select 1 value", {}, "column value must be binary or string, not int"),
         ("select 'x' value, '1' partition", {}, "column partition must be int, not string"),
-        ("select 'x' value, 'y' extra", {}, "there is no place for a column extra"),
+        ("select 'x' value, 'y' extra", {}, "a sink has no column 'extra'; drop it"),
         ("select 'x' value", {"topic": ""}, "no topic is given"),
-        ("select 'x' value, cast(null as string) topic", {"topic": ""}, "1 rows have no topic"),
+        ("select 'x' value, cast(null as string) topic", {"topic": ""}, "1 row has null in the column topic"),
         ("select 'x' value", {"topik": "y"}, "did you mean 'topic'"),
         ("select repeat('x', 2000000) value", {"strandline.max_request_size": "1000000"}, "RecordTooLarge"),
         ("select 'x' value, 77 partition", {}, "77"),
