@@ -112,7 +112,8 @@ class LogCheck:
 
     def finish(self, first_segment: int | None) -> None:
         """The log is read to its end. `first_segment`: its base offset, if there is a segment."""
-        self._close_segment()
+        if self.end >= max(self.facts.high_watermark or 0, self.facts.recovery_point or 0):
+            self._close_segment()
         if self.start is None:
             self.start = first_segment if first_segment is not None else 0
             self.end = max(self.end, self.start)
@@ -170,16 +171,17 @@ class LogCheck:
     def _open_segment(self, base: int) -> _Segment:
         if self._segment is None or self._segment.base != base:
             self._close_segment()
-            self._segment = _Segment(base, self.indexes.get(base) or Indexes())
+            self._segment = _Segment(base, self.indexes.get(base) or Indexes(), len(self.holes))
         return self._segment
 
     def _close_segment(self) -> None:
-        segment = self._segment
-        if segment is None:
+        """Report its indexes, unless the segment has a hole: then the hole is what matters."""
+        segment, f = self._segment, self.facts
+        if segment is None or len(self.holes) > segment.holes_before:
             return
-        is_settled = self.facts.is_clean or self.end <= (self.facts.recovery_point or 0)
+        is_settled = f.is_clean or self.end <= (f.recovery_point or 0)
         for name, text in segment.problems():
-            path = f"{self.facts.path}/{segment.base:020}.{name}"
+            path = f"{f.path}/{segment.base:020}.{name}"
             self._find("index" if is_settled else "index_old", None, None, f"{segment.base:020}.{name}: {text}", path)
 
     def _check_producer(self, batch: Batch) -> None:
@@ -258,8 +260,8 @@ class LogCheck:
 class _Segment:
     """Compares a segment's batches with its index entries."""
 
-    def __init__(self, base: int, indexes: Indexes) -> None:
-        self.base = base
+    def __init__(self, base: int, indexes: Indexes, holes_before: int) -> None:
+        self.base, self.holes_before = base, holes_before
         self._offsets, self._times = list(indexes.offsets or ()), list(indexes.times or ())
         self._next_offset, self._next_time = 0, 0
         self._newest = -1

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from strandline.pipeline.jobs.verify_checks import Facts, LogCheck
 from strandline.pipeline.jobs.verify_log import Batch, Damage
-from strandline.pipeline.jobs.verify_result import Finding, Partition, Replica, joined, merged
+from strandline.pipeline.jobs.verify_result import Finding, Partition, Replica, joined, merged, named
 
 Key = tuple[int, int, int, int, int]
 """Base offset, next offset, size, leader epoch, CRC: what has to be equal."""
@@ -143,7 +143,7 @@ def _judge(offset: int, held: Sequence[tuple[Facts, Batch]]) -> Finding:
 def _told(versions: dict[Key, list[str]]) -> str:
     """Who agrees with whom; without what changes from batch to batch, so that neighbours make one finding."""
     groups = sorted((brokers, key[3]) for key, brokers in versions.items())
-    return "; ".join(f"{' and '.join(brokers)}: leader epoch {epoch}" for brokers, epoch in groups)
+    return "; ".join(f"{named(brokers)}: leader epoch {epoch}" for brokers, epoch in groups)
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------

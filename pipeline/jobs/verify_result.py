@@ -56,16 +56,18 @@ NOTES = {
     "running": "the broker of this directory is running: what is being written may look unfinished",
     "unclean": "the broker of this directory was not stopped in order: its tails may be unfinished",
 }
-HEAL = "stop broker {brokers}, move the folder {folder} away, start the broker again: it copies the partition from the leader"
+HEAL = (
+    "with the other replicas running, stop {brokers}, move the folder {folder} away and start again: the leader has the records"
+)
 ACTIONS = {
     "lost": "keep all directories as they are; look for another copy (a lake, a backup, a broker that was not given)",
-    "missing_below_hw": "start broker {others} first, so that a replica that has the records leads; {heal}",
-    "replica_missing": "start broker {others} first, so that a replica that has the records leads; this broker then copies them",
+    "missing_below_hw": "start {others} first, so that a replica that has the records leads; {heal}",
+    "replica_missing": "start {others} first, so that a replica that has the records leads; this broker then copies them",
     "damaged": "{heal}",
     "offset_gap": "{heal}",
     "offset_overlap": "{heal}",
     "replicas_differ": "keep a copy of all folders, then compare these offsets with the producer's ledger or the lake",
-    "committed_replaced": "keep a copy of the folders of broker {brokers}: they have the records that were replaced",
+    "committed_replaced": "keep a copy of the folders of {brokers}: they have the records that were replaced",
     "epoch_backwards": "{heal}",
     "epoch_checkpoint": "with the broker stopped, remove the file: the broker rebuilds it from the batches",
     "checkpoint_unreadable": "with the broker stopped, remove the file: the broker then scans its logs at the start",
@@ -113,7 +115,7 @@ class Finding:
 
     @property
     def _where(self) -> str:
-        brokers = f"{'broker' if len(self.brokers) == 1 else 'brokers'} {_listed(self.brokers)}" if self.brokers else ""
+        brokers = named(self.brokers) if self.brokers else ""
         offsets = ""
         if self.first is not None:
             is_one = self.end is None or self.end - self.first <= 1
@@ -124,8 +126,7 @@ class Finding:
     def _what(self) -> str:
         text = {**BAD, **NOTES}[self.kind]
         if self.others:
-            has = "has" if len(self.others) == 1 else "have"
-            text += f"; {'broker' if len(self.others) == 1 else 'brokers'} {_listed(self.others)} {has} them"
+            text += f"; {named(self.others)} {'has' if len(self.others) == 1 else 'have'} them"
         elif self.others is not None:
             text += "; no other replica given has them"
         return text + (f" ({self.detail})" if self.detail else "")
@@ -133,14 +134,17 @@ class Finding:
     @property
     def action(self) -> str:
         """What to do next; empty for a note."""
-        words = {"brokers": _listed(self.brokers), "others": _listed(self.others or ()), "folder": self.name}
+        words = {"brokers": named(self.brokers), "others": named(self.others or ()), "folder": self.name}
         if self.others == () and self.kind in ("missing_below_hw", "replica_missing", "damaged", "offset_gap"):
             return "no replica given can repair this: " + ACTIONS["lost"]
         return ACTIONS.get(self.kind, "").format(heal=HEAL.format(**words), **words)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
+def named(brokers: Sequence[str]) -> str:
+    """`broker 1`, `brokers 1, 2 and 3`."""
+    if len(brokers) == 1:
+        return f"broker {brokers[0]}"
+    return f"brokers {', '.join(brokers[:-1])} and {brokers[-1]}" if brokers else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "elect": ("strandline elect orders 0 --preferred",),
     "log dump": ("strandline log dump orders-0/00000000000000000000.log --records",),
     "pipeline verify": (
-        "strandline pipeline verify ./cluster",
+        "strandline pipeline verify ./cluster --html verify.html",
         "strandline pipeline verify /backup/broker-1 /backup/broker-2 --topic orders",
     ),
     "pipeline audit": ("strandline pipeline audit --topic orders --lake lake --html report.html",),

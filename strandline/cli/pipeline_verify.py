@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ def verify(
         list[str], typer.Argument(metavar="DIR...", show_default=False, help="Brokers' data directories, or a folder with them.")
     ],
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures.")] = None,
     json: Json = False,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Read the directories with Spark, on this master.")
@@ -34,6 +36,10 @@ def verify(
     with ExitStack() as stack:
         spark = None if master is None else stack.enter_context(spark_for("verify", master))
         found = job(directories, topic or (), spark=spark, progress=_show if sys.stderr.isatty() else None)
+    if html is not None:
+        from strandline.pipeline.jobs.verify_page import page
+
+        Path(html).write_text(page(found))
     if json:
         print_json(found.document)
     else:

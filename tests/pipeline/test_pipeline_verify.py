@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from strandline.cli import pipeline
 from strandline.pipeline.jobs.verify import verify
 from strandline.pipeline.jobs.verify_log import Batch, read_log
+from strandline.pipeline.jobs.verify_page import page
 from strandline.pipeline.jobs.verify_result import Finding, Verification
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import compute_crc
@@ -251,7 +252,7 @@ def test_other_bytes_under_a_right_checksum_differ(world: World) -> None:
     world.change(2, batch, other)
     finding = of_kind(world.found(), "replicas_differ")
     assert (finding.first, finding.end) == (batch.base_offset, batch.next_offset)
-    assert finding.detail == "1 and 3: leader epoch 0; 2: leader epoch 0"
+    assert finding.detail == "brokers 1 and 3: leader epoch 0; broker 2: leader epoch 0"
 
 
 def test_cut_tail_below_the_high_watermark_is_missing(world: World) -> None:
@@ -261,7 +262,7 @@ def test_cut_tail_below_the_high_watermark_is_missing(world: World) -> None:
     finding = of_kind(world.found(), "missing_below_hw")
     assert (finding.brokers, finding.first, finding.end) == (("1",), last.base_offset, world.high_watermark(1))
     assert finding.others == ("2", "3")
-    assert "start broker 2 and 3 first" in finding.action
+    assert "start brokers 2 and 3 first" in finding.action
 
 
 def test_dropped_batch_is_a_gap(world: World) -> None:
@@ -393,6 +394,29 @@ def test_one_replica_alone_is_checked(world: World) -> None:
     assert {finding.kind for finding in found.bad} == {"damaged", "lost"}
 
 
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_page_has_findings_actions_and_pictures(world: World) -> None:
+    batch = world.batches(2)[5]
+    world.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    shutil.copytree(world.log(1), world.data(1) / f"gone<b>-0.{'0' * 32}-stray")
+    text = page(world.found())
+    assert "What to do: with the other replicas running, stop broker 2, move the folder orders-0 away" in text
+    assert text.count("class=epoch") == 7, "two epochs a replica, one of them in two parts"
+    assert f"left:{100 * batch.base_offset / 480:.3f}%" in text
+    assert text.count("class=fault") == 1
+    assert "<b>-0" not in text
+    assert "http" not in text.split("</style>")[1], "it needs no network"
+
+
+def test_page_of_sound_directories_says_so(world: World) -> None:
+    text = page(world.found())
+    assert "Sound: 1 partition, 3 replicas" in text
+    assert "class=fault" not in text
+    assert "<h2>Findings</h2>" not in text
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -402,8 +426,9 @@ def call() -> Callable[..., Any]:
 
 
 def test_sound_directories_exit_with_0(call: Callable[..., Any], world: World) -> None:
-    result = call(world.folder)
+    result = call(world.folder, "--html", world.folder / "verify.html")
     assert result.exit_code == 0, result.output
+    assert (world.folder / "verify.html").read_text().startswith("<!doctype html>")
     assert "sound: 1 partition, 3 replicas" in result.output
     assert "480" in result.output
 
