@@ -184,6 +184,8 @@ class Producer:
             await self._sender.close()
             if self._shared is None:
                 await self._cluster.close()
+            else:
+                self._shared.release()
         return undelivered.records
 
     def _flush_timeout_ms(self, error: BaseException | None) -> float:

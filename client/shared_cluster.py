@@ -33,7 +33,7 @@ class SharedCluster:
 
     def __init__(self, *, doors: Doors | None = None, **options: Unpack[ClientKeywords]) -> None:
         self.cluster = Cluster(parse_options(ClientOptions, options), (doors or real_doors()).random)
-        self._is_started = False
+        self._is_started = self._is_renewed = False
 
     def want(self, topics: Iterable[str]) -> None:
         """Have the next producer know these topics when it has started; those of earlier producers stay wanted."""
@@ -47,10 +47,22 @@ class SharedCluster:
             await asyncio.sleep(0)
 
     async def renew(self) -> None:
-        """Learn the metadata as it is now, at the first time with new connections. NoBrokersAvailable if no broker answers
-        within `connect_timeout_ms`."""
+        """Learn the metadata as it is now, at the first time with new connections; nothing if that was done since the last
+        producer. NoBrokersAvailable if no broker answers within `connect_timeout_ms`."""
+        if self._is_renewed:
+            return
         await (self.cluster.renew() if self._is_started else self.cluster.start())
-        self._is_started = True
+        self._is_started = self._is_renewed = True
+
+    async def partition_count(self, topic: str) -> int:
+        """Of the topic, as it is now. UnknownTopic."""
+        await self.notice_changes()
+        await self.renew()
+        return len((await self.cluster.topic(topic, self.cluster.options.max_block_ms)).partitions)
+
+    def release(self) -> None:
+        """A producer has ended. Time may pass until the next one, which learns the metadata again."""
+        self._is_renewed = False
 
     async def close(self) -> None:
         """Close the connections."""

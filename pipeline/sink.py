@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -110,7 +111,7 @@ class TaskWriter:
     async def _meet(self, topic: str) -> None:
         """The first row of a topic: what is there of this task already?"""
         partitions = await self.producer.partitions_for(topic)
-        self._counts[topic] = len(partitions)
+        self._counts[topic] = self._noted_partitions() or len(partitions)
         if self._is_the_first():
             return
         await self.producer.flush(self.options.write_timeout_ms)
@@ -121,6 +122,11 @@ class TaskWriter:
             self._comparisons[topic] = await self._compare(there)
         else:
             self._skip.update({place: count for place, count in there.items() if count})
+
+    def _noted_partitions(self) -> int | None:
+        """How many partitions the first attempt placed its rows among; None if it has not noted that."""
+        note = decode_note(self.producer.note) if self.options.delivery == "exactly-once" else None
+        return None if note is None or note.partitions < 0 else note.partitions
 
     async def _what_is_there(self, topic: str, partitions: list[int]) -> dict[TopicPartition, int]:
         # Rows in another order may go elsewhere than an earlier attempt, if it still runs, would put them.
@@ -175,7 +181,7 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
     if context is None:
         raise UsageError("a sink writes in tasks of Spark")
     here = session()
-    identity, named = None, {}
+    identity = note = None
     if options.delivery == "exactly-once":
         identity = write_identity(
             context.getLocalProperty,
@@ -185,12 +191,16 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             producer_name=options.producer_name,
             write_name=options.write_name,
         )
-        named = options_of(identity, context.partitionId(), first_note(options, identity))
-    sending = {**SENDING, **options.client, **named}
+        note = first_note(options, identity)
 
-    async def write_all() -> Written:
-        topics = [] if options.topic is None else [options.topic]
-        async with here.clusters.lend(options.client, topics) as cluster, Producer(cluster=cluster, **sending) as producer:
+    async def named(cluster: SharedCluster) -> dict[str, Any]:
+        if identity is None or note is None:
+            return {}
+        count = -1 if options.topic is None else await cluster.partition_count(options.topic)
+        return options_of(identity, context.partitionId(), replace(note, partitions=count))
+
+    async def write_in(cluster: SharedCluster) -> Written:
+        async with Producer(cluster=cluster, **{**SENDING, **options.client, **await named(cluster)}) as producer:
             if identity is not None:
                 await check_distinct(options, identity, producer, cluster)
             writer = TaskWriter(options, producer, context.partitionId())
@@ -198,6 +208,11 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)
             return await writer.finish()
+
+    async def write_all() -> Written:
+        topics = [] if options.topic is None else [options.topic]
+        async with here.clusters.lend(options.client, topics) as cluster:
+            return await write_in(cluster)
 
     return here.run(write_all())
 

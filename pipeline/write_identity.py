@@ -58,6 +58,9 @@ class WriteNote(msgspec.Struct, frozen=True, array_like=True):
     """The run of the streaming query; empty outside of `foreachBatch`."""
     job: str = ""
     """The write; empty outside of `foreachBatch`."""
+    partitions: int = -1
+    """How many partitions the topic had. Later attempts place rows among as many, although more may have been added since:
+    a key must go where the first attempt sent it. -1 where the topic is a column, and in notes of earlier releases."""
 
     def encode(self) -> bytes:
         """Without `starts` where these do not fit."""

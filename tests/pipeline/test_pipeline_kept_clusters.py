@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from strandline.client import StrandlineError
+from strandline.client import TopicPartition
 from strandline.client.links import Link
+from strandline.client.subscription import LATEST
 from strandline.pipeline import sink
 from strandline.pipeline.kept_clusters import KEPT, KeptClusters
 from strandline.pipeline.options import write_options
@@ -47,21 +48,34 @@ class Tasks:
         self._patch, self._connected = monkeypatch, connected
         self.options = {"bootstrap.servers": log.bootstrap_servers, "topic": self.topic, **options}
 
-    def write(self, *, topic: str | None = None) -> int:
+    def write(self) -> int:
         """A row for each partition; returns how many connections that took."""
         rows = [b"%d-%d" % (self.batch, partition) for partition in range(PARTITIONS)]
         batch = {"value": pa.array(rows, pa.binary()), "partition": pa.array(range(PARTITIONS), pa.int32())}
         context = TaskContext(self.topic, self.batch)
         self._patch.setattr(sink.TaskContext, "get", lambda: context)
         self._connected.clear()
-        options = write_options({**self.options, "topic": topic or self.topic})
-        written = sink.write_task(options, "", iter([pa.record_batch(batch)]), is_stream=True)
+        written = sink.write_task(write_options(self.options), "", iter([pa.record_batch(batch)]), is_stream=True)
         assert written == sink.Written(PARTITIONS, 0)
         self.batch, self.written = self.batch + 1, [*self.written, *rows]
         return len(self._connected)
 
     def stored(self) -> Counter[bytes | None]:
         return Counter(record.value for record in self.log.run(self.log.cluster.read_all(self.topic)))
+
+
+def wait_for_rows(log: ThreadedCluster, topic: str, count: int) -> None:
+    """A task asks for its rows on a thread, and sends meanwhile what it has."""
+
+    async def stored() -> int:
+        async with log.cluster.admin() as admin:
+            places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+            return sum(end.offset for end in (await admin.list_offsets(dict.fromkeys(places, LATEST))).values() if end)
+
+    for _ in range(1000):
+        if log.run(stored()) >= count:
+            return
+    raise AssertionError(f"{count} rows were not written")
 
 
 @pytest.fixture
@@ -93,9 +107,15 @@ def test_next_task_connects_to_no_broker(tasks: Tasks) -> None:
 
 
 def test_connections_are_not_used_again_after_an_error(tasks: Tasks) -> None:
-    tasks.options["strandline.max_block_ms"] = "200"  # Another client, whose error leaves the first one's connections alone.
-    with pytest.raises(StrandlineError):
-        tasks.write(topic="missing")
+    tasks.options["strandline.client_id"] = f"client of {tasks.topic}"  # Connections of its own.
+    assert tasks.write() > 0
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from ()
+        raise OSError("the executor was lost")
+
+    with pytest.raises(OSError, match="executor"):
+        sink.write_task(write_options(tasks.options), "", failing(), is_stream=True)
     assert tasks.write() > 0
     assert tasks.write() == 0
 
@@ -140,3 +160,31 @@ async def test_clusters_of_few_sets_of_options_are_kept() -> None:
     assert [cluster.cluster.closed for cluster in lent] == [True] + [False] * KEPT
     for cluster in lent[1:]:
         await cluster.close()
+
+
+def test_retry_after_partitions_were_added_writes_each_row_once(
+    log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[Link]
+) -> None:
+    """With `rowOrder=stable` an attempt skips the rows of each partition that an earlier one has written. The rows have to go
+    to the partitions that the earlier attempt chose, though a key would go elsewhere among more partitions."""
+    tasks = Tasks(log, monkeypatch, connected, rowOrder="stable")
+    keys = [b"key-%d" % number for number in range(400)]
+    rows = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(keys, pa.binary())})
+    options = write_options(tasks.options)
+    monkeypatch.setattr(sink.TaskContext, "get", lambda: TaskContext(tasks.topic, 0))
+
+    def half() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, 200)
+        wait_for_rows(log, tasks.topic, 200)
+        raise OSError("the executor was lost")
+
+    with pytest.raises(OSError, match="executor"):
+        sink.write_task(options, "", half(), is_stream=True)
+
+    async def add_partitions() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.create_partitions(tasks.topic, 2 * PARTITIONS)
+
+    log.run(add_partitions())
+    assert sink.write_task(options, "", iter([rows]), is_stream=True) == sink.Written(400, 200)
+    assert tasks.stored() == Counter(keys)
