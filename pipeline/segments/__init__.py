@@ -25,5 +25,6 @@ are normal in the last segment of a log that a broker has open: `torn tail` and 
 Python's API, without Spark: `find_segments` (files on the disk), `read_batches` and `read_records` (Arrow batches of one file).
 
 The parts: `layout.py` which files; `walk.py` from bytes to batches and damage (pure); `splits.py` which ranges (pure);
-`columns.py`, `batch_rows.py`, `record_rows.py` from batches to Arrow; `task.py` one task; `source.py` what Spark calls.
+`plan.py` the tasks; `columns.py`, `arrow_types.py`, `batch_rows.py`, `record_rows.py`, `codecs.py` from batches to Arrow;
+`task.py` one task; `source.py` and `filtering.py` what Spark calls.
 """

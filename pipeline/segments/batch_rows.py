@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.pipeline.segments.columns import arrow_schema, columns_of
+from strandline.pipeline.segments.arrow_types import arrow_schema
+from strandline.pipeline.segments.columns import columns_of
 from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Found
 from strandline.protocol.records.batch import (

@@ -1,4 +1,4 @@
-"""The columns of both kinds of rows: names, Spark's types, Arrow's types. Names and types are those of Spark's Kafka connector
+"""The columns of both kinds of rows: names and Spark's types. Names and types are those of Spark's Kafka connector
 where it has the column.
 
 Times that are not set are -1 in the log, and so one millisecond before 1970 here; sequences and producer ids that are not set
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import Literal
 
 from strandline.protocol.errors import UsageError
 
@@ -59,18 +57,6 @@ RECORD_COLUMNS = _FILE | {
 """Of a row per record, with Spark's types. `position`, `baseOffset`: of the record's batch. `sizeBytes`: of key, value and
 headers; of a damaged batch the bytes in the file."""
 
-_ARROW: dict[str, Any] = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "array<struct<key:string,value:binary>>": pa.list_(
-        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    ),
-}
-
 
 def columns_of(rows: Rows) -> dict[str, str]:
     return BATCH_COLUMNS if rows == "batch" else RECORD_COLUMNS
@@ -91,8 +77,3 @@ def ddl(rows: Rows, names: Sequence[str]) -> str:
     """As Spark's DDL."""
     types = columns_of(rows)
     return ", ".join(f"{name} {types[name]}" for name in names)
-
-
-def arrow_schema(rows: Rows, names: Sequence[str]) -> pa.Schema:
-    types = columns_of(rows)
-    return pa.schema([(name, _ARROW[types[name]]) for name in names])

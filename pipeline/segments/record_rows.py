@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from strandline.client.arrow import arrow_form
 from strandline.client.batches import FetchedBatch, fetched_batch
 from strandline.client.records import TopicPartition
+from strandline.pipeline.segments.arrow_types import arrow_schema
 from strandline.pipeline.segments.batch_rows import constant, file_values
 from strandline.pipeline.segments.codecs import CannotDecompress, decompress
-from strandline.pipeline.segments.columns import arrow_schema
 from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Found, Walk
 from strandline.protocol.errors import BrokerError

@@ -1,12 +1,8 @@
-"""The shell around the walk: opens segment files, plans ranges on the driver, reads them in a task."""
+"""The shell around the walk: reads the ranges of a task, or whole segments without Spark."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -14,106 +10,9 @@ from strandline.pipeline.segments.batch_rows import batch_rows, clipped
 from strandline.pipeline.segments.columns import chosen
 from strandline.pipeline.segments.layout import SegmentFile, find_segments
 from strandline.pipeline.segments.options import SegmentOptions
+from strandline.pipeline.segments.plan import Part, SegmentMissing, extent_of, opened, whole
 from strandline.pipeline.segments.record_rows import Offsets, record_rows
-from strandline.pipeline.segments.splits import Index, cuts, index_entries, overlapping, packed, ranges
-from strandline.pipeline.segments.walk import Extent, Range, Read, Walk, Wanted
-from strandline.protocol.errors import StrandlineError
-
-
-class SegmentMissing(StrandlineError):
-    """A segment file was deleted, or cannot be read any more, since the read was planned."""
-
-    def __init__(self, path: str, reason: str | None) -> None:
-        super().__init__(
-            f"segment {path} cannot be read: {reason}; if a broker deletes segments while they are read, set the option "
-            "ignoreMissingFiles to true, or read a copy of the directory"
-        )
-
-
-class Part(NamedTuple):
-    """A range of a file: what a task reads."""
-
-    file: SegmentFile
-    range: Range
-
-
-def extent_of(file: SegmentFile) -> Extent:
-    return Extent(file.base_offset, file.size, file.is_last)
-
-
-def whole(file: SegmentFile) -> Part:
-    return Part(file, Range(0, file.size, file.base_offset))
-
-
-# -- on the driver ----------------------------------------------------------------------------------------------------
-
-
-def plan(options: SegmentOptions) -> list[list[Part]]:
-    """The parts of each task."""
-    files = find_segments(options.paths, options.topics, options.partitions)
-    parts = []
-    for _, of_log in groupby(files, lambda file: os.path.dirname(file.path)):
-        segments = list(of_log)
-        bases = [segment.base_offset for segment in segments]
-        for i in overlapping(bases, options.start_offset, options.end_offset):
-            parts += [(part.range.end - part.range.start, part) for part in _split(segments[i], options)]
-    return packed(parts, options.split_bytes)
-
-
-def _split(file: SegmentFile, options: SegmentOptions) -> Iterator[Part]:
-    if file.size <= options.split_bytes:
-        yield whole(file)
-        return
-    try:
-        with opened(file.path) as read:
-            found = cuts(read, extent_of(file), _index(file), options.split_bytes)
-    except SegmentMissing:
-        if not options.ignore_missing_files:
-            raise
-        return
-    for each in ranges(found, file.size, options.start_offset, options.end_offset):
-        yield Part(file, each)
-
-
-def _index(file: SegmentFile) -> Index:
-    try:
-        with open(file.index_path, "rb") as index:
-            return index_entries(index.read(), file.size)
-    except OSError:
-        return []
-
-
-# -- in a task --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Read]:
-    """A file's bytes by position, read into one buffer that is used again. SegmentMissing when it cannot be opened or read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise SegmentMissing(path, e.strerror) from None
-    buffer = bytearray()
-
-    def read(position: int, size: int) -> memoryview:
-        nonlocal buffer
-        if size > len(buffer):
-            buffer = bytearray(size)
-        view, got = memoryview(buffer)[:size], 0
-        while got < size:
-            try:
-                more = os.preadv(fd, [view[got:]], position + got)
-            except OSError as e:
-                raise SegmentMissing(path, e.strerror) from None
-            if not more:
-                break
-            got += more
-        return view[:got].toreadonly()
-
-    try:
-        yield read
-    finally:
-        os.close(fd)
+from strandline.pipeline.segments.walk import Walk, Wanted
 
 
 def read_part(part: Part, options: SegmentOptions) -> Iterator[pa.RecordBatch]:
@@ -139,9 +38,6 @@ def _wanted(options: SegmentOptions) -> Wanted:
     return Wanted.CRC if {"crcComputed", "damage"} & set(options.columns) else Wanted.HEADERS
 
 
-# -- without Spark ----------------------------------------------------------------------------------------------------
-
-
 def read_batches(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
     """A row per batch of one segment, with these columns (all: none)."""
     return read_part(whole(file), SegmentOptions((file.path,), "batch", chosen("batch", columns)))
@@ -152,4 +48,4 @@ def read_records(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.
     return read_part(whole(file), SegmentOptions((file.path,), "record", chosen("record", columns)))
 
 
-__all__ = ["Part", "SegmentMissing", "find_segments", "plan", "read_batches", "read_part", "read_records"]
+__all__ = ["find_segments", "read_batches", "read_part", "read_records"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from strandline.pipeline.segments.options import segment_options
-from strandline.pipeline.segments.task import plan, read_part
+from strandline.pipeline.segments.plan import plan
+from strandline.pipeline.segments.task import read_part
 from strandline.testing import Cluster, ThreadedCluster
 
 RECORDS = 400

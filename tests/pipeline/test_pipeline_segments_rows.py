@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import struct
 import tracemalloc
@@ -16,7 +18,8 @@ from segment_files import batch, index_of, positions, segment, write_log
 from strandline.pipeline.segments.columns import BATCH_COLUMNS, RECORD_COLUMNS
 from strandline.pipeline.segments.layout import find_segments
 from strandline.pipeline.segments.options import SegmentOptions, segment_options
-from strandline.pipeline.segments.task import SegmentMissing, plan, read_part
+from strandline.pipeline.segments.plan import SegmentMissing, plan
+from strandline.pipeline.segments.task import read_part
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER_SIZE, compute_crc, stamp
 from strandline.protocol.records.builder import encode_batch
@@ -194,6 +197,19 @@ def test_compressed_batch_is_sound_and_its_records_are_read(tmp_path: Path, code
     assert (row["damage"], row["codec"], row["recordCount"]) == (None, ("gzip", "snappy", "lz4", "zstd")[codec - 1], 50)
     found = rows(tmp_path, rows="record")
     assert [(r["offset"], r["value"], r["damage"]) for r in found] == [(n, v, None) for n, v in enumerate(values)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batch_of_apache_kafka_is_read(tmp_path: Path, codec: str) -> None:
+    """Batches of Kafka 4.3's own producer, from its broker's log: random letters of 100 bytes each."""
+    golden = json.loads((Path(__file__).parent / "kafka_compressed_batches.json").read_text())[codec]
+    base_offset, records = golden["base_offset"], golden["records"]
+    write_log(tmp_path / "orders-0", [(base_offset, base64.b64decode(golden["batch"]))])
+    (row,) = rows(tmp_path)
+    assert (row["damage"], row["codec"], row["recordCount"]) == (None, codec, records)
+    found = rows(tmp_path, rows="record")
+    assert [row["offset"] for row in found] == list(range(base_offset, base_offset + records))
+    assert all(len(row["value"]) == 100 and row["value"].isalpha() and row["damage"] is None for row in found)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 7])

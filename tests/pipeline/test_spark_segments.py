@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 from segment_files import positions, segment, write_log
+
+from strandline.protocol.records.builder import encode_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,3 +68,24 @@ def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) 
 def test_wrong_path_is_told_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="holds no log: a data directory of a broker has folders such as orders-0"):
         frame(spark, tmp_path).count()
+
+
+def test_queries_of_the_page_run_and_find_what_they_are_for(spark: SparkSession, tmp_path: Path) -> None:
+    """One producer whose third batch is missing, under two leader epochs."""
+
+    def produced(base_offset: int, sequence: int, leader_epoch: int) -> bytes:
+        records = [(None, b"value", (), 3_600_000)] * 5
+        return encode_batch(
+            records, base_offset=base_offset, leader_epoch=leader_epoch, producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+
+    data = produced(0, 0, 0) + produced(5, 5, 0) + produced(10, 15, 2)
+    write_log(tmp_path / "orders-0", [(0, data)])
+    spark.read.format("strandline.segments").load(str(tmp_path)).createOrReplaceTempView("segments")
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    by_hour, by_epoch, gaps = (
+        spark.sql(query).collect() for query in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if "FROM segments" in query
+    )
+    assert [(row.topic, row.bytes, row.records) for row in by_hour] == [("orders", len(data), 15)]
+    assert [(row.leaderEpoch, row["first"], row["last"], row.batches) for row in by_epoch] == [(0, 0, 9, 2), (2, 10, 14, 1)]
+    assert [(row.baseOffset, row.expected, row.baseSequence) for row in gaps] == [(10, 10, 15)]

@@ -1,0 +1,51 @@
+"""The reader that takes filters: a class of its own, because Spark refuses a reader with `pushFilters` where pushdown is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pyspark.sql.datasource import Filter
+
+from strandline.pipeline.filters import Bounds
+from strandline.pipeline.segments.layout import METADATA_TOPIC
+from strandline.pipeline.segments.options import SegmentOptions
+from strandline.pipeline.segments.source import SegmentsReader
+
+
+class FilteringSegmentsReader(SegmentsReader):
+    """Filters prune files and ranges. Spark goes on checking them on every row, so it does not matter how exactly."""
+
+    def __init__(self, options: SegmentOptions) -> None:
+        super().__init__(options)
+        self._bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for each in filters:
+            take(each, self._bounds)
+        return filters
+
+    def _planned(self) -> SegmentOptions:
+        return narrowed(self._options, self._bounds)
+
+
+def take(each: Filter, bounds: Bounds) -> None:
+    """Narrow the bounds by a filter. A batch between two offsets has its first and its last offset between them."""
+    column, value = getattr(each, "attribute", ()), getattr(each, "value", None)
+    if column in (("topic",), ("partition",)):
+        bounds.take(each)
+    elif column in (("offset",), ("baseOffset",), ("lastOffset",)) and type(value) is int:
+        bounds._take_offset(each, value)
+
+
+def narrowed(options: SegmentOptions, bounds: Bounds) -> SegmentOptions:
+    topics, partitions, end = options.topics, options.partitions, options.end_offset
+    if bounds.topics is not None:
+        topics = (topics & bounds.topics) if topics else frozenset(bounds.topics - {METADATA_TOPIC})
+    if bounds.partitions is not None:
+        partitions = (partitions & bounds.partitions) if partitions else frozenset(bounds.partitions)
+    if bounds.end is not None:
+        end = bounds.end if end is None else min(end, bounds.end)
+    return replace(
+        options, topics=topics, partitions=partitions, start_offset=max(options.start_offset, bounds.start), end_offset=end
+    )

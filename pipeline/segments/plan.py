@@ -1,0 +1,108 @@
+"""The shell of planning: lists directories and reads what is needed of segments and indexes to find the ranges of each task.
+
+The driver plans in a process that Spark starts for each query, so nothing here imports pyarrow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import NamedTuple
+
+from strandline.pipeline.segments.layout import SegmentFile, find_segments
+from strandline.pipeline.segments.options import SegmentOptions
+from strandline.pipeline.segments.splits import Index, cuts, index_entries, overlapping, packed, ranges
+from strandline.pipeline.segments.walk import Extent, Range, Read
+from strandline.protocol.errors import StrandlineError
+
+
+class SegmentMissing(StrandlineError):
+    """A segment file was deleted, or cannot be read any more, since the read was planned."""
+
+    def __init__(self, path: str, reason: str | None) -> None:
+        super().__init__(
+            f"segment {path} cannot be read: {reason}; if a broker deletes segments while they are read, set the option "
+            "ignoreMissingFiles to true, or read a copy of the directory"
+        )
+
+
+class Part(NamedTuple):
+    """A range of a file: what a task reads."""
+
+    file: SegmentFile
+    range: Range
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Read]:
+    """A file's bytes by position, read into one buffer that is used again. SegmentMissing when it cannot be opened or read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise SegmentMissing(path, e.strerror) from None
+    buffer = bytearray()
+
+    def read(position: int, size: int) -> memoryview:
+        nonlocal buffer
+        if size > len(buffer):
+            buffer = bytearray(size)
+        view, got = memoryview(buffer)[:size], 0
+        while got < size:
+            try:
+                more = os.preadv(fd, [view[got:]], position + got)
+            except OSError as e:
+                raise SegmentMissing(path, e.strerror) from None
+            if not more:
+                break
+            got += more
+        return view[:got].toreadonly()
+
+    try:
+        yield read
+    finally:
+        os.close(fd)
+
+
+def extent_of(file: SegmentFile) -> Extent:
+    return Extent(file.base_offset, file.size, file.is_last)
+
+
+def whole(file: SegmentFile) -> Part:
+    return Part(file, Range(0, file.size, file.base_offset))
+
+
+def plan(options: SegmentOptions) -> list[list[Part]]:
+    """The parts of each task."""
+    files = find_segments(options.paths, options.topics, options.partitions)
+    parts = []
+    for _, of_log in groupby(files, lambda file: os.path.dirname(file.path)):
+        segments = list(of_log)
+        bases = [segment.base_offset for segment in segments]
+        for i in overlapping(bases, options.start_offset, options.end_offset):
+            parts += [(part.range.end - part.range.start, part) for part in _split(segments[i], options)]
+    return packed(parts, options.split_bytes)
+
+
+def _split(file: SegmentFile, options: SegmentOptions) -> Iterator[Part]:
+    if file.size <= options.split_bytes:
+        yield whole(file)
+        return
+    try:
+        with opened(file.path) as read:
+            found = cuts(read, extent_of(file), _index(file), options.split_bytes)
+    except SegmentMissing:
+        if not options.ignore_missing_files:
+            raise
+        return
+    for each in ranges(found, file.size, options.start_offset, options.end_offset):
+        yield Part(file, each)
+
+
+def _index(file: SegmentFile) -> Index:
+    try:
+        with open(file.index_path, "rb") as index:
+            return index_entries(index.read(), file.size)
+    except OSError:
+        return []
