@@ -38,6 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "strandline pipeline verify ./cluster --html verify.html",
         "strandline pipeline verify /backup/broker-1 /backup/broker-2 --topic orders",
     ),
+    "pipeline replication": ("strandline pipeline replication cluster --html replication.html",),
     "pipeline audit": ("strandline pipeline audit --topic orders --lake lake --html report.html",),
     "pipeline compact": ("strandline pipeline compact lake --topic orders",),
     "pipeline materialize": ("strandline pipeline materialize --topic customers --to snapshots",),

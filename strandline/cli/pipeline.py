@@ -13,6 +13,7 @@ from strandline.cli import (
     pipeline_compact,
     pipeline_materialize,
     pipeline_replay,
+    pipeline_replication,
     pipeline_simulate,
     pipeline_verify,
 )
@@ -28,6 +29,7 @@ app.command()(pipeline_compact.compact)
 app.command()(pipeline_materialize.materialize)
 app.command()(pipeline_materialize.snapshot)
 app.command()(pipeline_replay.replay)
+app.command()(pipeline_replication.replication)
 app.command()(pipeline_simulate.simulate)
 app.command()(pipeline_verify.verify)
 

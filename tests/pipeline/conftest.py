@@ -13,7 +13,15 @@ import pytest
 from class_archive import quick_start
 from typer.testing import CliRunner
 
-from strandline.cli import pipeline, pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate
+from strandline.cli import (
+    pipeline,
+    pipeline_audit,
+    pipeline_compact,
+    pipeline_materialize,
+    pipeline_replay,
+    pipeline_replication,
+    pipeline_simulate,
+)
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -116,6 +124,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     def this_one(job: str, master: str) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_simulate):
+    modules = (pipeline_audit, pipeline_compact, pipeline_materialize, pipeline_replay, pipeline_replication, pipeline_simulate)
+    for module in modules:
         monkeypatch.setattr(module, "spark_for", this_one)
     return lambda *words: CliRunner().invoke(pipeline.app, list(words))

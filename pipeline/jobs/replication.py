@@ -1,0 +1,251 @@
+"""A report on replication from the logs of the nodes: who led, who was in sync, how long fail-overs took, what was cut.
+
+    report = replication(spark, ["cluster/"])
+    report.found.verdict
+    report.elections.where("what = 'failover'").groupBy("topic").agg(percentile_approx("ms", 0.95)).show()
+
+`paths` are files, folders (of `strandline up`, of a chaos run), or addresses that Spark can read. Executors read the lines:
+Spark's own JSON functions drop those that say nothing of replication, Python reads the rest (`replication_facts.py`). What
+concerns the cluster goes to the driver; the lines of a partition go to one task, which tells its story
+(`replication_partition.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.pipeline.jobs.replication_cluster import ClusterStory, cluster_story
+from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, micros, read_line
+from strandline.pipeline.jobs.replication_partition import ELECTION, INTERVAL, LAG, STATE, TRUNCATION, Row, rows_of_partition
+from strandline.pipeline.jobs.replication_result import Read, Replication, replication_of
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW = (
+    "kind string, topic string, partition int, incarnation int, what string, from_us bigint, until_us bigint, is_open boolean, "
+    "broker int, previous_broker int, leader_epoch int, partition_epoch int, isr array<int>, previous_isr array<int>, "
+    "replicas array<int>, min_isr int, cause string, detail string, lost_us bigint, elected_us bigint, first_offset bigint, "
+    "end_offset bigint, records bigint, below_hw bigint"
+)
+"""The fields of `Row`, in their order."""
+_TIMES = {"from_us": "from", "until_us": "until", "lost_us": "lost", "elected_us": "elected"}
+_COLUMNS = {
+    STATE: "from until is_open ms broker leader_epoch partition_epoch isr previous_isr replicas min_isr cause detail",
+    INTERVAL: "what from until is_open ms broker isr replicas cause",
+    ELECTION: "what lost elected until ms previous_broker broker leader_epoch partition_epoch isr cause detail",
+    TRUNCATION: "what from broker first_offset end_offset records below_hw leader_epoch detail",
+    LAG: "what from broker records detail",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationFrames:
+    """The findings, and the same as DataFrames with times as timestamps (docs/spark-jobs.md)."""
+
+    found: Replication
+    events: DataFrame
+    """What was read: at, node, event, topic, partition, fact (JSON)."""
+    states: DataFrame
+    """A row for each leader and ISR that a partition had."""
+    intervals: DataFrame
+    """`what`: under_replicated, under_min_isr, without_leader, out_of_isr (of one broker)."""
+    elections: DataFrame
+    """`what`: failover, or handover."""
+    truncations: DataFrame
+    lags: DataFrame
+    topic_hours: DataFrame
+    broker_hours: DataFrame
+
+
+def replication(
+    spark: SparkSession,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    topics: Sequence[str] = (),
+) -> ReplicationFrames:
+    """Reads the logs once. Raises UsageError if a path does not exist or holds no log. `since_us`, `until_us`: microseconds since
+    1970; what was before is read all the same, since it says in which state a partition was then."""
+    files = log_files(paths)
+    events = read_events(spark.read.text(files), files=len(files))
+    rows_frame, story = stories(events)
+    found = replication_of(story, rows_of_frame(rows_frame), events.read, since_us=since_us, until_us=until_us, topics=topics)
+    return frames_of(spark, events.frame, found)
+
+
+def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The files with lines: all that are named, and of a folder those that look like logs."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files: list[str] = []
+    for path in [os.fspath(path) for path in given]:
+        if "://" in path:
+            files.append(path)
+        elif Path(path).is_dir():
+            files += [str(file) for file in sorted(Path(path).rglob("*")) if is_log(file)]
+        elif Path(path).is_file():
+            files.append(path)
+        else:
+            raise UsageError(f"there is no file or folder {path}")
+    if not files:
+        raise UsageError(
+            f"there is no log in {', '.join(map(str, given)) or 'no path'}: no *.jsonl, *.log or *.txt, rotated or packed"
+        )
+    return files
+
+
+def is_log(path: Path) -> bool:
+    """`log.jsonl`, `log.jsonl.1`, `broker.log.gz`; a segment of a partition (twenty digits and .log) is none."""
+    parts = path.name.split(".")
+    is_segment = len(parts[0]) == 20 and parts[0].isdigit()
+    return path.is_file() and not is_segment and bool({"jsonl", "ndjson", "log", "txt"} & set(parts[1:]))
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+class Events(NamedTuple):
+    frame: DataFrame
+    """A row for each fact, and for each line that is a problem. It is persisted."""
+    read: Read
+    begin_us: int
+    end_us: int
+    """Of all events, also of those that say nothing of replication."""
+    facts: list[Fact]
+    """Those of the cluster; or all."""
+
+
+def read_events(lines: DataFrame, *, files: int = 0, with_partitions: bool = False) -> Events:
+    """Two jobs: one counts lines, one reads them. `lines` has a column `value`. `with_partitions`: all facts, not only the
+    cluster's, come to the driver."""
+    from pyspark.sql import functions as f
+
+    brace = f.instr("value", "{")
+    json = f.expr("substring(value, instr(value, '{'))")
+    named = {name: f.get_json_object(json, f"$.{name}") for name in ("event", "node", "timestamp")}
+    sorted_ = lines.where(f.length(f.trim("value")) > 0).select(
+        "value", (brace > 0).alias("has_brace"), *(column.alias(name) for name, column in named.items())
+    )
+    counted = sorted_.groupBy(
+        f.coalesce("node", f.lit("")).alias("node"), f.isnotnull("event").alias("is_event"), "has_brace"
+    ).agg(f.count("*").alias("lines"), f.min("timestamp").alias("first"), f.max("timestamp").alias("last"))
+    candidates = sorted_.where(f.col("event").isin(sorted(EVENTS)) | (f.col("event").isNull() & f.col("has_brace")))
+    events = candidates.select(f.explode(_reader()(f.col("value"))).alias("line")).select("line.*").persist()
+    to_driver = events if with_partitions else events.where("topic is null")
+    found = {
+        row.problem: row
+        for row in to_driver.groupBy("problem").agg(f.count("*").alias("lines"), f.collect_list("fact")).collect()
+    }
+    facts = [Fact.unpacked(text) for text in found[""][2]] if "" in found else []
+    problems = {problem: row.lines for problem, row in found.items()}
+    return Events(events, *_counts(counted.collect(), problems, files), facts)
+
+
+def _reader() -> Any:
+    """A plain function of Python: the Arrow kind wants pandas."""
+    from pyspark.sql import functions as f
+
+    schema = "array<struct<problem string, at timestamp, node string, event string, topic string, partition int, fact string>>"
+    return f.udf(read, schema, useArrow=False)
+
+
+def read(text: str) -> list[tuple[Any, ...]]:
+    """One line, as the rows that it is: one for a problem, none or more for an event."""
+    from datetime import UTC, datetime
+
+    line = read_line(text)
+    if line.problem:
+        return [(line.problem, None, None, None, None, None, None)]
+    return [
+        (
+            "",
+            datetime.fromtimestamp(fact.at_us / 1_000_000, UTC),
+            fact.node,
+            fact.event,
+            fact.topic,
+            fact.partition,
+            fact.packed(),
+        )
+        for fact in line.facts
+    ]
+
+
+def _counts(counted: Sequence[Any], problems: Mapping[str, int], files: int) -> tuple[Read, int, int]:
+    times = [us for row in counted if row.is_event for text in (row["first"], row["last"]) if (us := micros(text)) is not None]
+    total, cut = sum(row.lines for row in counted), problems.get(CUT, 0)
+    foreign = problems.get(FOREIGN, 0) + sum(row.lines for row in counted if not row.has_brace)
+    nodes = tuple(sorted({row.node for row in counted if row.is_event and row.node}))
+    read_ = Read(files=files, lines=total, events=total - foreign - cut, foreign=foreign, cut=cut, nodes=nodes)
+    return read_, min(times, default=0), max(times, default=0)
+
+
+# -- stories ----------------------------------------------------------------------------------------------------------
+
+
+def stories(events: Events) -> tuple[DataFrame, ClusterStory]:
+    """All findings, one row each, made by a task for each partition."""
+    from pyspark.sql import functions as f
+
+    story = cluster_story(events.facts, events.begin_us, events.end_us)
+
+    def tell(topic: str, partition: int, facts: Sequence[str]) -> list[tuple[Any, ...]]:
+        return [as_tuple(row) for row in rows_of_partition(story, topic, partition, map(Fact.unpacked, facts))]
+
+    teller = f.udf(tell, f"array<struct<{', '.join(_struct_fields())}>>", useArrow=False)
+    grouped = events.frame.where("topic is not null").groupBy("topic", "partition").agg(f.collect_list("fact").alias("facts"))
+    return grouped.select(f.explode(teller("topic", "partition", "facts")).alias("row")).select("row.*"), story
+
+
+def _struct_fields() -> Iterator[str]:
+    for column in ROW.split(", "):
+        name, kind = column.split(" ")
+        yield f"{name}: {kind}"
+
+
+def as_tuple(row: Row) -> tuple[Any, ...]:
+    return tuple(getattr(row, column.split(" ")[0]) for column in ROW.split(", "))
+
+
+def rows_of_frame(frame: DataFrame) -> Iterable[Row]:
+    return [Row(**row.asDict()) for row in frame.collect()]
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def frames_of(spark: SparkSession, events: DataFrame, found: Replication) -> ReplicationFrames:
+    """From the findings, which are in the range that was asked for."""
+    from pyspark.sql import functions as f
+
+    rows = spark.createDataFrame([as_tuple(row) for row in found.rows], ROW)
+    times = {name: f.expr(f"timestamp_micros({column})") for column, name in _TIMES.items()}
+    rows = rows.withColumn("ms", f.expr("(until_us - from_us) / 1000")).withColumns(times)
+    named = {
+        kind: rows.where(f.col("kind") == kind).select("topic", "partition", *columns.split())
+        for kind, columns in _COLUMNS.items()
+    }
+
+    def hours(table: Sequence[Any], schema: str) -> DataFrame:
+        frame = spark.createDataFrame([tuple(asdict(hour).values()) for hour in table], schema)
+        return frame.withColumn("hour_us", f.expr("timestamp_micros(hour_us)")).withColumnRenamed("hour_us", "hour")
+
+    return ReplicationFrames(
+        found, events.where("problem = ''").drop("problem"), named[STATE], named[INTERVAL], named[ELECTION], named[TRUNCATION],
+        named[LAG], hours(found.topic_hours(), TOPIC_HOUR), hours(found.broker_hours(), BROKER_HOUR),
+    )  # fmt: skip
+
+
+TOPIC_HOUR = (
+    "topic string, hour_us bigint, under_replicated_ms double, under_min_isr_ms double, without_leader_ms double, shrinks int, "
+    "expansions int, failovers int, handovers int, failover_ms_max double, truncations int, records_cut bigint"
+)
+BROKER_HOUR = (
+    "broker int, hour_us bigint, out_of_isr_ms double, left_isr int, joined_isr int, leads_lost int, leads_won int, "
+    "truncations int, records_cut bigint"
+)

@@ -1,0 +1,137 @@
+"""From the lines of the nodes' logs to facts about replication. Pure: no Spark, no files.
+
+A log may hold more than events: the prefix of `docker-compose logs`, a warning of Python, a line that a killed process left
+cut, lines for people (`STRANDLINE_LOG_FORMAT=console`). What is no event is counted and skipped:
+
+    broker-1  | {"topic": "orders", ..., "event": "partition.truncated", ...}     an event
+    broker-1  | Traceback (most recent call last):                                foreign
+    {"topic": "orders", "part                                                      cut
+
+docs/logs.md lists events and fields. Only `EVENTS` are kept: those that a log has when something happens, so that a year of a
+quiet cluster is a few lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+OF_A_PARTITION = (
+    "partition.changed", "partition.became_leader", "partition.became_follower", "isr.committed", "isr.member_lags",
+    "isr.member_lost_records", "partition.truncated", "partition.truncated_below_hw", "partition.restarted",
+    "partition.damaged_tail_dropped", "log.tail_cut_in_recovery",
+)  # fmt: skip
+OF_MANY_PARTITIONS = "partitions.changed"
+OF_THE_CLUSTER = (
+    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.stood_still", "controller.active",
+    "controller.resigned", "fetcher.connection_lost", "fetcher.connect_failed", "metadata.applied", "node.started",
+    "node.stopping", "node.stopped", "node.failed",
+)  # fmt: skip
+EVENTS = frozenset((*OF_A_PARTITION, OF_MANY_PARTITIONS, *OF_THE_CLUSTER))
+
+FOREIGN, CUT = "foreign", "cut"
+"""A line that is no event: something else, or the rest of one."""
+
+_BROKER = re.compile(r"broker-(\d+)")
+
+
+class Fact(NamedTuple):
+    """One event, as far as a report needs it."""
+
+    at_us: int
+    """By the wall clock of its node, in microseconds since 1970."""
+    node: str
+    event: str
+    topic: str | None
+    """None: it concerns the cluster."""
+    partition: int | None
+    fields: dict[str, Any]
+
+    @property
+    def broker(self) -> int | None:
+        """The id of the broker that logged it; None: a controller, or a node of another name."""
+        found = _BROKER.fullmatch(self.node)
+        return None if found is None else int(found[1])
+
+    def packed(self) -> str:
+        return json.dumps(self, separators=(",", ":"))
+
+    @staticmethod
+    def unpacked(text: str) -> Fact:
+        return Fact(*json.loads(text))
+
+
+class Line(NamedTuple):
+    """What one line of a log is."""
+
+    problem: str
+    """`FOREIGN`, `CUT`, or empty for an event."""
+    facts: Sequence[Fact]
+    """None for an event that replication does not need; several where partitions share a line."""
+
+
+def read_line(text: str) -> Line:
+    """Never raises: a log holds whatever was written to it."""
+    begin = text.find("{")
+    if begin < 0:
+        return Line(FOREIGN, ())
+    fields = _object(text[begin:])
+    if fields is None:
+        last = text.rfind('{"')  # A new process goes on behind the line that the killed one left cut.
+        fields = _object(text[last:]) if last > begin else None
+    if fields is None:
+        return Line(CUT if text.startswith('{"', begin) else FOREIGN, ())
+    event, node, at_us = fields.get("event"), fields.get("node"), micros(fields.get("timestamp"))
+    if not (isinstance(event, str) and isinstance(node, str) and at_us is not None):
+        return Line(FOREIGN, ())
+    if event not in EVENTS:
+        return Line("", ())
+    try:
+        return Line("", _facts(at_us, node, event, fields))
+    except (KeyError, TypeError, ValueError):
+        return Line(FOREIGN, ())
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def micros(written: object) -> int | None:
+    if not isinstance(written, str):
+        return None
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    if at.tzinfo is None:
+        return None
+    return round(at.timestamp() * 1_000_000)
+
+
+_HEAD = ("timestamp", "node", "event", "level", "topic", "partition", "changes")
+
+
+def _facts(at_us: int, node: str, event: str, fields: dict[str, Any]) -> list[Fact]:
+    rest = {name: value for name, value in fields.items() if name not in _HEAD}
+    if event == OF_MANY_PARTITIONS:
+        return [_fact_of_row(at_us, node, str(fields["topic"]), row, rest) for row in fields["changes"]]
+    if event in OF_A_PARTITION:
+        return [Fact(at_us, node, event, str(fields["topic"]), int(fields["partition"]), rest)]
+    if event.startswith("topic."):
+        rest["name"] = str(fields["topic"])
+    return [Fact(at_us, node, event, None, None, rest)]
+
+
+def _fact_of_row(at_us: int, node: str, topic: str, row: Sequence[Any], rest: dict[str, Any]) -> Fact:
+    """A row of `partitions.changed` as the `partition.changed` that it stands for; what was before is not in it."""
+    index, leader_epoch, partition_epoch, leader_id, isr, replicas = row
+    fields = {"leader_epoch": leader_epoch, "partition_epoch": partition_epoch, "leader_id": leader_id}
+    more = {"isr": isr, "replicas": replicas, "metadata_offset": rest.get("metadata_offset"), "cause": rest.get("cause")}
+    return Fact(at_us, node, "partition.changed", topic, int(index), {**fields, **more})

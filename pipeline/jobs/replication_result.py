@@ -1,0 +1,357 @@
+"""What a report on replication has found: intervals, elections, truncations, and sums per hour. Pure: no Spark, no pictures.
+
+Times are microseconds since 1970, by the clock of the node that logged the line; durations are milliseconds. A sum of a topic
+counts partitions times time: two partitions that were under-replicated for a minute are two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from strandline.pipeline.jobs.replication_cluster import ClusterStory, Mark, Span
+from strandline.pipeline.jobs.replication_partition import (
+    ELECTION,
+    FAILOVER,
+    INTERVAL,
+    LAG,
+    NO_LEADER,
+    OUT_OF_ISR,
+    SKEW,
+    STATE,
+    TRUNCATION,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    WITHOUT_LEADER,
+    Row,
+)
+
+HOUR_US = 3_600_000_000
+SKEW_US_MIN = 1000
+"""Less is how far apart two processes of one machine log the same thing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What the files held."""
+
+    files: int = 0
+    lines: int = 0
+    events: int = 0
+    foreign: int = 0
+    cut: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of durations, in milliseconds."""
+
+    count: int = 0
+    min: float = 0.0
+    median: float = 0.0
+    p95: float = 0.0
+    max: float = 0.0
+
+
+def spread(values: Iterable[float]) -> Spread:
+    ordered = sorted(values)
+    if not ordered:
+        return Spread()
+    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.95)]
+    return Spread(count=len(ordered), min=ordered[0], median=at[0], p95=at[1], max=ordered[-1])
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicHour:
+    """Times in milliseconds, summed over the topic's partitions."""
+
+    topic: str
+    hour_us: int
+    under_replicated_ms: float = 0.0
+    under_min_isr_ms: float = 0.0
+    without_leader_ms: float = 0.0
+    shrinks: int = 0
+    expansions: int = 0
+    failovers: int = 0
+    handovers: int = 0
+    failover_ms_max: float = 0.0
+    truncations: int = 0
+    records_cut: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerHour:
+    """Times in milliseconds, summed over the broker's replicas."""
+
+    broker: int
+    hour_us: int
+    out_of_isr_ms: float = 0.0
+    left_isr: int = 0
+    joined_isr: int = 0
+    leads_lost: int = 0
+    leads_won: int = 0
+    truncations: int = 0
+    records_cut: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    begin_us: int
+    end_us: int
+    """Of what was looked at: the logs, or the part of them that was asked for."""
+    read: Read
+    rows: tuple[Row, ...]
+    spans: tuple[Span, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    def of(self, kind: str, what: str = "") -> list[Row]:
+        return [row for row in self.rows if row.kind == kind and what in ("", row.what)]
+
+    @property
+    def elections(self) -> list[Row]:
+        return self.of(ELECTION)
+
+    @property
+    def failovers(self) -> list[Row]:
+        return self.of(ELECTION, FAILOVER)
+
+    @property
+    def truncations(self) -> list[Row]:
+        return self.of(TRUNCATION)
+
+    @property
+    def changes(self) -> list[Row]:
+        """States that began with a change of the ISR."""
+        return [row for row in self.of(STATE) if row.removed or row.added]
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        return sorted({(row.topic, row.partition) for row in self.of(STATE)})
+
+    def total_ms(self, what: str) -> float:
+        return sum(row.ms for row in self.of(INTERVAL, what))
+
+    @property
+    def failover_ms(self) -> Spread:
+        return spread(row.ms for row in self.failovers)
+
+    @property
+    def knows_min_isr(self) -> bool:
+        """Whether a leader's line said what min ISR counts: older versions did not log it."""
+        return any(row.min_isr for row in self.of(STATE))
+
+    # -- sums
+
+    def topic_hours(self) -> list[TopicHour]:
+        table: dict[tuple[str, int], TopicHour] = {}
+
+        def at(topic: str, hour_us: int) -> TopicHour:
+            return table.setdefault((topic, hour_us), TopicHour(topic=topic, hour_us=hour_us))
+
+        for row in self.of(INTERVAL):
+            if row.what != OUT_OF_ISR:
+                for hour_us, ms in by_hour(row):
+                    hour = at(row.topic, hour_us)
+                    setattr(hour, f"{row.what}_ms", getattr(hour, f"{row.what}_ms") + ms)
+        for row in self.changes:
+            hour = at(row.topic, hour_of(row.from_us))
+            hour.shrinks, hour.expansions = hour.shrinks + bool(row.removed), hour.expansions + bool(row.added)
+        for row in self.elections:
+            hour = at(row.topic, hour_of(row.from_us))
+            if row.what == FAILOVER:
+                hour.failovers, hour.failover_ms_max = hour.failovers + 1, max(hour.failover_ms_max, row.ms)
+            else:
+                hour.handovers += 1
+        for row in self.truncations:
+            hour = at(row.topic, hour_of(row.from_us))
+            hour.truncations, hour.records_cut = hour.truncations + 1, hour.records_cut + (row.records or 0)
+        return [table[key] for key in sorted(table)]
+
+    def broker_hours(self) -> list[BrokerHour]:
+        table: dict[tuple[int, int], BrokerHour] = {}
+
+        def at(broker: int | None, hour_us: int) -> BrokerHour:
+            known = -1 if broker is None else broker
+            return table.setdefault((known, hour_us), BrokerHour(broker=known, hour_us=hour_us))
+
+        for row in self.of(INTERVAL, OUT_OF_ISR):
+            for hour_us, ms in by_hour(row):
+                at(row.broker, hour_us).out_of_isr_ms += ms
+        for row in self.changes:
+            for broker in row.removed:
+                at(broker, hour_of(row.from_us)).left_isr += 1
+            for broker in row.added:
+                at(broker, hour_of(row.from_us)).joined_isr += 1
+        for row in self.elections:
+            at(row.previous_broker, hour_of(row.from_us)).leads_lost += 1
+            at(row.broker, hour_of(row.from_us)).leads_won += 1
+        for row in self.truncations:
+            hour = at(row.broker, hour_of(row.from_us))
+            hour.truncations, hour.records_cut = hour.truncations + 1, hour.records_cut + (row.records or 0)
+        return [table[key] for key in sorted(table)]
+
+    # -- words
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if not self.partitions:
+            return "no partition is in these logs"
+        cut = sum(row.below_hw or 0 for row in self.truncations)
+        parts = [
+            plural(len(self.failovers), "fail-over") + (f" of up to {duration(self.failover_ms.max)}" if self.failovers else ""),
+            f"{duration(self.total_ms(UNDER_REPLICATED))} under-replicated",
+            f"{duration(self.total_ms(UNDER_MIN_ISR))} under min ISR" if self.knows_min_isr else "min ISR unknown",
+            f"{duration(self.total_ms(WITHOUT_LEADER))} without a leader",
+            plural(sum(row.records or 0 for row in self.truncations), "record") + " cut",
+        ]
+        return ", ".join(parts) + (f"; {cut:,} of them below a high watermark" if cut else "")
+
+    @property
+    def is_bad(self) -> bool:
+        """Something that clients may have lost: records below a high watermark were cut."""
+        return any(row.below_hw for row in self.truncations)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know before the figures are trusted."""
+        read, found = self.read, list[str]()
+        odd = read.foreign + read.cut
+        if odd:
+            found.append(
+                f"{plural(odd, 'line')} of {read.lines:,} {'is' if odd == 1 else 'are'} no event ({read.cut:,} of them cut)"
+            )
+        if self.partitions and not any(name.startswith("controller") for name in read.nodes):
+            found.append("the controllers' logs are missing: causes are unknown, and times are those of the brokers")
+        absent = sorted(self._brokers() - set(read.nodes))
+        if absent and self.partitions:
+            found.append(f"no log of {', '.join(absent)}: what it cut, and when it began to lead, is not known")
+        if self.partitions and not self.knows_min_isr:
+            found.append("no line says what min.insync.replicas counts: time under min ISR is unknown")
+        for node, us in sorted(self._skews().items()):
+            if us >= SKEW_US_MIN:
+                found.append(
+                    f"the clock of {node} is behind by {duration(us / 1000)} at least: some durations are short by as much"
+                )
+        return found
+
+    def _brokers(self) -> set[str]:
+        return {f"broker-{broker}" for row in self.of(STATE) for broker in row.replicas}
+
+    def _skews(self) -> dict[str, int]:
+        skews: dict[str, int] = {}
+        for row in self.of(SKEW):
+            skews[row.detail] = max(skews.get(row.detail, 0), row.records or 0)
+        return skews
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For programs; the keys are stable. Times are ISO 8601 in UTC."""
+        return {
+            "verdict": self.verdict,
+            "from": stamp(self.begin_us),
+            "until": stamp(self.end_us),
+            "read": asdict(self.read),
+            "notes": self.notes,
+            "under_replicated_ms": self.total_ms(UNDER_REPLICATED),
+            "under_min_isr_ms": self.total_ms(UNDER_MIN_ISR) if self.knows_min_isr else None,
+            "without_leader_ms": self.total_ms(WITHOUT_LEADER),
+            "failover_ms": asdict(self.failover_ms),
+            "topic_hours": [_told(asdict(hour)) for hour in self.topic_hours()],
+            "broker_hours": [_told(asdict(hour)) for hour in self.broker_hours()],
+            "elections": [_row(row) for row in self.elections],
+            "isr_changes": [{**_row(row), "removed": row.removed, "added": row.added} for row in self.changes],
+            "intervals": [_row(row) for row in self.of(INTERVAL)],
+            "truncations": [_row(row) for row in self.truncations],
+            "lags": [_row(row) for row in self.of(LAG)],
+        }
+
+
+def replication_of(
+    story: ClusterStory,
+    rows: Iterable[Row],
+    read: Read,
+    *,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    topics: Sequence[str] = (),
+) -> Replication:
+    """The findings, as far as they lie in what was asked for. States before `since_us` count as far as they reach into it."""
+    begin = max(story.begin_us, since_us or 0)
+    end = max(begin, story.end_us if until_us is None else min(story.end_us, until_us))
+    kept = [cut for row in rows if (not topics or row.topic in topics) and (cut := _clipped(row, begin, end)) is not None]
+    kept.sort(key=lambda row: (row.from_us, row.topic, row.partition))
+    spans = [span for span in story.spans if span.until_us >= begin and span.from_us <= end]
+    spans = [span._replace(from_us=max(span.from_us, begin), until_us=min(span.until_us, end)) for span in spans]
+    marks = [mark for mark in story.marks if begin <= mark.at_us <= end]
+    return Replication(begin_us=begin, end_us=end, read=read, rows=tuple(kept), spans=tuple(spans), marks=tuple(marks))
+
+
+def _clipped(row: Row, begin: int, end: int) -> Row | None:
+    """What lies in the range; a change that began before it is no change of it."""
+    if row.kind == SKEW:
+        return row
+    if row.kind in (STATE, INTERVAL):
+        until = end if row.until_us is None else row.until_us
+        if until < begin or row.from_us > end:
+            return None
+        if row.from_us < begin:
+            row = replace(row, from_us=begin, previous_isr=[], previous_broker=None)
+        return replace(row, until_us=min(until, end)) if until > end else row
+    at = row.elected_us if row.elected_us is not None else row.from_us
+    return row if begin <= at <= end else None
+
+
+def by_hour(row: Row) -> Iterator[tuple[int, float]]:
+    """The hours that an interval touches, each with the milliseconds that lie in it."""
+    begin, end = row.from_us, row.from_us if row.until_us is None else row.until_us
+    while begin < end:
+        hour = hour_of(begin)
+        upto = min(end, hour + HOUR_US)
+        yield hour, (upto - begin) / 1000
+        begin = upto
+
+
+def hour_of(at_us: int) -> int:
+    return at_us - at_us % HOUR_US
+
+
+def stamp(at_us: int | None) -> str | None:
+    if at_us is None:
+        return None
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration(ms: float) -> str:
+    """As people say it: 184 ms, 3.2 s, 4 min 5 s, 2 h 10 min."""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 59_950:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    return f"{minutes // 60:,} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60:,} h"
+
+
+def plural(count: int, name: str) -> str:
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
+def leader_name(broker: int | None) -> str:
+    return "none" if broker in (None, NO_LEADER) else str(broker)
+
+
+_TIMES = [name.name for name in fields(Row) if name.name.endswith("_us")]
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {**_told({name: value for name, value in asdict(row).items() if value not in ("", None)}), "ms": row.ms}
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Times as people write them, under their names without the unit."""
+    return {name.removesuffix("_us"): stamp(value) if name.endswith("_us") else value for name, value in values.items()}

@@ -1,0 +1,190 @@
+"""The report as a stream over logs that grow: each batch reads what was appended, and the report is told anew.
+
+    query = replication_stream(spark, "cluster/", "checkpoint/", lambda report: print(report.verdict))
+
+Lines of different nodes arrive in different batches in any order, and an interval may begin in one batch and end in another.
+So the state that is kept is neither intervals nor positions in them, but the events themselves: those that say something of
+replication, which are few. Each batch writes its own into one file of the checkpoint (`events/`), under the batch's number,
+before the report is made from all of them. A batch that runs again after a kill replaces its file with the same content, so that
+a restarted stream reports exactly what one that was never killed does.
+
+Spark's own file source reads each file once, and log files grow. So the lines come from a private source,
+`strandline-log-lines`, which keeps for each file (by inode, so that a rotated file is recognised) how far it was read, always to
+the end of a line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from strandline.pipeline.jobs.replication import Events, log_files, read_events
+from strandline.pipeline.jobs.replication_facts import Fact
+from strandline.pipeline.jobs.replication_report import report_of
+from strandline.pipeline.jobs.replication_result import Read, Replication
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+NAME = "strandline-log-lines"
+EVENTS_FOLDER = "events"
+TAIL_BYTES = 1 << 16
+
+
+def replication_stream(
+    spark: SparkSession,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    checkpoint: str | os.PathLike[str],
+    on_report: Callable[[Replication], None],
+    *,
+    every_s: float | None = None,
+    topics: Sequence[str] = (),
+) -> StreamingQuery:
+    """`on_report` is called on the driver after each batch. `every_s`: seconds between batches; None: what is there now, and then
+    the query ends. Files that appear later in a folder of `paths` are read, too."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    names = [os.path.abspath(os.fspath(path)) for path in given]
+    for name in names:
+        if not os.path.exists(name):
+            raise UsageError(f"there is no file or folder {name}")
+    spark.dataSource.register(LogLines)
+    kept = KeptEvents(Path(checkpoint, EVENTS_FOLDER))
+
+    def on_batch(lines: DataFrame, batch_id: int) -> None:
+        events = read_events(lines, with_partitions=True)
+        events.frame.unpersist()
+        kept.put(batch_id, events)
+        on_report(kept.report(topics))
+
+    lines = spark.readStream.format(NAME).option("paths", json.dumps(names)).load()
+    writer = lines.writeStream.foreachBatch(on_batch).option("checkpointLocation", os.fspath(checkpoint))
+    timed = writer.trigger(availableNow=True) if every_s is None else writer.trigger(processingTime=f"{every_s} seconds")
+    return timed.start()
+
+
+class KeptEvents:
+    """What all batches have found, on the driver's disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, batch_id: int, events: Events) -> None:
+        """Replaces what the same batch has put before; a reader sees all of it or nothing."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        facts = sorted(fact.packed() for fact in events.facts)
+        document = {"facts": facts, "read": asdict(events.read), "range": [events.begin_us, events.end_us]}
+        temporary = self._folder / f".{batch_id}.tmp"
+        temporary.write_text(json.dumps(document))
+        temporary.replace(self._folder / f"{batch_id:08}.json")
+
+    def report(self, topics: Sequence[str] = ()) -> Replication:
+        documents = [json.loads(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
+        facts = [Fact.unpacked(text) for document in documents for text in document["facts"]]
+        ranges = [document["range"] for document in documents if document["range"][1]]
+        read = _together([document["read"] for document in documents])
+        begin, end = min((r[0] for r in ranges), default=0), max((r[1] for r in ranges), default=0)
+        return report_of(facts, read, begin, end, topics=topics)
+
+
+def _together(reads: Sequence[dict[str, Any]]) -> Read:
+    counts = {name: sum(read[name] for read in reads) for name in ("lines", "events", "foreign", "cut")}
+    files = max((read["files"] for read in reads), default=0)
+    return Read(files=files, nodes=tuple(sorted({node for read in reads for node in read["nodes"]})), **counts)
+
+
+# -- the source -------------------------------------------------------------------------------------------------------
+
+
+class LogLines(DataSource):
+    """Lines that are appended to files; option `paths`: a JSON list of files and folders."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return "value string"
+
+    def streamReader(self, schema: StructType) -> LogLinesReader:
+        return LogLinesReader(json.loads(self.options["paths"]))
+
+
+class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset is file id -> bytes read."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self._stop_at: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._stop_at = self._ends()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return {**start, **(self._ends() if self._stop_at is None else self._stop_at)}
+
+    def _ends(self) -> dict[str, int]:
+        return {file_id: end for file_id, path in self._files().items() if (end := end_of_lines(path))}
+
+    def _files(self) -> dict[str, str]:
+        try:
+            files = log_files([path for path in self._paths if os.path.exists(path)])
+        except UsageError:
+            return {}
+        return {f"{(found := os.stat(path)).st_dev}-{found.st_ino}": path for path in files}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """A file that was cut to nothing by its rotation (copytruncate) begins anew. One that is gone cannot be read any more."""
+        files = self._files()
+        pieces = []
+        for file_id, until in end.items():
+            begin = start.get(file_id, 0)
+            if until != begin and file_id in files:
+                pieces.append(InputPartition((files[file_id], begin if begin < until else 0, until)))
+        return pieces or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        if partition.value is None:
+            return
+        path, begin, until = partition.value
+        if path.endswith(".gz"):
+            with gzip.open(path, "rt", errors="replace") as packed:
+                yield from ((line.rstrip("\n"),) for line in packed)
+            return
+        with open(path, "rb") as file:
+            file.seek(begin)
+            while file.tell() < until and (line := file.readline()):
+                yield (line.decode(errors="replace").rstrip("\n"),)
+
+
+def end_of_lines(path: str) -> int:
+    """Behind the last line that is complete; a packed file is complete."""
+    size = os.path.getsize(path)
+    if path.endswith(".gz"):
+        return size
+    with open(path, "rb") as file:
+        end = size
+        while end > 0:
+            begin = max(0, end - TAIL_BYTES)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0

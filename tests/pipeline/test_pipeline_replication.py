@@ -1,0 +1,364 @@
+"""The replication report without Spark: from lines to facts, from facts to a partition's story, and the page.
+
+`replication_logs/` holds what `docker-compose logs` would have shown of a chaos run (two leaders killed, one stopped in order),
+and the faults of its verdict.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import find_chromium, new_page, running_chromium
+
+from strandline.pipeline.jobs.replication_facts import CUT, FOREIGN, Fact, read_line
+from strandline.pipeline.jobs.replication_page import page
+from strandline.pipeline.jobs.replication_partition import (
+    INTERVAL,
+    OUT_OF_ISR,
+    STATE,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    WITHOUT_LEADER,
+)
+from strandline.pipeline.jobs.replication_report import report_of
+from strandline.pipeline.jobs.replication_result import Read, Replication, duration
+
+LOGS = Path(__file__).parent / "replication_logs"
+BASE_S = 1_767_261_600
+"""2026-01-01T10:00:00Z"""
+
+
+def line(at_s: float, node: str, event: str, **fields: Any) -> str:
+    """As a node writes it."""
+    seconds, micros = divmod(round((BASE_S + at_s) * 1_000_000), 1_000_000)
+    hours, rest = divmod(seconds - BASE_S, 3600)
+    stamp = f"2026-01-01T{10 + hours:02}:{rest // 60:02}:{rest % 60:02}.{micros:06}Z"
+    return json.dumps({**fields, "event": event, "level": "info", "node": node, "timestamp": stamp})
+
+
+def created(at_s: float = 0.0, partitions: int = 1) -> list[str]:
+    rows = [[p, 0, 0, 1, [1, 2, 3], [1, 2, 3]] for p in range(partitions)]
+    return [
+        line(at_s, "controller-101", "topic.created", topic="orders", topic_id="aa", partitions=partitions),
+        line(at_s, "controller-101", "partitions.changed", topic="orders", topic_id="aa", partitions=partitions, changes=rows,
+             metadata_offset=9, cause="topic_created"),
+        line(at_s, "broker-1", "partition.became_leader", topic="orders", partition=0, leader_epoch=0, partition_epoch=0,
+             high_watermark=0, log_end_offset=0, isr=[1, 2, 3], replicas=[1, 2, 3], min_insync_replicas=2),
+    ]  # fmt: skip
+
+
+def changed(
+    at_s: float, epochs: tuple[int, int], leaders: tuple[int, int], isrs: tuple[list[int], list[int]], cause: str, **more: Any
+) -> str:
+    """`epochs`: leader's and partition's; the others: before and after."""
+    fields = {
+        "topic": "orders", "partition": 0, "leader_epoch": epochs[0], "partition_epoch": epochs[1], "leader_id": leaders[1],
+        "previous_leader_id": leaders[0], "isr": isrs[1], "previous_isr": isrs[0], "replicas": [1, 2, 3], "metadata_offset": 20,
+    }  # fmt: skip
+    return line(at_s, more.pop("node", "controller-101"), "partition.changed", **fields, cause=cause, **more)
+
+
+def report(lines: Iterable[str], **more: Any) -> Replication:
+    read = [read_line(text) for text in lines]
+    facts = [fact for one in read for fact in one.facts]
+    times = [fact.at_us for fact in facts]
+    counts = Read(lines=len(read), events=len(read), nodes=tuple(sorted({fact.node for fact in facts})))
+    return report_of(facts, counts, min(times, default=0), max(times, default=0), **more)
+
+
+def failover() -> list[str]:
+    """Broker 1 dies at 10.0 s; the controller notices at 10.1 s; broker 2 leads at 10.104 s; broker 1 is back at 40 s."""
+    return [
+        *created(),
+        line(10.0, "broker-2", "fetcher.connection_lost", leader_id=1, reason="gone"),
+        line(10.1, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason="its port refuses us", silent_ms=100),
+        changed(10.1, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced"),
+        line(10.104, "broker-2", "partition.became_leader", topic="orders", partition=0, leader_epoch=1, partition_epoch=1,
+             high_watermark=90, log_end_offset=97, isr=[2, 3], replicas=[1, 2, 3], min_insync_replicas=2),
+        line(39.0, "broker-1", "partition.truncated", topic="orders", partition=0, leader_epoch=1, partition_epoch=1,
+             log_start_offset=0, high_watermark=90, log_end_offset=97, offset=97, records=3, reason="diverging epoch"),
+        changed(40.1, (1, 2), (2, 2), ([2, 3], [1, 2, 3]), "leader_proposed"),
+        line(60.0, "controller-101", "node.stopping"),
+    ]  # fmt: skip
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "facts"),
+    [
+        (line(1, "broker-1", "node.started", port=1), "", 1),
+        ("broker-1_1  | " + line(1, "broker-1", "node.started", port=1), "", 1),
+        (line(1, "broker-1", "http.failed"), "", 0),
+        ("Traceback (most recent call last):", FOREIGN, 0),
+        ("/usr/lib/x.py:3: DeprecationWarning: {old}", FOREIGN, 0),
+        ('{"level": "info"}', FOREIGN, 0),
+        ('{"topic": "orders", "part', CUT, 0),
+        ('{"topic": "orders", "part' + line(1, "broker-1", "node.started", port=1), "", 1),
+        (line(1, "broker-1", "partition.truncated"), FOREIGN, 0),
+        ("{" * 100_000, FOREIGN, 0),
+    ],
+)
+def test_a_line_is_an_event_or_says_why_not(text: str, problem: str, facts: int) -> None:
+    """Prefixes of compose, warnings of Python, cut lines, a line behind a cut one, and events without their fields."""
+    found = read_line(text)
+    assert (found.problem, len(found.facts)) == (problem, facts)
+
+
+def test_a_line_of_many_partitions_is_a_fact_for_each() -> None:
+    _, shared, _ = created(partitions=3)
+    facts = read_line(shared).facts
+    assert [(fact.event, fact.topic, fact.partition) for fact in facts] == [("partition.changed", "orders", p) for p in range(3)]
+    assert Fact.unpacked(facts[2].packed()) == facts[2]
+
+
+# -- one partition ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failover_is_measured_from_the_lost_leader_to_the_new_one() -> None:
+    found = report(failover())
+    [election] = found.failovers
+    assert (election.previous_broker, election.broker, election.leader_epoch) == (1, 2, 1)
+    assert election.ms == pytest.approx(104)
+    assert (election.cause, election.detail) == ("broker_fenced", "its port refuses us")
+    assert found.total_ms(UNDER_REPLICATED) == pytest.approx(30_000)
+    assert [(row.broker, row.ms) for row in found.of(INTERVAL, OUT_OF_ISR)] == [(1, pytest.approx(30_000))]
+    assert found.total_ms(UNDER_MIN_ISR) == 0
+    [cut] = found.truncations
+    assert (cut.broker, cut.first_offset, cut.end_offset, cut.records, cut.below_hw) == (1, 97, 100, 3, 0)
+    assert [row.records for row in found.rows if row.what == "hw" and row.records] == [7]
+
+
+def test_the_order_of_lines_does_not_matter_and_a_line_counts_once() -> None:
+    """Files are read side by side, and the same log may be given twice."""
+    lines = [*failover(), *failover()]
+    random.Random(3).shuffle(lines)
+    assert report(lines).rows == report(failover()).rows
+
+
+def test_a_clock_that_is_behind_changes_no_order_and_is_reported() -> None:
+    """Broker 2 logs 3 s early: it leads before it was elected."""
+    lines = [text.replace("10:00:10.104", "10:00:07.104") for text in failover()]
+    found = report(lines)
+    assert [row.broker for row in found.of(STATE)] == [1, 2, 2]
+    assert found.failovers[0].ms == pytest.approx(100)
+    assert any("the clock of broker-2 is behind by 3.0 s" in note for note in found.notes)
+
+
+def test_without_the_controllers_logs_the_brokers_lines_tell_most_of_it() -> None:
+    found = report(text for text in failover() if "controller-101" not in text)
+    assert [(row.previous_broker, row.broker) for row in found.elections] == [(1, 2)]
+    assert any("controllers' logs are missing" in note for note in found.notes)
+
+
+def test_a_partition_without_a_leader_is_lost_since_its_leader_was() -> None:
+    found = report([
+        *created(),
+        line(5, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason="its session timed out", silent_ms=3000),
+        changed(5, (1, 3), (1, -1), ([1], [1]), "broker_fenced"),
+        changed(9, (2, 4), (-1, 1), ([1], [1]), "broker_unfenced"),
+        line(9.5, "broker-1", "partition.became_leader", topic="orders", partition=0, leader_epoch=2, partition_epoch=4,
+             high_watermark=5, log_end_offset=5, isr=[1], replicas=[1, 2, 3], min_insync_replicas=2),
+    ])  # fmt: skip
+    assert found.total_ms(WITHOUT_LEADER) == pytest.approx(4000)
+    [election] = found.failovers
+    assert (election.previous_broker, election.broker, election.ms) == (1, 1, pytest.approx(7500))
+    assert [row.is_open for row in found.of(INTERVAL, UNDER_MIN_ISR)] == [True]
+
+
+def test_a_planned_handover_is_no_failover() -> None:
+    found = report([*created(), changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "controlled_shutdown")])
+    assert (len(found.failovers), [row.what for row in found.elections]) == (0, ["handover"])
+
+
+def test_a_shrink_has_the_cause_that_the_leader_logged() -> None:
+    about = {"topic": "orders", "partition": 0, "leader_epoch": 0, "log_end_offset": 90, "fetch_offset": 40}
+    found = report([
+        *created(),
+        line(4.9, "broker-1", "isr.member_lags", **about, partition_epoch=0, broker_id=3, behind_ms=10_000),
+        changed(5, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed"),
+        changed(8, (0, 2), (1, 1), ([1, 2], [1, 2, 3]), "leader_proposed"),
+        line(8.9, "broker-1", "isr.member_lost_records", **about, partition_epoch=2, broker_id=2),
+        changed(9, (0, 3), (1, 1), ([1, 2, 3], [1, 3]), "leader_proposed"),
+    ])  # fmt: skip
+    told = [(row.removed, row.added, row.cause, row.detail) for row in found.changes]
+    assert told == [
+        ([3], [], "lagging", "not caught up for 10000 ms"),
+        ([], [3], "caught_up", ""),
+        ([2], [], "lost_records", "asked again from offset 40"),
+    ]
+    assert [row.records for row in found.rows if row.what == "follower"] == [50]
+
+
+def test_a_decision_that_was_never_committed_gives_way_to_that_of_the_next_controller() -> None:
+    found = report([
+        *created(),
+        changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced"),
+        changed(5.4, (1, 1), (1, 3), ([1, 2, 3], [3, 2]), "broker_fenced", node="controller-102"),
+    ])  # fmt: skip
+    assert [row.broker for row in found.elections] == [3]
+
+
+def test_a_recreated_topic_has_a_story_of_its_own() -> None:
+    """Its epochs begin at 0 again."""
+    removed = line(20, "controller-101", "topic.removed", topic="orders", topic_id="aa", partitions=1)
+    found = report([*failover(), removed, *created(70), changed(75, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed")])
+    assert [row.partition_epoch for row in found.of(STATE)] == [0, 1, 2, 0, 1]
+    assert {row.incarnation for row in found.of(STATE)} == {1, 2}
+    assert [row.is_open for row in found.of(INTERVAL, UNDER_REPLICATED)][-1]
+
+
+def test_who_lost_the_leader_is_known_though_the_controller_died_with_it() -> None:
+    """The next controller has heard nothing of it from the start; a follower's lost connection is the witness."""
+    lines = [text.replace('"silent_ms": 100', '"silent_ms": 20') for text in failover()]
+    lines.append(line(10.05, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=19))
+    assert report(lines).failovers[0].ms == pytest.approx(104)
+
+
+def test_records_below_a_high_watermark_are_told_apart() -> None:
+    below = line(39.0, "broker-1", "partition.truncated_below_hw", topic="orders", partition=0, leader_epoch=1, partition_epoch=1,
+                 high_watermark=97, log_end_offset=97, offset=97, previous_high_watermark=99)  # fmt: skip
+    found = report([*failover(), below])
+    assert (found.truncations[0].below_hw, found.is_bad) == (2, True)
+    assert "2 of them below a high watermark" in found.verdict
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_counts_in_each_hour_that_it_touches() -> None:
+    found = report([
+        *created(),
+        changed(3000, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed"),
+        changed(9000, (0, 2), (1, 1), ([1, 2], [1, 2, 3]), "leader_proposed"),
+    ])  # fmt: skip
+    assert [hour.under_replicated_ms for hour in found.topic_hours()] == [600_000, 3_600_000, 1_800_000]
+    assert [(hour.broker, hour.out_of_isr_ms) for hour in found.broker_hours()] == [(3, 600_000), (3, 3_600_000), (3, 1_800_000)]
+
+
+def test_a_range_clips_intervals_and_drops_what_happened_before() -> None:
+    lines = [read_line(text) for text in failover()]
+    facts = [fact for one in lines for fact in one.facts]
+    whole = report(failover())
+    middle = (BASE_S + 20) * 1_000_000
+    found = report_of(facts, Read(), whole.begin_us, whole.end_us, since_us=middle, until_us=middle + 10_000_000)
+    assert found.total_ms(UNDER_REPLICATED) == pytest.approx(10_000)
+    assert (found.elections, found.changes, found.truncations) == ([], [], [])
+    assert report_of(facts, Read(), whole.begin_us, whole.end_us, topics=["others"]).partitions == []
+
+
+def test_durations_are_written_as_people_say_them() -> None:
+    assert [duration(ms) for ms in (0, 184.4, 3210, 245_000, 7_800_000)] == ["0 ms", "184 ms", "3.2 s", "4 min 5 s", "2 h 10 min"]
+
+
+# -- a chaos run ------------------------------------------------------------------------------------------------------
+
+
+def recorded() -> Replication:
+    return report(gzip.open(LOGS / "kills.log.gz", "rt").read().splitlines())
+
+
+def test_failovers_agree_with_the_verdict_of_the_chaos_run() -> None:
+    """The same partitions lost the same leaders, at the same distance of time. The verdict's gap is what a client met, with its
+    own part (to learn of the leader, to send again): so it is never shorter, and here never 80 ms longer."""
+    verdict = json.loads((LOGS / "kills.verdict.json").read_text())
+    found = recorded()
+    kills = [fault for fault in verdict["faults"] if fault["do"] == "kill"]
+    moments = sorted({row.lost_us or 0 for row in found.failovers})
+    assert len(moments) == len(kills)
+    for fault, moment in zip(kills, moments, strict=True):
+        ours = {row.partition: row for row in found.failovers if row.lost_us == moment}
+        assert sorted(ours) == fault["partitions_led"]
+        assert {f"broker-{row.previous_broker}" for row in ours.values()} == set(fault["nodes"])
+        for partition, row in ours.items():
+            gap_ms = fault["gap_ms_by_partition"][str(partition)]
+            assert row.ms <= gap_ms + verdict["interval_ms"]
+            assert gap_ms - row.ms < 80
+    between_s = (moments[1] - moments[0]) / 1_000_000
+    assert between_s == pytest.approx(kills[1]["at_s"] - kills[0]["at_s"], abs=0.05)
+    [stop] = [fault for fault in verdict["faults"] if fault["do"] == "stop"]
+    assert sorted(row.partition for row in found.elections if row.what == "handover") == stop["partitions_led"]
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def many_partitions(count: int = 200) -> list[str]:
+    lines = created(partitions=count)
+    rows = [[p, 1, 1, 2 + p % 2, [2, 3], [1, 2, 3]] for p in range(count)]
+    lines.append(line(10.1, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason="gone", silent_ms=90))
+    lines.append(line(10.1, "controller-101", "partitions.changed", topic="orders", topic_id="aa", partitions=count, changes=rows,
+                      metadata_offset=30, cause="broker_fenced"))  # fmt: skip
+    lines += [line(10.15, f"broker-{b}", "metadata.applied", metadata_offset=30, leaders=count // 2, followers=0) for b in (2, 3)]
+    return [*lines, line(30, "controller-101", "node.stopping")]
+
+
+def test_many_partitions_in_shared_lines_fail_over_when_their_brokers_act_on_it() -> None:
+    found = report(many_partitions())
+    assert len(found.failovers) == 200
+    assert {round(row.ms) for row in found.failovers} == {140}
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+
+def test_the_page_is_one_file_without_scripts() -> None:
+    tags = Tags(page(recorded(), "Logs of <us>"))
+    assert (tags.links, tags.names.count("script"), tags.names.count("svg")) == ([], 0, 5)
+    assert "Logs of &lt;us&gt;" in page(recorded(), "Logs of <us>")
+
+
+def test_the_page_of_empty_logs_says_so() -> None:
+    text = page(report([]))
+    assert "No partition is in these logs" in text
+    assert Tags(text).names.count("svg") == 0
+
+
+LOOK = """[...document.querySelectorAll('svg')].map((svg) => {
+  const box = svg.getBoundingClientRect();
+  const inside = [...svg.querySelectorAll('rect, text, circle, path')].every((shape) => {
+    const at = shape.getBoundingClientRect();
+    return at.left >= box.left - 1 && at.right <= box.right + 1 && at.top >= box.top - 1 && at.bottom <= box.bottom + 1;
+  });
+  return inside && box.height > 20;
+})"""
+
+
+async def test_a_browser_shows_every_shape_inside_its_picture(tmp_path: Path) -> None:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("there is no Chromium")
+    pages = {"one": page(recorded()), "many": page(report(many_partitions())), "few": page(report(failover()))}
+    with running_chromium(program, tmp_path / "chromium") as address:
+        for name, text in pages.items():
+            file = tmp_path / f"{name}.html"
+            file.write_text(text.replace("<html ", "<html data-ready=yes "))
+            async with new_page(address) as shown:
+                await shown.open(file)
+                looks = await shown.run(LOOK)
+                assert (len(looks) > 3, all(looks)) == (True, True), name
+                assert await shown.run("document.documentElement.scrollWidth <= innerWidth")
+                assert (shown.console, len(shown.requests)) == ([], 1)
+
+
+def test_no_axis_has_a_power_of_ten() -> None:
+    text = page(report(many_partitions()))
+    assert "1e6" not in text
+    assert "e+" not in text
