@@ -80,11 +80,10 @@ layering: $(VENV)/.installed-dev
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not docker and not spark" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
-# In processes of their own: a JVM and a session's workers are no company for tests that count threads and descriptors. One has the
-# tests that share a Spark, the other those that start their own (tests/pipeline/conftest.py).
+# In processes of their own: a JVM and a session's workers disturb tests that count threads and descriptors. Two processes have the
+# tests that share a Spark, the third has those that start their own (tests/pipeline/conftest.py); each of them mostly waits.
 test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
-	$(BIN)/python -m pytest -m spark tests/pipeline -n auto --maxprocesses 2 --dist loadfile \
-		--no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m spark tests/pipeline -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Half of what a JVM does until its first query is reading classes. From an archive they come ready. Without it all works the same.
 build/spark-classes.jsa: $(VENV)/.installed-dev

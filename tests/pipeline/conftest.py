@@ -1,5 +1,5 @@
-"""One Spark and one cluster for all tests of the pipeline: a JVM takes long to come up and to get warm, and a topic of its own
-is enough."""
+"""One Spark and one cluster for many tests of the pipeline: a JVM takes long to start and to get warm, and a topic of its own
+is enough for a test."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 
-OWN_SPARK = ("test_spark_drill", "test_spark_notebook", "test_spark_standalone", "test_spark_commands")
-"""Files whose tests start Sparks of their own, those that take longest first. All others share one."""
+OWN_SPARK = ("test_spark_drill", "test_spark_standalone", "test_spark_notebook", "test_spark_commands")
+"""Files whose tests start Sparks of their own, those that take longest first. All other files share one of two Sparks."""
+JOBS = ("audit", "compact", "delta", "examples", "materialize", "offload", "replay", "simulate")
+"""What the files are about whose tests share the Spark of the jobs: `test_spark_audit.py` and so on. The tests of source and
+sink share the other one."""
 
 
 def pytest_configure() -> None:
@@ -48,16 +51,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: OWN_SPARK.index(item.path.stem) if item.path.stem in OWN_SPARK else -1)
 
 
+def process_of(stem: str) -> str:
+    """The tests of one such name run in one process, one after the other. A JVM is warm after its first test, so many files
+    share one; two JVMs keep two cores busy, since each of them mostly waits for a worker or a file."""
+    if stem in OWN_SPARK:
+        return stem
+    return "jobs" if stem.removeprefix("test_spark_").split("_")[0] in JOBS else "source and sink"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """One process has all tests that share a Spark, whose JVM is warm after the first of them. Another has the files whose
-    tests start their own, one after the other."""
+    """A process takes the next name of `process_of` when it has nearly done the last one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class BySpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            stem = Path(nodeid.split("::")[0]).stem
-            return stem if stem in OWN_SPARK else "shared"
+            return process_of(Path(nodeid.split("::")[0]).stem)
 
     return BySpark(config, log)
 

@@ -82,12 +82,18 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> World:
-    """One that may be harmed in any way."""
+def sent(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> World:
+    """Without a lake. It may be changed in any way."""
     world = World(spark, log, tmp_path)
     world.send(COUNT)
-    world.offload()
     return world
+
+
+@pytest.fixture
+def world(sent: World) -> World:
+    """With a lake."""
+    sent.offload()
+    return sent
 
 
 @pytest.fixture(scope="module")
@@ -202,10 +208,10 @@ def test_gaps_that_nobody_claims_and_what_retention_took_are_explained(spark: Sp
     assert gaps_of(collected, [partition]) == {TopicPartition("orders", 0): 2}
 
 
-def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedCluster) -> None:
+def test_a_copy_is_compared_by_what_its_records_are(sent: World, log: ThreadedCluster) -> None:
     """The copy has other partitions and another order; a record that came twice to the source has to be twice in the copy."""
     copy = log.create_topic(partitions=1)
-    records = [(record.key, record.value) for record in log.read_all(world.topic)]
+    records = [(record.key, record.value) for record in log.read_all(sent.topic)]
 
     async def send(what: list[tuple[bytes | None, bytes | None]]) -> None:
         async with log.cluster.producer() as producer:
@@ -213,22 +219,24 @@ def test_a_copy_is_compared_by_what_its_records_are(world: World, log: ThreadedC
                 await producer.send(copy, value, key)
 
     log.run(send(records[::-1]))
-    well = world.audit(lake=None, ledger=[], copies={world.topic: copy})
+    well = sent.audit(lake=None, ledger=[], copies={sent.topic: copy})
     assert well.is_ok
     assert [(row.count, row.copied) for row in well.copies] == [(2 * COUNT, 2 * COUNT)]
     log.run(send([records[3], (None, b"foreign")]))
-    world.send(1, prefix=b"late")
-    found = world.audit(lake=None, ledger=[], copies={world.topic: copy})
+    sent.send(1, prefix=b"late")
+    found = sent.audit(lake=None, ledger=[], copies={sent.topic: copy})
     assert kinds(found) == {"lost_in_copy": 2, "doubled_in_copy": 1, "foreign_in_copy": 1}
-    assert world.audit(lake=None, ledger=[], copies={world.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
+    assert sent.audit(lake=None, ledger=[], copies={sent.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
 
 
 def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(
     harmed: World, command: Callable[..., Result], tmp_path: Path
 ) -> None:
+    words = ["--bootstrap-servers", harmed.log.bootstrap_servers, "--topic", harmed.topic, "--lake", str(harmed.lake)]
+    well = command("audit", *words, "--complete")
+    assert (well.exit_code, f"{2 * COUNT} records in the log" in well.output) == (0, True), well.output
     file = next(file for file in Folder(harmed.lake).manifest(0).files if file.partition == 1)
     os.truncate(harmed.lake / file.path, file.bytes - 100)
-    words = ["--bootstrap-servers", harmed.log.bootstrap_servers, "--topic", harmed.topic, "--lake", str(harmed.lake)]
     done = command("audit", *words, "--ledger", str(harmed.ledger), "--html", str(tmp_path / "report.html"))
     assert done.exit_code == 3, done.output
     assert f"the lake is damaged: {file.path} has {file.bytes - 100} bytes" in done.stdout

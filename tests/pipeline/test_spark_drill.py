@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 DRILL = Path(__file__).parents[2] / "examples" / "pipeline" / "drill.py"
-MINUTES = float(os.environ.get("STRANDLINE_DRILL_MINUTES", "0.5"))
+MINUTES = float(os.environ.get("STRANDLINE_DRILL_MINUTES", "0.2"))
 
 
 @pytest.mark.spark
