@@ -46,6 +46,7 @@ from strandline.client.options import AdminOptions, ConsumerOptions
 from strandline.client.subscription import LATEST
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
+from strandline.pipeline.rows import columns_of
 from strandline.pipeline.session import session
 from strandline.pipeline.write_identity import WriteIdentity, WriteNote
 
@@ -68,6 +69,15 @@ def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
     if options.topic is not None and options.row_order == "unknown":
         starts = _end_offsets(options, options.topic)
     return WriteNote(options.topic, starts, int(time.time() * 1000), identity.run_id, identity.job)
+
+
+def hash_of_first(rows: pa.RecordBatch, *, include_headers: bool) -> bytes:
+    """Of the first of these rows; empty without rows."""
+    if not rows.num_rows:
+        return b""
+    values, keys, headers = columns_of(rows.slice(0, 1), include_headers)
+    (row,) = zip(keys or (None,), values, headers or ((),), strict=True)
+    return _hash(None, *row)
 
 
 def _end_offsets(options: WriteOptions, topic: str) -> list[int]:

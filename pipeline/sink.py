@@ -8,6 +8,7 @@ already, fences the attempts before it, and continues after these rows. `commit`
 This rests on an attempt bringing the same rows in the same order as the one before. Straight from a log or from files it
 does; behind a shuffle the order is another one each time. The option `rowOrder` says which of the two holds. Without it, an
 attempt that finds rows of an earlier one compares before it writes (earlier_rows.py), so that no row is lost or doubled.
+With `rowOrder=stable` it compares only if the promise cannot be true: its first row is another one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pyspark.sql.types import StructType
 from strandline.client import Admin, Producer, Receipt, TopicPartition
 from strandline.client.options import AdminOptions
 from strandline.client.shared_cluster import SharedCluster
-from strandline.pipeline.earlier_rows import Comparison, first_note, read_back
+from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.placement import by_place, places_of
@@ -70,6 +71,8 @@ class TaskWriter:
     are taken."""
     _by_partition: bool = False
     """Whether rows themselves say where they go."""
+    _first_row: bytes = b""
+    """Hash of the first row of this attempt; empty before there is one."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
     """One of each batch that is on its way."""
     rows: int = 0
@@ -77,6 +80,8 @@ class TaskWriter:
 
     async def write(self, batch: pyarrow.RecordBatch) -> None:
         self._by_partition = "partition" in batch.schema.names
+        if not self.rows and not self._is_the_first():
+            self._first_row = hash_of_first(batch, include_headers=self.options.include_headers)
         for topic, rows in by_topic(batch, self.options.topic):
             if topic not in self._counts:
                 await self._meet(topic)
@@ -115,10 +120,11 @@ class TaskWriter:
         if self._is_the_first():
             return
         await self.producer.flush(self.options.write_timeout_ms)
-        there = await self._what_is_there(topic, partitions)
+        must_compare = not self._is_order_stable()
+        there = await self._what_is_there(topic, partitions, alone=must_compare)
         found = sum(there.values())
         self.found += found
-        if found and self.options.row_order == "unknown":
+        if found and must_compare:
             self._comparisons[topic] = await self._compare(there)
         else:
             self._skip.update({place: count for place, count in there.items() if count})
@@ -128,9 +134,13 @@ class TaskWriter:
         note = decode_note(self.producer.note) if self.options.delivery == "exactly-once" else None
         return None if note is None or note.partitions < 0 else note.partitions
 
-    async def _what_is_there(self, topic: str, partitions: list[int]) -> dict[TopicPartition, int]:
+    def _is_order_stable(self) -> bool:
+        """Whether the user has promised it, and nothing speaks against the promise."""
+        note = decode_note(self.producer.note)
+        return self.options.row_order == "stable" and note is not None and note.is_followed_by(self._first_row)
+
+    async def _what_is_there(self, topic: str, partitions: list[int], *, alone: bool) -> dict[TopicPartition, int]:
         # Rows in another order may go elsewhere than an earlier attempt, if it still runs, would put them.
-        alone = self.options.row_order == "unknown" and not self.producer.is_first_attempt
         places = [TopicPartition(topic, partition) for partition in partitions]
         return await self.producer.written(places, alone=alone, timeout_ms=self.options.write_timeout_ms)
 
@@ -193,17 +203,21 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
         )
         note = first_note(options, identity)
 
-    async def named(cluster: SharedCluster) -> dict[str, Any]:
+    async def named(cluster: SharedCluster, first: pyarrow.RecordBatch | None) -> dict[str, Any]:
         if identity is None or note is None:
             return {}
         count = -1 if options.topic is None else await cluster.partition_count(options.topic)
-        return options_of(identity, context.partitionId(), replace(note, partitions=count))
+        row = b"" if first is None else hash_of_first(first, include_headers=options.include_headers)
+        return options_of(identity, context.partitionId(), replace(note, partitions=count, first_row=row))
 
     async def write_in(cluster: SharedCluster) -> Written:
-        async with Producer(cluster=cluster, **{**SENDING, **options.client, **await named(cluster)}) as producer:
+        first = await asyncio.to_thread(next, batches, None) if options.row_order == "stable" else None
+        async with Producer(cluster=cluster, **{**SENDING, **options.client, **await named(cluster, first)}) as producer:
             if identity is not None:
                 await check_distinct(options, identity, producer, cluster)
             writer = TaskWriter(options, producer, context.partitionId())
+            if first is not None:
+                await writer.write(first)
             # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)

@@ -61,6 +61,13 @@ class WriteNote(msgspec.Struct, frozen=True, array_like=True):
     partitions: int = -1
     """How many partitions the topic had. Later attempts place rows among as many, although more may have been added since:
     a key must go where the first attempt sent it. -1 where the topic is a column, and in notes of earlier releases."""
+    first_row: bytes = b""
+    """Hash of the first row of the task, if its order is stable. Empty: not known, or no rows."""
+
+    def is_followed_by(self, first_row: bytes) -> bool:
+        """Whether a later attempt with this first row may take the promise of a stable order for true, and skip as many rows as
+        the log holds. Else it has to compare rows."""
+        return self.partitions >= 0 and self.first_row != b"" and self.first_row == first_row
 
     def encode(self) -> bytes:
         """Without `starts` where these do not fit."""

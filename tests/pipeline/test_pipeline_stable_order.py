@@ -1,0 +1,111 @@
+"""`rowOrder=stable` is a promise of the user, and it can be wrong: rows are skipped only if nothing speaks against it.
+
+To skip rows is to say that the log holds them already. If they are other rows, they are lost, and the query reports success. So
+each test is a way to make the promise wrong, and the log must hold each row once, or the attempt must fail before it writes.
+
+The writer of a task without Spark, on a cluster of one broker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+from stored import rows_of
+
+from strandline.client import Producer
+from strandline.pipeline.earlier_rows import first_note, hash_of_first
+from strandline.pipeline.errors import RowsDiffer
+from strandline.pipeline.options import WriteOptions, write_options
+from strandline.pipeline.sink import TaskWriter, Written
+from strandline.pipeline.write_identity import WriteIdentity
+from strandline.testing import Cluster
+
+
+class Task:
+    """The attempts of one task, each with rows of its own."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        given = {"bootstrap.servers": cluster.bootstrap_servers, "topic": topic, "rowOrder": "stable"}
+        self.options: WriteOptions = write_options(given)
+
+    async def attempt(self, rows: list[bytes], until: int | None = None) -> Written | None:
+        """All rows; or the first of them, and then the attempt is killed."""
+        batch = pa.record_batch({"key": pa.array(rows, pa.binary()), "value": pa.array(rows, pa.binary())})
+        async with self.cluster.consumer() as consumer:
+            partitions = len(await consumer.partitions_for_topic(self.topic))
+        first_row = hash_of_first(batch, include_headers=True)
+        note = replace(first_note(self.options, WriteIdentity("task", 0)), partitions=partitions, first_row=first_row)
+        servers = self.cluster.bootstrap_servers
+        async with Producer(bootstrap_servers=servers, producer_name="task", producer_note=note.encode()) as producer:
+            writer = TaskWriter(self.options, producer, task=0)
+            await writer.write(batch.slice(0, until))
+            if until is None:
+                return await writer.finish()
+            await producer.flush()
+        return None
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def task(cluster: Cluster) -> Task:
+    return Task(cluster, await cluster.create_topic(partitions=1))
+
+
+def rows(first: int, count: int) -> list[bytes]:
+    return [b"row %d" % n for n in range(first, first + count)]
+
+
+async def stored(task: Task) -> Counter[Any]:
+    return Counter(row.value for row in await rows_of(task.cluster, task.topic))
+
+
+async def test_same_rows_in_the_same_order_are_skipped_without_a_comparison(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.pipeline.sink.read_back", None)
+    await task.attempt(rows(0, 100), until=40)
+    written = await task.attempt(rows(0, 100))
+    assert written is not None
+    assert (written.rows, written.found) == (100, 40)
+    assert await stored(task) == Counter(rows(0, 100))
+
+
+async def test_rows_of_another_range_are_never_skipped(task: Task) -> None:
+    """A stream with a producerName whose checkpoint was lost, and which starts at the latest offsets: its batch 0 holds other
+    rows than the batch 0 before. The same holds for a batch job with a producerName that is run again on the next day."""
+    await task.attempt(rows(0, 100))
+    with pytest.raises(RowsDiffer, match="are not among its rows this time, and nothing was written"):
+        await task.attempt(rows(100, 150))
+    assert await stored(task) == Counter(rows(0, 100))
+
+
+async def test_rows_in_another_order_are_compared(task: Task) -> None:
+    """Behind a shuffle, where the promise is wrong."""
+    await task.attempt(rows(0, 100), until=40)
+    await task.attempt(rows(0, 100)[::-1])
+    assert await stored(task) == Counter(rows(0, 100))
+
+
+async def test_rows_are_stored_once_though_the_topic_has_grown(task: Task) -> None:
+    """With more partitions a key leads to another partition, so a partition's first rows are not those of the earlier attempt."""
+    await task.attempt(rows(0, 100), until=20)
+    async with task.cluster.admin() as admin:
+        await admin.create_partitions(task.topic, 3)
+    await task.attempt(rows(0, 100))
+    assert await stored(task) == Counter(rows(0, 100))
+
+
+async def test_a_later_attempt_without_rows_is_refused(task: Task) -> None:
+    await task.attempt(rows(0, 100), until=40)
+    with pytest.raises(RowsDiffer, match="an earlier attempt"):
+        await task.attempt([])
+    assert await stored(task) == Counter(rows(0, 40))
