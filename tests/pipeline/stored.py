@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import crc32c
 
+from strandline.testing.kit.conditions import caught_up
+
 if TYPE_CHECKING:
     from strandline.testing import Cluster, ThreadedCluster
 
@@ -42,13 +44,14 @@ def stored_rows(log: ThreadedCluster, topic: str) -> list[StoredRow]:
 
 
 async def rows_of(cluster: Cluster, topic: str) -> list[StoredRow]:
-    """`stored_rows` in the cluster's own loop. A cluster of one broker has nothing to compare."""
-    if len(cluster.brokers) > 1:
-        await cluster.assert_logs_identical(topic)
+    """`stored_rows` in the cluster's own loop."""
     partitions = sorted(p.partition for p in (await cluster.nodes.look()).partitions() if p.topic == topic)
     assert partitions, f"no broker has a partition of {topic}"
-    logs = [(partition, await cluster.nodes.logs(topic, partition)) for partition in partitions]
-    return [row for partition, replicas in logs for row in _agreed(partition, replicas)]
+    found = []
+    for partition in partitions:
+        await cluster.until(caught_up(topic, partition))
+        found += _agreed(partition, await cluster.nodes.logs(topic, partition))
+    return found
 
 
 def stored_in_folders(folders: Iterable[Path], topic: str) -> list[StoredRow]:

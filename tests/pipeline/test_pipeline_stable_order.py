@@ -14,15 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 from stored import rows_of
 
 from strandline.client import Producer
-from strandline.pipeline.earlier_rows import first_note, hash_of_first
+from strandline.pipeline.earlier_rows import hash_of_first
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions, write_options
 from strandline.pipeline.sink import TaskWriter, Written
-from strandline.pipeline.write_identity import WriteIdentity
+from strandline.pipeline.write_identity import WriteNote
 from strandline.testing import Cluster
 
 
@@ -40,7 +39,7 @@ class Task:
         async with self.cluster.consumer() as consumer:
             partitions = len(await consumer.partitions_for_topic(self.topic))
         first_row = hash_of_first(batch, include_headers=True)
-        note = replace(first_note(self.options, WriteIdentity("task", 0)), partitions=partitions, first_row=first_row)
+        note = WriteNote(self.topic, None, partitions=partitions, first_row=first_row)
         servers = self.cluster.bootstrap_servers
         async with Producer(bootstrap_servers=servers, producer_name="task", producer_note=note.encode()) as producer:
             writer = TaskWriter(self.options, producer, task=0)

@@ -1,4 +1,7 @@
-"""Writing with a real Spark: every row once, in order, under retry, failed commit and restart."""
+"""Writing with a real Spark: every row once, in order, under retry, failed commit and restart.
+
+Most tests are judged by the segments of the replicas (stored.py), and not by a client or the source.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.functions import udf
+from stored import stored_rows, stored_values
 
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
@@ -43,10 +47,6 @@ def each_once(count: int) -> Counter[bytes]:
     return Counter(b"%0200d" % n for n in range(count))
 
 
-def values(log: ThreadedCluster, topic: str) -> Counter[bytes]:
-    return Counter(record.value for record in log.read_all(topic))
-
-
 def test_all_columns_arrive_as_they_are(spark: SparkSession, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=3)
     sql = (
@@ -54,8 +54,8 @@ def test_all_columns_arrive_as_they_are(spark: SparkSession, log: ThreadedCluste
         f"array(named_struct('key', 'h', 'value', cast('1' as binary))) headers, '{topic}' topic"
     )
     write(spark.sql(sql), log)
-    (record,) = log.read_all(topic)
-    assert (record.key, record.value, record.partition, list(record.headers)) == (b"k", b"v", 2, [("h", b"1")])
+    (row,) = stored_rows(log, topic)
+    assert (row.key, row.value, row.partition, row.headers) == (b"k", b"v", 2, (("h", b"1"),))
 
 
 def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spark: SparkSession, log: ThreadedCluster) -> None:
@@ -67,7 +67,7 @@ def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spar
         log,
         topic,
     )
-    assert values(log, topic) == each_once(5000)
+    assert stored_values(log, topic) == each_once(5000)
     other = log.create_topic(partitions=3)
 
     async def send() -> None:
@@ -77,7 +77,7 @@ def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spar
 
     log.run(send())
     by_client = {record.key: record.partition for record in log.read_all(other)}
-    assert {(record.key, record.partition) for record in log.read_all(topic)} == set(by_client.items())
+    assert {(row.key, row.partition) for row in stored_rows(log, topic)} == set(by_client.items())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
     topic = log.create_topic(partitions=3)
     write(retried(spark, log, topic, tmp_path), log, topic, rowOrder="stable", **{"strandline.linger_ms": "0"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-2000", "died-5000"]
-    assert values(log, topic) == each_once(6000)
+    assert stored_values(log, topic) == each_once(6000)
 
 
 def shuffled(log: ThreadedCluster, topic: str, mark: Path) -> Any:
@@ -201,7 +201,7 @@ def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
     rows = numbers(spark, 6000).repartition(2).rdd.mapPartitions(shuffled(log, topic, tmp_path / "killed"))
     write(spark.createDataFrame(rows, "value string"), log, topic, **{"strandline.linger_ms": "0"})
     assert (tmp_path / "killed").exists()
-    assert values(log, topic) == each_once(6000)
+    assert stored_values(log, topic) == each_once(6000)
 
 
 @pytest.mark.usefixtures("two_attempts")
@@ -222,16 +222,16 @@ def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkS
     rows = numbers(spark, 1000, tasks=1).select(udf(step, "string", useArrow=False)("value").alias("value"))
     with pytest.raises(PySparkException, match="are not among its rows this time, and nothing was written"):
         write(rows, log, topic, **{"strandline.linger_ms": "0"})
-    assert all(value.startswith(b"0 ") for value in values(log, topic))
-    assert set(values(log, topic).values()) == {1}
+    assert all(value.startswith(b"0 ") for value in stored_values(log, topic))
+    assert set(stored_values(log, topic).values()) == {1}
 
 
 @pytest.mark.usefixtures("two_attempts")
 def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     write(retried(spark, log, topic, tmp_path), log, topic, delivery="at-least-once", **{"strandline.linger_ms": "0"})
-    assert set(values(log, topic)) == set(each_once(6000))
-    assert sum(values(log, topic).values()) > 6000
+    assert set(stored_values(log, topic)) == set(each_once(6000))
+    assert sum(stored_values(log, topic).values()) > 6000
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_copy_holds_each_row_once_and_goes_on_where_it_was(copy: Copy) -> None
     copy.run()
     copy.fill(5000, 1000)
     copy.run()
-    assert values(copy.log, copy.target) == each_once(6000)
+    assert stored_values(copy.log, copy.target) == each_once(6000)
 
 
 @pytest.mark.usefixtures("two_attempts")
@@ -289,7 +289,7 @@ def test_a_task_of_a_stream_that_is_run_again_doubles_nothing(copy: Copy, tmp_pa
     copy.fill(0, 5000)
     copy.run(dying(copy.log, copy.target, {901, 3000}, tmp_path))
     assert len(list(tmp_path.glob("died-*"))) == 2
-    assert values(copy.log, copy.target) == each_once(5000)
+    assert stored_values(copy.log, copy.target) == each_once(5000)
 
 
 def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy: Copy) -> None:
@@ -300,7 +300,7 @@ def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy
         path.unlink()
     copy.fill(3000, 1000)
     copy.run()
-    assert values(copy.log, copy.target) == each_once(4000)
+    assert stored_values(copy.log, copy.target) == each_once(4000)
 
 
 @pytest.mark.usefixtures("two_attempts")
@@ -311,7 +311,7 @@ def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_p
     with pytest.raises(StreamingQueryException, match="this attempt dies here"):
         copy.run(dying(copy.log, copy.target, {2500}))
     copy.run()
-    assert values(copy.log, copy.target) == each_once(4000)
+    assert stored_values(copy.log, copy.target) == each_once(4000)
 
 
 def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_two_queries_of_one_name_write_all_their_rows(spark: SparkSession, log: 
     for number, query in enumerate((first, second)):
         query.fill(number * 3000, 3000)
         query.run(queryName="nightly")
-    assert values(log, first.target) == each_once(6000)
+    assert stored_values(log, first.target) == each_once(6000)
 
 
 class ForEachBatch:
@@ -352,7 +352,7 @@ class ForEachBatch:
             for number, (condition, options) in enumerate(writes):
                 if number == dies_after:
                     raise RuntimeError("the driver dies here")
-                write(df.where(condition), self.copy.log, self.copy.target, rowOrder="stable", **options)
+                write(df.where(condition), self.copy.log, self.copy.target, **{"rowOrder": "stable", **options})
 
         reader = self.copy.spark.readStream.format("strandline").option("bootstrap.servers", self.copy.log.bootstrap_servers)
         df = reader.option("subscribe", self.copy.source).option("startingOffsets", "earliest").load()
@@ -382,18 +382,21 @@ def test_one_write_in_a_batch_is_found_by_the_restart(each_batch: ForEachBatch) 
     each_batch.run((ALL, {}))
     each_batch.forget_last_commit()
     each_batch.run((ALL, {}))
-    assert values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
+    assert stored_values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
 
 
-def test_writes_with_names_are_both_written_once(each_batch: ForEachBatch) -> None:
-    """Through a driver that dies between the two, and a commit that is lost."""
-    writes = (QUARTER, {"writeName": "quarter"}), (REST, {"writeName": "rest"})
+def test_three_writes_with_names_are_each_written_once(each_batch: ForEachBatch) -> None:
+    """Through a driver that dies between two of them, and a commit that is lost. The third one has all rows of the others, in
+    an order that nobody promised."""
+    everything = (ALL, {"writeName": "all", "rowOrder": "unknown"})
+    writes = (QUARTER, {"writeName": "quarter"}), (REST, {"writeName": "rest"}), everything
     with pytest.raises(StreamingQueryException, match="the driver dies here"):
         each_batch.run(*writes, dies_after=1)
     each_batch.run(*writes)
     each_batch.forget_last_commit()
     each_batch.run(*writes)
-    assert values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
+    twice = Counter(dict.fromkeys(each_once(2000), 2))
+    assert stored_values(each_batch.copy.log, each_batch.copy.target) == twice
 
 
 @pytest.mark.parametrize("second", [REST, ALL])
@@ -402,6 +405,6 @@ def test_a_second_write_without_a_name_is_refused_and_never_skipped(each_batch: 
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="give each write a name of its own with the option writeName"):
             each_batch.run((QUARTER, {}), (second, {}))
-    assert values(each_batch.copy.log, each_batch.copy.target) == Counter(
+    assert stored_values(each_batch.copy.log, each_batch.copy.target) == Counter(
         {value: 1 for value in each_once(2000) if int(value) % 4 == 0}
     )

@@ -1,0 +1,111 @@
+"""Topics and brokers that change under a task that writes: each row is stored once, or the task fails. Segments are the judge.
+
+The writer of a task without Spark, on a cluster of three brokers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from stored import rows_of
+
+from strandline.client import Consumer, Producer
+from strandline.pipeline.earlier_rows import hash_of_first
+from strandline.pipeline.options import WriteOptions, write_options
+from strandline.pipeline.sink import TaskWriter, Written
+from strandline.pipeline.write_identity import WriteNote
+from strandline.protocol.errors import StrandlineError
+from strandline.testing import Cluster
+
+ROWS = [b"row %d" % n for n in range(100)]
+
+
+class Task:
+    """The attempts of one task, which always has the same rows."""
+
+    def __init__(self, cluster: Cluster, topic: str, row_order: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        given = {"bootstrap.servers": cluster.bootstrap_servers, "topic": topic, "rowOrder": row_order}
+        self.options: WriteOptions = write_options(given)
+
+    async def attempt(self, dies_after: int | None = None, then: Any = None) -> Written | None:
+        """Either killed after so many rows; or it awaits `then` in the middle, and goes on to its end."""
+        batch = pa.record_batch({"value": pa.array(ROWS, pa.binary())})
+        # Without end offsets, which `first_note` would ask for in an event loop of its own.
+        note = WriteNote(self.topic, None, partitions=1, first_row=hash_of_first(batch, include_headers=True))
+        servers = self.cluster.bootstrap_servers
+        async with Producer(bootstrap_servers=servers, producer_name="task", producer_note=note.encode()) as producer:
+            writer = TaskWriter(self.options, producer, task=0)
+            await writer.write(batch.slice(0, 40 if dies_after is None else dies_after))
+            await producer.flush()
+            if dies_after is not None:
+                return None
+            if then is not None:
+                await then()
+            await writer.write(batch.slice(40))
+            return await writer.finish()
+
+    async def recreate(self, others: int = 0) -> None:
+        async with self.cluster.admin() as admin:
+            await admin.delete_topics([self.topic])
+        await self.cluster.create_topic(self.topic, partitions=1)
+        if others:
+            async with self.cluster.producer() as producer:
+                await producer.send_many(self.topic, [b"other"] * others)
+
+    async def stored(self) -> Counter[bytes | None]:
+        return Counter(row.value for row in await rows_of(self.cluster, self.topic))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["stable", "unknown"])
+async def task(cluster: Cluster, request: pytest.FixtureRequest) -> Task:
+    return Task(cluster, await cluster.create_topic(partitions=1), request.param)
+
+
+@pytest.mark.parametrize("others", [0, 10, 500])
+async def test_all_rows_are_written_into_a_topic_that_was_recreated_since_the_first_attempt(task: Task, others: int) -> None:
+    """Whether the new log is shorter or longer than the old one: none of its records are rows of this task."""
+    await task.attempt(dies_after=40)
+    await task.recreate(others)
+    written = await task.attempt()
+    assert written is not None
+    assert written.found == 0
+    assert await task.stored() == Counter(ROWS) + Counter({b"other": others})
+
+
+@pytest.mark.parametrize("others", [0, 500])
+async def test_attempt_fails_if_its_topic_is_recreated_in_its_middle(task: Task, others: int) -> None:
+    """Its first rows were deleted with the topic. Another attempt writes all of them."""
+    with pytest.raises(StrandlineError):
+        await task.attempt(then=lambda: task.recreate(others))
+    await task.attempt()
+    assert await task.stored() == Counter(ROWS) + Counter({b"other": others})
+
+
+async def test_a_leader_may_be_killed_while_an_attempt_compares(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(cluster, await cluster.create_topic(partitions=1), "unknown")
+    await task.attempt(dies_after=40)
+    fetch, killed = Consumer.fetch_batches, list[int]()
+
+    async def fetch_without_leader(self: Consumer, **options: Any) -> Any:
+        if not killed:
+            killed.append(await cluster.leader_of(task.topic))
+            await cluster.kill(killed[0])
+        return await fetch(self, **options)
+
+    monkeypatch.setattr(Consumer, "fetch_batches", fetch_without_leader)
+    written = await task.attempt()
+    assert written is not None
+    assert (written.found, len(killed)) == (40, 1)
+    await cluster.start(*killed)
+    assert await task.stored() == Counter(ROWS)
