@@ -16,6 +16,9 @@ import pytest
 from cli_world import COMMAND, ENVIRONMENT, Outcome, run, wait_until
 
 from strandline.local_cluster import free_port_range
+from strandline.pipeline.jobs.replication_facts import Fact, read_line
+from strandline.pipeline.jobs.replication_report import report_of
+from strandline.pipeline.jobs.replication_result import Read
 
 pytestmark = pytest.mark.processes
 
@@ -82,6 +85,27 @@ def test_the_active_controller_is_killed_in_a_cluster_that_runs(up: Path) -> Non
     report = good(chaos("kill-controller", "--local", str(up), "--json"))
     assert any("active controller " in text for text in seen(report))
     assert set(states(up).values()) == {"running"}
+
+
+def facts_of(up: Path) -> list[Fact]:
+    return [fact for log in up.glob("*/log.jsonl") for text in log.read_text().splitlines() for fact in read_line(text).facts]
+
+
+def test_the_replication_report_finds_the_failovers_of_the_verdict(up: Path) -> None:
+    """The same partitions lost the same leader, and none for longer than a client met a gap, whose own part comes on top."""
+    before = {fact.topic for fact in facts_of(up)}
+    report = good(chaos("kill-leader", "--local", str(up), "--json"))
+    facts = facts_of(up)
+    times = [fact.at_us for fact in facts]
+    [topic] = {fact.topic for fact in facts} - before - {None}
+    found = report_of(facts, Read(), min(times), max(times), topics=[topic])
+    kill = report["faults"][0]
+    assert sorted(row.partition for row in found.failovers) == kill["partitions_led"]
+    for row in found.failovers:
+        assert f"broker-{row.previous_broker}" in kill["nodes"]
+        assert 0 < row.ms <= kill["gap_ms_by_partition"][str(row.partition)] + report["interval_ms"]
+        assert row.cause == "broker_fenced"
+    assert {row.cause for row in found.changes} == {"broker_fenced", "caught_up"}
 
 
 def test_a_rolling_restart_fails_no_send_and_ends_every_process_in_order(up: Path) -> None:
