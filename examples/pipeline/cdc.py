@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ async def prepare(servers: str, topic: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Changes of a table as the table.")
     parser.add_argument("what", choices=["sample", "run"])
-    parser.add_argument("--bootstrap-servers", default="127.0.0.1:9092")
+    parser.add_argument("--bootstrap-servers", default=os.environ.get("STRANDLINE_BOOTSTRAP", "127.0.0.1:9092"))
     parser.add_argument("--topic", default="customers")
     parser.add_argument("--snapshot", default="customers")
     given = parser.parse_args()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -101,7 +102,7 @@ async def prepare(servers: str, *topics: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Clicks into visits.")
     parser.add_argument("what", choices=["sample", "run"])
-    parser.add_argument("--bootstrap-servers", default="127.0.0.1:9092")
+    parser.add_argument("--bootstrap-servers", default=os.environ.get("STRANDLINE_BOOTSTRAP", "127.0.0.1:9092"))
     parser.add_argument("--clicks", default="clicks")
     parser.add_argument("--sessions", default="sessions")
     parser.add_argument("--checkpoint", default="checkpoint")
