@@ -35,7 +35,7 @@ QUICK_PYTHON = str(Path(__file__).parent / "quick_python")
 """Spark's Python processes start in half the time with this folder in their path."""
 OWN_SPARK = ("test_spark_drill", "test_spark_standalone", "test_spark_notebook", "test_spark_commands")
 """Files whose tests start Sparks of their own, those that take longest first. All other files share one of two Sparks."""
-JOBS = ("audit", "compact", "delta", "examples", "materialize", "offload", "replay", "simulate")
+JOBS = ("audit", "compact", "delta", "examples", "materialize", "offload", "replay", "replication", "simulate", "verify")
 """What the files are about whose tests share the Spark of the jobs: `test_spark_audit.py` and so on. The tests of source and
 sink share the other one."""
 
