@@ -12,6 +12,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from strandline.pipeline.jobs.audit_range import Shown
 from strandline.pipeline.jobs.audit_result import BAD, COPY_BAD, NOTES, Audit, CopyInterval, Interval, Seen, iso
 from strandline.protocol.errors import UsageError
 
@@ -160,31 +161,36 @@ def _table(columns: Iterable[str], rows: Sequence[Sequence[Any]], bad: Sequence[
 
 
 def _topic(audit: Audit, topic: str, rows: Sequence[Interval], marks: Sequence[Mark]) -> str:
-    known = [row for row in rows if row.at_s is not None]
+    totals = {source: _totals((row.at_s, row.seen[source].count) for row in rows) for source in audit.sources}
     pictures = ""
-    if known:
-        begin, end = _range(audit, known)
-        totals = {source: _totals((row.at_s, row.seen[source].count) for row in known) for source in audit.sources}
-        pictures = _card(_bars(totals, begin, end, audit.interval_s, marks)) + _card(_field(known, begin, end, audit.interval_s))
+    if shown := Shown.of(totals, audit.interval_s):
+        inside = [row for row in rows if row.at_s is not None and shown.begin_s <= row.at_s < shown.end_s]
+        field = _field(inside, shown.begin_s, shown.end_s, audit.interval_s)
+        pictures = _card(_bars(totals, shown, audit.interval_s, marks)) + _card(field) + _outside(shown)
     table = f"<details><summary>{len(rows):,} rows</summary>{_interval_table(audit, rows)}</details>"
     return f"<h2>{escape(topic)}</h2>{pictures}{table}"
 
 
 def _copied(audit: Audit, topic: str, copy: str, rows: Sequence[CopyInterval], marks: Sequence[Mark]) -> str:
-    known = [row for row in rows if row.at_s is not None]
-    begin, end = _range(audit, known)
-    totals = {"log": _totals((row.at_s, row.count) for row in known), "copy": _totals((row.at_s, row.copied) for row in known)}
+    totals = {"log": _totals((row.at_s, row.count) for row in rows), "copy": _totals((row.at_s, row.copied) for row in rows)}
     cells = [[iso(row.at_s), f"{row.count:,}", f"{row.copied:,}", *(row.kinds.get(kind, 0) for kind in COPY_BAD)] for row in rows]
     columns = ["from (UTC)", "source", "copy", *(kind.replace("_", " ") for kind in COPY_BAD)]
     table = _table(columns, cells, [bool(row.kinds) for row in rows])
-    picture = _card(_bars(totals, begin, end, audit.interval_s, marks, {"log": topic, "copy": copy})) if known else ""
+    picture = ""
+    if shown := Shown.of(totals, audit.interval_s):
+        picture = _card(_bars(totals, shown, audit.interval_s, marks, {"log": topic, "copy": copy})) + _outside(shown)
     summary = f"<details><summary>{len(rows):,} rows</summary>{table}</details>"
     return f"<h2>{escape(topic)} and its copy {escape(copy)}</h2>{picture}{summary}"
 
 
-def _range(audit: Audit, rows: Sequence[Interval] | Sequence[CopyInterval]) -> tuple[int, int]:
-    starts = [row.at_s for row in rows if row.at_s is not None]
-    return (min(starts), max(starts) + audit.interval_s) if starts else (0, audit.interval_s)
+def _outside(shown: Shown) -> str:
+    """What the pictures leave out, in a sentence."""
+    if not shown.outside:
+        return ""
+    first, *more = shown.outside
+    times = f"{iso(first)} UTC" if not more else f"{len(shown.outside):,} intervals from {iso(first)} to {iso(more[-1])} UTC"
+    records = f"{shown.records_outside:,} record{'' if shown.records_outside == 1 else 's'}"
+    return f"<p class=faint>The pictures leave out {records} at {times}, far from all others; the table has them.</p>"
 
 
 def _totals(pairs: Iterable[tuple[int | None, int]]) -> dict[int, int]:
@@ -196,9 +202,11 @@ def _totals(pairs: Iterable[tuple[int | None, int]]) -> dict[int, int]:
 
 
 def _bars(
-    totals: dict[str, dict[int, int]], begin: int, end: int, step: int, marks: Sequence[Mark], names: dict[str, str] | None = None
+    totals: dict[str, dict[int, int]], shown: Shown, step: int, marks: Sequence[Mark], names: dict[str, str] | None = None
 ) -> str:
     """How many records each side has, side by side."""
+    begin, end = shown.begin_s, shown.end_s
+    totals = {source: {at: n for at, n in counts.items() if begin <= at < end} for source, counts in totals.items()}
     figure = _figure(10.4, 3.0)
     axes: Axes = figure.add_subplot()
     width = step / (len(totals) + 0.4)
@@ -207,6 +215,7 @@ def _bars(
         axes.bar(xs, list(counts.values()), width * 0.92, color=COLOURS[source], label=(names or {}).get(source, source))
     axes.set_ylabel(f"records per {_span(step)}", color=FAINT)
     axes.set_ylim(0, max((max(counts.values(), default=0) for counts in totals.values()), default=0) * 1.25 or 1)
+    _whole_numbers(axes)
     _time_axis(axes, begin, end, step)
     _draw_marks(axes, begin, end, marks)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(totals), frameon=False, labelcolor=INK)
@@ -253,10 +262,7 @@ def _time_axis(axes: Axes, begin: int, end: int, step: int, has_grid: bool = Tru
     """Ticks where an interval begins, at most about ten."""
     every = step * max(1, -(-(end - begin) // (step * 10)))
     ticks = range(begin, end + 1, every)
-    is_long = end - begin > 86_400
-    axes.set_xticks(
-        [at - begin for at in ticks], [iso(at)[5:16] if is_long else iso(at)[11 : 16 if step >= 60 else 19] for at in ticks]
-    )
+    axes.set_xticks([at - begin for at in ticks], [_time_label(at, end - begin, step) for at in ticks])
     axes.set_xlim(0, end - begin)
     axes.tick_params(colors=FAINT, length=0)
     if has_grid:
@@ -264,6 +270,21 @@ def _time_axis(axes: Axes, begin: int, end: int, step: int, has_grid: bool = Tru
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _time_label(at_s: int, span_s: int, step_s: int) -> str:
+    """As much of a date and time as tells the ticks of such a span apart."""
+    if span_s > 300 * 86_400:
+        return iso(at_s)[:10]
+    return iso(at_s)[5:16] if span_s > 86_400 else iso(at_s)[11 : 16 if step_s >= 60 else 19]
+
+
+def _whole_numbers(axes: Axes) -> None:
+    """1,500,000 instead of 1.5 below a "1e6"."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
 
 
 def _draw_marks(axes: Axes, begin: int, end: int, marks: Sequence[Mark]) -> None:

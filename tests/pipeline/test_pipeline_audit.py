@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ from cli_world import run
 from strandline.client.receipts import BatchMetadata, RecordMetadata
 from strandline.pipeline.jobs.audit_ledger import Ledger
 from strandline.pipeline.jobs.audit_page import page
+from strandline.pipeline.jobs.audit_range import Shown
 from strandline.pipeline.jobs.audit_result import Audit, CopyInterval, Finding, Interval, Partition, Seen
 
 HOUR = 1_763_791_200
@@ -90,6 +92,52 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
     assert "kill broker-2" in text
     assert "Not well: 3 lost in lake" in text
     assert text.count("<tr class=bad>") == 1
+
+
+def with_one_of_1970(audit: Audit) -> Audit:
+    seen = {source: Seen(1, 5000, 5000, 0, 0) for source in audit.sources}
+    early = Interval(topic="orders", partition=0, at_s=0, seen=seen, kinds={})
+    return replace(audit, intervals=(early, *audit.intervals))
+
+
+def texts(picture: str) -> list[str]:
+    """What stands in the pictures of a page."""
+    return re.findall(r"<text [^>]*>([^<]*)</text>", picture)
+
+
+def test_one_record_of_1970_does_not_empty_the_pictures() -> None:
+    """A clock that was wrong once: the axis would span 55 years, and a day of records would be a line."""
+    ordinary, text = page(any_audit()), page(with_one_of_1970(any_audit()))
+    assert texts(text) == texts(ordinary)
+    assert "The pictures leave out 1 record at 1970-01-01 00:00:00 UTC, far from all others; the table has them." in text
+    assert "leave out" not in ordinary
+
+
+@pytest.mark.parametrize(
+    ("totals", "shown"),
+    [
+        ({}, None),
+        ({0: 1}, Shown(0, 10)),
+        ({0: 1, 100_000: 99}, Shown(100_000, 100_010, (0,), 1)),
+        ({0: 1, 100_000: 99, 900_000: 1}, Shown(0, 100_010, (900_000,), 1)),
+        ({0: 1, 100_000: 500, 900_000: 2}, Shown(100_000, 100_010, (0, 900_000), 3)),
+        ({0: 50, 100_000: 50}, Shown(0, 100_010)),
+        ({0: 1, 1990: 999}, Shown(0, 2000)),
+        ({n * 10: 5 for n in range(500)}, Shown(0, 5000)),
+    ],
+    ids=["nothing", "one", "early", "early and late, one too many", "early and late", "halves", "short", "without a gap"],
+)
+def test_few_records_far_from_all_others_are_outside(totals: dict[int, int], shown: Shown | None) -> None:
+    assert Shown.of({"log": totals, "lake": {}}, 10) == shown
+
+
+def test_axes_have_whole_numbers() -> None:
+    """Not 0.5 and 1.0 below a "1e6", which a reader has to multiply."""
+    audit = any_audit()
+    many = {source: replace(seen, count=1_500_000) for source, seen in audit.intervals[0].seen.items()}
+    text = page(replace(audit, intervals=(replace(audit.intervals[0], seen=many),), copies=()))
+    assert "1e6" not in texts(text)
+    assert any(re.fullmatch(r"1,\d00,000", each) for each in texts(text))
 
 
 LOOK = """[...document.querySelectorAll('svg')].map((svg) => {

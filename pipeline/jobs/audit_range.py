@@ -1,0 +1,53 @@
+"""The time that an audit's pictures show.
+
+A record with a wrong clock (1970) would stretch the axis over decades, and all other records would be one thin line. Intervals
+far from all others are therefore left out of the pictures when they hold few records; the page names them below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+READABLE = 200
+"""Intervals on an axis that can still be told apart: a shorter range leaves nothing out."""
+GAP_FACTOR = 3
+"""Far is more than so many times the range of the rest."""
+SHARE_MAX = 0.01
+"""Few are less than this share of all records."""
+
+
+class Shown(NamedTuple):
+    begin_s: int
+    end_s: int
+    """After the last interval."""
+    outside: tuple[int, ...] = ()
+    """Beginnings of intervals that are left out, in order."""
+    records_outside: int = 0
+    """Counted on the side that has most of them."""
+
+    @classmethod
+    def of(cls, totals: Mapping[str, Mapping[int, int]], step_s: int) -> Shown | None:
+        """`totals`: of each side how many records each interval has, by its beginning in seconds. None if there are none."""
+        records: dict[int, int] = {}
+        for counts in totals.values():
+            for at_s, count in counts.items():
+                records[at_s] = max(records.get(at_s, 0), count)
+        if not records:
+            return None
+        inside = _without_outliers(sorted(records), records, step_s)
+        outside = tuple(sorted(records.keys() - set(inside)))
+        return cls(inside[0], inside[-1] + step_s, outside, sum(records[at_s] for at_s in outside))
+
+
+def _without_outliers(starts: list[int], records: Mapping[int, int], step_s: int) -> list[int]:
+    few = SHARE_MAX * sum(records.values())
+    while len(starts) > 1 and starts[-1] + step_s - starts[0] > READABLE * step_s:
+        gap, at = max((after - before, n) for n, (before, after) in enumerate(pairwise(starts), 1))
+        rest = max((starts[:at], starts[at:]), key=lambda part: (sum(records[at_s] for at_s in part), len(part)))
+        left_out = sum(records.values()) - sum(records[at_s] for at_s in rest)
+        if gap <= GAP_FACTOR * (rest[-1] + step_s - rest[0]) or left_out > max(few, 1):
+            break
+        starts = rest
+    return starts
