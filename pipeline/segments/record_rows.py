@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -159,13 +159,15 @@ def _number(name: str, piece: Piece) -> int:
 
 def _per_batch(values: list[Any], group: list[Piece], kind: Any) -> Any:
     """Each batch's value, for each of its records."""
+    counts = [len(piece.records) for piece in group]
     if values.count(values[0]) == len(values):
-        return constant(values[0], kind, sum(len(piece.records) for piece in group))
-    return pa.concat_arrays([constant(v, kind, len(p.records)) for v, p in zip(values, group, strict=True)])
+        return constant(values[0], kind, sum(counts))
+    of_records = chain.from_iterable(map(repeat, values, counts))
+    return pa.array(list(of_records), kind) if kind == pa.bool_() else _numbers(of_records, kind)
 
 
 def _numbers(values: Iterable[int], kind: Any) -> Any:
-    numbers = array("i", values)
+    numbers = array("i" if kind == pa.int32() else "q", values)
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 

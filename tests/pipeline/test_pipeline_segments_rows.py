@@ -13,16 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from segment_files import batch, index_of, positions, segment, write_log
 
 from strandline.pipeline.segments.columns import BATCH_COLUMNS, RECORD_COLUMNS
 from strandline.pipeline.segments.layout import find_segments
 from strandline.pipeline.segments.options import SegmentOptions, segment_options
 from strandline.pipeline.segments.plan import SegmentMissing, plan
-from strandline.pipeline.segments.task import read_part
+from strandline.pipeline.segments.task import read_batches, read_part, read_records
 from strandline.protocol.errors import UsageError
-from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER_SIZE, compute_crc, stamp
-from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER, HEADER_SIZE, compute_crc, stamp
+from strandline.protocol.records.builder import encode_batch, encode_values
 from strandline.storage.checkpoints import MetaProperties, PartitionMetadata, uuid_to_text
 
 TOPIC_ID = bytes(range(16))
@@ -312,3 +314,42 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert counts == {"sound": 12_500, "preallocated": 1}
     assert peak < 24 << 20, peak
+
+
+# -- whatever the bytes are -------------------------------------------------------------------------------------------
+
+i8, i16, i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64))
+payloads = st.one_of(
+    st.binary(max_size=60),
+    st.lists(st.binary(max_size=9), min_size=1, max_size=4).map(lambda v: encode_values(v, timestamp_ms=0)[HEADER_SIZE:]),
+)
+
+
+@st.composite
+def batches_of_a_liar(draw: st.DrawFn) -> bytes:
+    """A possible header and a right CRC over fields and records that may be anything."""
+    payload, last_delta = draw(payloads), draw(st.integers(0, 5))
+    fields = [
+        draw(st.integers(0, 40)), HEADER_SIZE - 12 + len(payload), draw(st.integers(-1, 9)), 2, 0, draw(i16), last_delta,
+        draw(i64), draw(i64), draw(i64), draw(i16), draw(i32), draw(st.integers(0, last_delta + 1)),
+    ]  # fmt: skip
+    made = bytearray(HEADER.pack(*fields) + payload)
+    struct.pack_into(">I", made, CRC_POS, compute_crc(made, 0, len(made)))
+    return bytes(made)
+
+
+@given(st.lists(st.one_of(batches_of_a_liar(), st.binary(max_size=80), st.just(segment(2))), max_size=6).map(b"".join))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_become_rows(tmp_path: Path, data: bytes) -> None:
+    """Every row of Arrow is valid, and the batches' sizes are the file's."""
+    path = tmp_path / "orders-0" / "00000000000000000000.log"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    (file,) = find_segments([str(path)])
+    batches = list(read_batches(file))
+    records = list(read_records(file))
+    for each in batches + records:
+        each.validate(full=True)
+    assert sum(row for each in batches for row in each.column("sizeBytes").to_pylist()) == len(data)
+    known = {row for each in batches for row in each.column("position").to_pylist()}
+    assert {row for each in records for row in each.column("position").to_pylist()} <= known

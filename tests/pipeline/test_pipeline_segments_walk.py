@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_files import batch, index_of, positions, reader, segment, walk
 
@@ -165,6 +165,7 @@ damages = st.lists(st.tuples(st.integers(0, len(DATA) - 1), st.binary(min_size=1
 
 
 @given(st.lists(pieces, max_size=12).map(b"".join), st.sampled_from(Wanted), st.integers(1, 600))
+@settings(deadline=None)
 def test_any_bytes_are_accounted_for_and_any_split_finds_the_same(data: bytes, wanted: Wanted, split_bytes: int) -> None:
     found = walk(data, wanted)
     covered(found, len(data))
@@ -172,6 +173,7 @@ def test_any_bytes_are_accounted_for_and_any_split_finds_the_same(data: bytes, w
 
 
 @given(damages, st.integers(1, 600))
+@settings(deadline=None)
 def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[int, bytes]], split_bytes: int) -> None:
     data = DATA
     for at, new in changes:
@@ -182,6 +184,7 @@ def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3000)), max_size=6), st.integers(1, 600))
+@settings(deadline=None)
 def test_index_that_lies_changes_nothing(index: Index, split_bytes: int) -> None:
     assert split_walk(DATA, split_bytes, sorted(index)) == walk(DATA)
 
