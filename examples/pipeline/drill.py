@@ -5,7 +5,8 @@
 A producer writes to a cluster of three brokers and keeps a ledger of what was acknowledged. A Spark driver offloads the topic
 into a lake and copies it into another topic. Meanwhile brokers, the driver, its executors and their Python processes are killed
 with SIGKILL, as a seed says; brokers and driver are started again, by nobody who knows what they were doing. At last what is
-left is brought over, and an audit compares ledger, log, lake and copy, record by record, and writes `report.html`.
+left is brought over, and an audit compares ledger, log, lake and copy, record by record, and writes `report.html`. When the
+cluster is stopped, `verify` compares the brokers' directories with each other and with all these, and writes `verify.html`.
 
 Needs Linux and `pip install '.[spark]'` in a clone. Exit code 3 when a record is lost or doubled.
 """
@@ -35,6 +36,9 @@ from strandline.pipeline.jobs.audit import audit
 from strandline.pipeline.jobs.audit_ledger import Ledger
 from strandline.pipeline.jobs.audit_page import page
 from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.jobs.verify import verify
+from strandline.pipeline.jobs.verify_page import page as verify_page
+from strandline.pipeline.jobs.verify_result import Verification
 from strandline.pipeline.spark import spark_session
 from strandline.protocol.errors import StrandlineError
 
@@ -264,6 +268,23 @@ class Drill:
         raise RuntimeError(f"what is left was not brought over in {DRAIN_ATTEMPTS} attempts")
 
 
+def verify_at_rest(folder: Path) -> Verification:
+    """The brokers' directories, and ledger, lake and copy against them: without the source and the client that wrote these."""
+    spark = spark_session("drill verify", "local[2]", CONF)
+    try:
+        return verify(
+            [folder / "cluster"],
+            [TOPIC],
+            lake=folder / "lake",
+            ledger=[folder / "ledger.jsonl"],
+            copies={TOPIC: COPY},
+            is_complete=True,
+            spark=spark,
+        )
+    finally:
+        spark.stop()
+
+
 async def drill(folder: Path, seed: int, seconds: float, master: str, say: Callable[[str], None]) -> dict[str, object]:
     """The figures; `ok` is the verdict."""
     async with LocalCluster(folder / "cluster") as cluster:
@@ -275,12 +296,17 @@ async def drill(folder: Path, seed: int, seconds: float, master: str, say: Calla
     for finding in found.findings:
         say(finding.sentence + "".join(f"\n    {example}" for example in finding.examples))
     say(f"{found.verdict}; report in {report}")
+    at_rest = await asyncio.to_thread(verify_at_rest, folder)
+    (folder / "verify.html").write_text(verify_page(at_rest, f"Drill, seed {seed}: the brokers' directories"))
+    for sentence in (*(one.sentence for one in at_rest.bad), *(one.sentence for one in at_rest.compared)):
+        say(sentence)
+    say(f"directories: {at_rest.verdict}; report in {folder / 'verify.html'}")
     counts = {source: found.count(source) for source in found.sources}
     counts["copy"] = sum(row.copied for row in found.copies)
     lost = sum(finding.count for finding in found.bad if finding.kind.startswith("lost"))
     doubled = sum(finding.count for finding in found.bad if finding.kind.startswith(("doubled", "acknowledged_twice")))
     return {
-        "ok": found.is_ok,
+        "ok": found.is_ok and at_rest.is_ok,
         "seed": seed,
         "kills": dict(run.kills),
         "driver_starts": run.starts,
@@ -291,6 +317,8 @@ async def drill(folder: Path, seed: int, seconds: float, master: str, say: Calla
         "lost": lost,
         "doubled": doubled,
         "bad": {finding.kind: finding.count for finding in found.bad},
+        "at_rest": at_rest.verdict,
+        "bad_at_rest": [one.sentence for one in at_rest.bad] + [one.sentence for one in at_rest.compared],
         "report": str(report),
     }
 

@@ -76,18 +76,31 @@ def audit(
     """Compares what is given with the log. `is_complete`: the offload is over, so what is not in the lake is lost. `grace_ms`:
     records that are younger may be missing in a copy. `include_headers`: they belong to what a copy has to have. `options`
     are the source's (docs/spark.md). Raises UsageError for what cannot be compared."""
-    begun_at_s = time.time()
     names = check(topics, lake, ledger, copies)
-    job = _Job(spark, servers, dict(options or {}), names, interval_s)
+    job = Job(spark, servers, dict(options or {}), names, interval_s)
+    return run(job, lake, ledger, copies or {}, is_complete, grace_ms, include_headers)
+
+
+def run(
+    job: Job,
+    lake: str | os.PathLike[str] | None,
+    ledger: Sequence[str | os.PathLike[str]],
+    copies: Mapping[str, str],
+    is_complete: bool = False,
+    grace_ms: int = 0,
+    include_headers: bool = False,
+) -> Audit:
+    """The comparison itself, of arguments that are checked. The job says where the log is read from."""
+    begun_at_s = time.time()
     ledger_ends, notes = job.measure_ledger([os.fspath(path) for path in ledger])
     view = None if lake is None else job.look_at_lake(local_path(lake))
-    copied = [job.compare(source, copy, begun_at_s, grace_ms, include_headers) for source, copy in (copies or {}).items()]
+    copied = [job.compare(source, copy, begun_at_s, grace_ms, include_headers) for source, copy in copies.items()]
     intervals, partitions, findings = job.count(view, ledger_ends, [os.fspath(path) for path in ledger], is_complete)
     sources = [source for source, given in zip(SOURCES, (True, view is not None, bool(ledger)), strict=True) if given]
     all_findings = [*(view.findings if view else ()), *findings, *(one for _, found in copied for one in found), *notes]
     return Audit(
         made_at_s=begun_at_s,
-        interval_s=interval_s,
+        interval_s=job.interval_s,
         sources=tuple(sources),
         partitions=partitions,
         intervals=intervals,
@@ -118,7 +131,9 @@ def check(
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
+    """Compares the log that a cluster serves. A subclass with other `_bounds` and `_read` reads it from elsewhere."""
+
     spark: SparkSession
     servers: str
     options: Mapping[str, str]

@@ -14,11 +14,12 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.pipeline.jobs.audit import check as check_audit
 from strandline.pipeline.jobs.verify_checks import Facts, Indexes, LogCheck
 from strandline.pipeline.jobs.verify_folders import Directory, across, find
 from strandline.pipeline.jobs.verify_log import index_entries, read_log, segments
@@ -67,32 +68,59 @@ def verify(
     folders: Sequence[str | os.PathLike[str]] | Sequence[Directory],
     topics: Sequence[str] = (),
     *,
+    lake: str | os.PathLike[str] | None = None,
+    ledger: Sequence[str | os.PathLike[str]] = (),
+    copies: Mapping[str, str] | None = None,
+    is_complete: bool = False,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Reads all logs of the brokers' directories in these folders (or of directories found before), or those of `topics`.
-    UsageError if a folder does not exist or has no logs, or no directory has a log of a topic."""
+    """Reads all logs of the brokers' directories in these folders (or of directories found before), or those of `topics`. A lake,
+    a ledger and copies are those of an audit (`audit.py`), and need `spark`. UsageError if a folder does not exist or has no
+    logs, or no directory has a log of a topic."""
     directories = [one for one in folders if isinstance(one, Directory)]
     directories += find([one for one in folders if not isinstance(one, Directory)])
+    check(directories, topics, lake, ledger, copies or {})
     begun_at_s = time.time()
-    tasks = plan(directories, topics, int(begun_at_s * 1000))
+    wanted = {*topics, *(copies or {}), *(copies or {}).values()} if topics else ()
+    tasks = plan(directories, sorted(wanted), int(begun_at_s * 1000))
     partitions = _run(tasks, progress) if spark is None else _run_on(spark, tasks)
-    general = [one for one in across(directories) if not topics or not one.topic or one.topic in topics]
-    return Verification(
+    general = [one for one in across(directories) if not topics or not one.topic or one.topic in wanted]
+    found = Verification(
         made_at_s=begun_at_s,
         directories=tuple(str(directory.path) for directory in directories),
         brokers=tuple(directory.broker for directory in directories),
         partitions=tuple(partitions),
         findings=(*(finding for directory in directories for finding in directory.findings), *general),
     )
+    if lake is None and not ledger and not copies:
+        return found
+    if spark is None:
+        raise UsageError("a lake, a ledger or a copy is compared with Spark: give a session")
+    from strandline.pipeline.jobs.verify_records import compare
+
+    return replace(found, comparison=compare(spark, found.partitions, topics, lake, ledger, copies or {}, is_complete))
+
+
+def check(
+    directories: Sequence[Directory],
+    topics: Sequence[str],
+    lake: str | os.PathLike[str] | None,
+    ledger: Sequence[str | os.PathLike[str]],
+    copies: Mapping[str, str],
+) -> None:
+    """Raises UsageError before anything is read, and before Spark is started."""
+    known = sorted({topic for directory in directories for topic, _ in directory.logs})
+    for topic in (*topics, *copies, *copies.values()):
+        if topic not in known:
+            raise UsageError(f"no directory has a log of topic {topic}; there are logs of {', '.join(known) or 'no topic'}")
+    if lake is not None or ledger or copies:
+        check_audit(topics or known, lake, ledger, copies)
 
 
 def plan(directories: Sequence[Directory], topics: Sequence[str], now_ms: int) -> list[PartitionTask]:
     """A task for each partition, or for each topic id if folders of one name belong to several topics."""
     places = sorted({place for directory in directories for place in directory.logs if not topics or place[0] in topics})
-    if missing := sorted(set(topics) - {topic for topic, _ in places}):
-        known = sorted({topic for directory in directories for topic, _ in directory.logs})
-        raise UsageError(f"no directory has a log of topic {missing[0]}; there are logs of {', '.join(known)}")
     return [task for place in places for task in _tasks_of(place, directories, now_ms)]
 
 

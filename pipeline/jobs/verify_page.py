@@ -116,7 +116,7 @@ def _tile(name: str, count: int, is_bad: bool = False) -> str:
 
 def _findings(found: Verification) -> str:
     cards = [_card(finding) for finding in found.bad]
-    cards += [f"<div class='card finding'><p><b>{escape(sentence)}</b></p></div>" for sentence in found.compared]
+    cards += [_compared(finding.sentence, finding.examples) for finding in found.compared]
     return f"<h2>Findings</h2>{''.join(cards)}" if cards else ""
 
 
@@ -126,8 +126,14 @@ def _card(finding: Finding) -> str:
     return f"<div class='card finding'><p><b>{escape(finding.sentence)}</b></p>{action}{path}</div>"
 
 
+def _compared(sentence: str, examples: Sequence[str]) -> str:
+    more = f"<p class='faint small'>{escape('; '.join(examples))}</p>" if examples else ""
+    return f"<div class='card finding'><p><b>{escape(sentence)}</b></p>{more}</div>"
+
+
 def _notes(found: Verification) -> str:
-    notes = [finding.sentence for finding in found.all_findings if not finding.is_bad]
+    compared = found.comparison.findings if found.comparison is not None else ()
+    notes = [one.sentence for one in (*found.all_findings, *compared) if not one.is_bad]
     if not notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes[:NOTES_SHOWN])

@@ -211,6 +211,7 @@ def _replica(source: Source) -> Replica:
         end=check.end,
         high_watermark=facts.high_watermark,
         recovery_point=facts.recovery_point,
+        log_start=facts.log_start,
         batches=check.batches,
         records=check.records,
         size=check.size,

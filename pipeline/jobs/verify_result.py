@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from strandline.pipeline.jobs.audit_result import iso
+from strandline.pipeline.jobs import audit_result
+from strandline.pipeline.jobs.audit_result import Audit, iso
 
 BAD = {
     "lost": "committed records that no replica has",
@@ -160,6 +161,8 @@ class Replica:
     high_watermark: int | None
     """As checkpointed; None: there is none."""
     recovery_point: int | None
+    log_start: int | None
+    """As checkpointed; None: it is the first segment's base offset."""
     batches: int
     records: int
     size: int
@@ -191,10 +194,8 @@ class Verification:
     partitions: tuple[Partition, ...]
     findings: tuple[Finding, ...]
     """Of whole directories."""
-    compared: tuple[str, ...] = ()
-    """Sentences of bad findings of the comparison with a lake, a copy or a ledger."""
-    comparison: dict[str, Any] | None = None
-    """The audit's document (`audit_result.py`), if there was such a comparison."""
+    comparison: Audit | None = None
+    """Lake, copies and ledger against the logs, if there are such."""
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
@@ -207,6 +208,11 @@ class Verification:
         return tuple(finding for finding in self.all_findings if finding.is_bad)
 
     @property
+    def compared(self) -> tuple[audit_result.Finding, ...]:
+        """Bad findings of the comparison with lake, copies and ledger."""
+        return self.comparison.bad if self.comparison is not None else ()
+
+    @property
     def is_ok(self) -> bool:
         return not self.bad and not self.compared
 
@@ -216,8 +222,15 @@ class Verification:
         size = sum(replica.size for partition in self.partitions for replica in partition.replicas)
         read = f"{_count(len(self.partitions), 'partition')}, {_count(replicas, 'replica')}, {size:,} bytes read"
         if self.is_ok:
-            return f"sound: {read}"
-        return f"not sound: {_count(len(self.bad) + len(self.compared), 'finding')}; {read}"
+            return f"sound: {read}{self._sources}"
+        return f"not sound: {_count(len(self.bad) + len(self.compared), 'finding')}; {read}{self._sources}"
+
+    @property
+    def _sources(self) -> str:
+        if self.comparison is None:
+            return ""
+        names = [name for name in self.comparison.sources if name != "log"] + (["copies"] if self.comparison.copies else [])
+        return f", compared with {' and '.join(names)}: {_count(self.comparison.count('log'), 'record')}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -231,7 +244,7 @@ class Verification:
                 {**asdict(partition), "findings": [_document(one) for one in partition.findings]} for partition in self.partitions
             ],
             "findings": [_document(one) for one in self.findings],
-            "comparison": self.comparison,
+            "comparison": None if self.comparison is None else self.comparison.document,
         }
 
 

@@ -39,7 +39,7 @@ def audit(
     with spark_errors():
         from strandline.pipeline.jobs import audit as job
         from strandline.pipeline.jobs.lake_folder import is_delta, local_path
-    copies = _pairs(copy or ())
+    copies = pairs_of(copy or ())
     job.check(topic or (), lake, ledger or (), copies)
     arguments: dict[str, Any] = {"lake": lake, "ledger": ledger or (), "copies": copies, "is_complete": complete}
     arguments |= {"grace_ms": int(grace_s * 1000), "interval_s": every_s, "include_headers": headers}
@@ -56,7 +56,7 @@ def audit(
         fail(found.verdict, UNHEALTHY)
 
 
-def _pairs(written: list[str] | tuple[()]) -> dict[str, str]:
+def pairs_of(written: list[str] | tuple[()]) -> dict[str, str]:
     pairs = dict[str, str]()
     for pair in written:
         topic, equals, copy = pair.partition("=")

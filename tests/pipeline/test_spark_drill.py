@@ -36,6 +36,8 @@ def test_nothing_is_lost_or_doubled_while_brokers_driver_and_executors_are_kille
     result = json.loads(done.stdout.splitlines()[-1])
     print(result)
     assert (done.returncode, result["lost"], result["doubled"], result["bad"]) == (0, 0, 0, {})
+    assert (result["ok"], result["bad_at_rest"]) == (True, [])
+    assert result["at_rest"].startswith("sound: 8 partitions, 24 replicas")
     counts = result["counts"]
     assert counts["ledger"] == result["acknowledged"] > 0
     assert counts["lake"] == counts["copy"] == counts["log"]
@@ -43,3 +45,4 @@ def test_nothing_is_lost_or_doubled_while_brokers_driver_and_executors_are_kille
     assert {"broker", "driver", "executor"} <= result["kills"].keys(), "each kind was killed at least once"
     assert result["driver_starts"] >= 2
     assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "verify.html").stat().st_size > 10_000
