@@ -47,7 +47,7 @@ class Bounds:
         if column == ("partition",):
             return self._take_set("partitions", each, value)
         if column == ("offset",) and type(value) is int:
-            return self._take_offset(each, value)
+            return self.take_offset(each, value)
         if column == ("timestamp",) and isinstance(value, datetime):
             self._take_time(each, value)
         return False
@@ -60,7 +60,8 @@ class Bounds:
         setattr(self, name, allowed if known is None else known & allowed)
         return True
 
-    def _take_offset(self, each: Filter, value: int) -> bool:
+    def take_offset(self, each: Filter, value: int) -> bool:
+        """Narrow the offsets by a comparison with `value`. False: `each` is no comparison that does."""
         least = {GreaterThan: value + 1, GreaterThanOrEqual: value, EqualTo: value}.get(type(each))
         behind = {LessThan: value, LessThanOrEqual: value + 1, EqualTo: value + 1}.get(type(each))
         if least is not None:

@@ -35,7 +35,7 @@ def take(each: Filter, bounds: Bounds) -> None:
     if column in (("topic",), ("partition",)):
         bounds.take(each)
     elif column in (("offset",), ("baseOffset",), ("lastOffset",)) and type(value) is int:
-        bounds._take_offset(each, value)
+        bounds.take_offset(each, value)
 
 
 def narrowed(options: SegmentOptions, bounds: Bounds) -> SegmentOptions:

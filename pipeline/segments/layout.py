@@ -50,19 +50,20 @@ class SegmentFile(NamedTuple):
 
 
 def find_segments(paths: Iterable[str], topics: Collection[str] = (), partitions: Collection[int] = ()) -> list[SegmentFile]:
-    """The segments of all logs below the paths, of each log in the order of offsets. Empty `topics` and `partitions`: all.
+    """The segments of all logs below the paths, log by log, each in the order of offsets. Empty `topics` and `partitions`: all.
 
     UsageError, naming the path, for one that does not exist, that cannot be read, or that has no data directory below it.
     """
     found: dict[str, list[SegmentFile]] = {}
-    for path in paths:
+    for path in map(os.path.abspath, paths):  # Tasks may have another working directory.
         if os.path.isfile(path):
             found[path] = [_single(path)]
         else:
             for folder in _logs(path):
                 found[folder] = _segments(folder)
-    segments = [segment for of_log in found.values() for segment in of_log]
-    return [s for s in segments if _is_wanted(s, topics, partitions)]
+    segments = {segment.path: segment for of_log in found.values() for segment in of_log}  # Paths may overlap.
+    wanted = [segment for segment in segments.values() if _is_wanted(segment, topics, partitions)]
+    return sorted(wanted, key=lambda segment: (os.path.dirname(segment.path), segment.base_offset))
 
 
 def _is_wanted(segment: SegmentFile, topics: Collection[str], partitions: Collection[int]) -> bool:
@@ -85,7 +86,7 @@ def _logs(path: str) -> Iterator[str]:
 
 def _is_log(folder: str) -> bool:
     """A folder of the right name with a segment in it: `broker-1` is the name of a log as well."""
-    is_named = parse_log_name(os.path.basename(os.path.abspath(folder))) is not None
+    is_named = parse_log_name(os.path.basename(folder)) is not None
     return is_named and any(map(_SEGMENT.match, _names(folder)))
 
 
@@ -115,9 +116,9 @@ def _names(path: str) -> list[str]:
 
 
 def _segments(folder: str) -> list[SegmentFile]:
-    name = parse_log_name(os.path.basename(os.path.abspath(folder)))
+    name = parse_log_name(os.path.basename(folder))
     assert name is not None
-    broker, topic_id = _broker(os.path.dirname(os.path.abspath(folder))), _topic_id(folder)
+    broker, topic_id = _broker(os.path.dirname(folder)), _topic_id(folder)
     bases = [int(match[1]) for match in map(_SEGMENT.match, _names(folder)) if match]
     segments = []
     for base in bases:
@@ -130,10 +131,10 @@ def _segments(folder: str) -> list[SegmentFile]:
 
 def _single(path: str) -> SegmentFile:
     match = _SEGMENT.match(os.path.basename(path))
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(path)
     if match is None or parse_log_name(os.path.basename(folder)) is None:
         raise UsageError(f"{path} is no segment: segments are named like orders-0/00000000000000000000.log")
-    return next(segment for segment in _segments(folder) if segment.base_offset == int(match[1]))._replace(path=path)
+    return next(segment for segment in _segments(folder) if segment.base_offset == int(match[1]))
 
 
 def _broker(directory: str) -> int | None:

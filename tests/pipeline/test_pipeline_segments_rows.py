@@ -100,6 +100,17 @@ def test_path_may_be_of_a_cluster_a_broker_a_log_or_a_file(cluster: Path, path: 
     assert len(rows(cluster / path)) == count
 
 
+def test_relative_path_is_resolved_where_the_read_is_planned(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks may have another working directory."""
+    monkeypatch.chdir(cluster)
+    assert {row["path"] for row in rows(".")} == {row["path"] for row in rows(cluster)}
+
+
+def test_segment_that_several_paths_name_is_read_once(cluster: Path) -> None:
+    log = cluster / "broker-1" / "data" / "my-orders-0"
+    assert len(rows(f"{log / '00000000000000000012.log'},{log},{cluster}")) == len(rows(cluster))
+
+
 def test_metadata_log_is_read_when_it_is_named(cluster: Path) -> None:
     assert {row["topic"] for row in rows(cluster, topics="__cluster_metadata")} == {"__cluster_metadata"}
     assert {row["topic"] for row in rows(cluster)} == {"my-orders"}

@@ -59,10 +59,9 @@ def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) 
     pushed = frame(spark, logs, rows="record", splitBytes="1", pushFilters="true").where(where)
     assert sorted(row.offset for row in pushed.select("offset").collect()) == list(range(35, 40))
     assert pushed.rdd.getNumPartitions() == 3
-    assert frame(spark, logs, rows="record").where(where).count() == 5
     batches = frame(spark, logs, splitBytes="1", pushFilters="true").where("partition = 1 and baseOffset < 6")
+    assert [row.baseOffset for row in batches.select("baseOffset").collect()] == [0, 3]
     assert batches.rdd.getNumPartitions() == 2
-    assert batches.count() == 2
 
 
 def test_wrong_path_is_told_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
