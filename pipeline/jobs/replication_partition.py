@@ -1,9 +1,7 @@
 """The story of one partition, from facts in any order: who led it, who was in sync, what was cut. Pure.
 
-Order comes from the partition epoch, which the controller raises with every change of leader or ISR, not from clocks. So lines
-of several machines fall into place, and a state that two nodes logged is one state. The controller's line counts most: it has
-the cause; then the leader's, then a follower's, for logs in which the controllers' are missing. When a controller lost its
-office before a decision was committed, the next one gives the same epoch to another decision: the later one counts.
+States come in the order of their partition epochs (`replication_states.py`). From them follow the intervals in which something
+was not as it should be, and the elections.
 
 Times are those of the machine that logged the line. A change that seems older than the one before it is moved to that one's
 time, and the difference is reported as `skew`.
@@ -16,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from strandline.pipeline.jobs.replication_cluster import ClusterStory, set_of
 from strandline.pipeline.jobs.replication_facts import Fact
+from strandline.pipeline.jobs.replication_states import NO_LEADER, State, first_known, merged_states
 
 STATE, INTERVAL, ELECTION, TRUNCATION, LAG, SKEW = "state", "interval", "election", "truncation", "lag", "skew"
 UNDER_REPLICATED, UNDER_MIN_ISR, WITHOUT_LEADER, OUT_OF_ISR = "under_replicated", "under_min_isr", "without_leader", "out_of_isr"
 FAILOVER, HANDOVER = "failover", "handover"
-NO_LEADER = -1
 PLANNED = ("controlled_shutdown", "preferred_election")
 """Causes for which the old leader still lives: nothing was lost, and no fail-over took place."""
 
@@ -78,25 +76,6 @@ class Row:
         return [broker for broker in self.isr if broker not in self.previous_isr] if self.previous_isr else []
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    epoch: int
-    at_us: int
-    rank: int
-    """Who logged it: 2 the controller, 1 the leader, 0 a follower."""
-    node: str
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    replicas: tuple[int, ...] = ()
-    min_isr: int = 0
-    """0: unknown."""
-    cause: str = ""
-    metadata_offset: int | None = None
-    before: tuple[int, tuple[int, ...]] | None = None
-    """Leader and ISR before the change, where the line has them."""
-
-
 def rows_of_partition(story: ClusterStory, topic: str, partition: int, facts: Iterable[Fact]) -> list[Row]:
     """All findings on one partition, those of recreated topics of its name included."""
     groups: dict[int, list[Fact]] = {}
@@ -118,10 +97,20 @@ class _Incarnation:
         self._end_us = story.end_us if removed_us is None else removed_us
         self._is_removed = removed_us is not None
         self._skews: dict[str, int] = {}
-        self._states = self._in_order(list(_merged(facts)))
+        self._led: dict[object, Fact] = {}
+        """Leader epoch -> the line of the broker that began to lead in it."""
+        self._reasons: dict[tuple[object, object], Fact] = {}
+        """(Partition epoch, broker) -> why the leader proposed an ISR without that broker."""
+        for fact in facts:
+            if fact.event == "partition.became_leader":
+                self._led.setdefault(fact.fields.get("leader_epoch"), fact)
+            elif fact.event in _LEADERS_REASONS:
+                self._reasons.setdefault((fact.fields.get("partition_epoch"), fact.fields.get("broker_id")), fact)
+        self._states = self._in_order(list(merged_states(facts)))
+        self._state_rows = list(self._make_state_rows())
 
     def rows(self) -> list[Row]:
-        states = [*self._state_rows()]
+        states = self._state_rows
         intervals = [row for what, test in _TESTS.items() for row in self._intervals(what, test)]
         rows = [*states, *intervals, *self._out_of_isr(), *self._elections(), *self._truncations(), *self._lags()]
         for node, us in self._skews.items():
@@ -133,15 +122,15 @@ class _Incarnation:
 
     # -- states
 
-    def _in_order(self, merged: list[_State]) -> list[_State]:
+    def _in_order(self, merged: list[State]) -> list[State]:
         """By partition epoch, with times that do not go back, and with what only some lines have carried on."""
-        states: list[_State] = []
+        states: list[State] = []
         merged.sort(key=lambda state: state.epoch)
         if merged and merged[0].before is not None and merged[0].epoch > 0:
             leader, isr = merged[0].before
             states.append(replace(merged[0], epoch=merged[0].epoch - 1, at_us=self._first_us(merged[0]), leader=leader, isr=isr,
                                   cause="", before=None, metadata_offset=None))  # fmt: skip
-        replicas, min_isr = _first_known(merged)
+        replicas, min_isr = first_known(merged)
         for state in merged:
             replicas, min_isr = state.replicas or replicas, state.min_isr or min_isr
             at_us = state.at_us
@@ -153,20 +142,20 @@ class _Incarnation:
             states[0] = replace(states[0], replicas=states[0].replicas or replicas, min_isr=states[0].min_isr or min_isr)
         return states
 
-    def _first_us(self, state: _State) -> int:
+    def _first_us(self, state: State) -> int:
         """Since when the state before the first change can be said to have held: as long as the log reaches back."""
         return min(self._story.begin_us or state.at_us, state.at_us)
 
     def _note_skew(self, node: str, us: int) -> None:
         self._skews[node] = max(self._skews.get(node, 0), us)
 
-    def _pairs(self) -> Iterator[tuple[_State | None, _State, int]]:
+    def _pairs(self) -> Iterator[tuple[State | None, State, int]]:
         """Each state with the one before it, and where it ends."""
         for n, state in enumerate(self._states):
             end = self._states[n + 1].at_us if n + 1 < len(self._states) else max(self._end_us, state.at_us)
             yield (self._states[n - 1] if n else None), state, end
 
-    def _state_rows(self) -> Iterator[Row]:
+    def _make_state_rows(self) -> Iterator[Row]:
         for before, state, end in self._pairs():
             cause, detail = ("", "") if before is None else self._cause(before, state)
             yield self._row(
@@ -176,7 +165,7 @@ class _Incarnation:
                 replicas=list(state.replicas), min_isr=state.min_isr or None, cause=cause, detail=detail,
             )  # fmt: skip
 
-    def _cause(self, before: _State, state: _State) -> tuple[str, str]:
+    def _cause(self, before: State, state: State) -> tuple[str, str]:
         """The controller's word, and behind it what the fencing or the leader had to say."""
         removed = [broker for broker in before.isr if broker not in state.isr]
         if state.cause == "broker_fenced":
@@ -190,20 +179,19 @@ class _Incarnation:
 
     def _leaders_reason(self, epoch: int, removed: Sequence[int]) -> tuple[str, str] | None:
         """Why the leader proposed it: its line has the partition epoch on which the proposal rests."""
-        for fact in self._facts:
-            about = fact.fields.get("partition_epoch") == epoch and fact.fields.get("broker_id") in removed
-            if about and fact.event == "isr.member_lags":
-                behind = fact.fields.get("behind_ms")
-                return "lagging", "was never caught up" if behind is None else f"not caught up for {behind} ms"
-            if about and fact.event == "isr.member_lost_records":
-                return "lost_records", f"asked again from offset {fact.fields.get('fetch_offset')}"
-        return None
+        fact = next((fact for broker in removed if (fact := self._reasons.get((epoch, broker))) is not None), None)
+        if fact is None:
+            return None
+        if fact.event == "isr.member_lost_records":
+            return "lost_records", f"asked again from offset {fact.fields.get('fetch_offset')}"
+        behind = fact.fields.get("behind_ms")
+        return "lagging", "was never caught up" if behind is None else f"not caught up for {behind} ms"
 
     # -- intervals
 
-    def _intervals(self, what: str, test: Callable[[_State], bool]) -> Iterator[Row]:
-        begun: tuple[int, str, _State] | None = None
-        for row, (_, state, _) in zip(self._state_rows(), self._pairs(), strict=True):
+    def _intervals(self, what: str, test: Callable[[State], bool]) -> Iterator[Row]:
+        begun: tuple[int, str, State] | None = None
+        for row, (_, state, _) in zip(self._state_rows, self._pairs(), strict=True):
             if test(state) and begun is None:
                 begun = state.at_us, row.cause, state
             elif begun is not None and not test(state):
@@ -212,7 +200,7 @@ class _Incarnation:
         if begun is not None:
             yield self._interval(what, begun, max(self._end_us, begun[0]), is_open=not self._is_removed)
 
-    def _interval(self, what: str, begun: tuple[int, str, _State], until_us: int, *, is_open: bool) -> Row:
+    def _interval(self, what: str, begun: tuple[int, str, State], until_us: int, *, is_open: bool) -> Row:
         from_us, cause, state = begun
         more = {"isr": list(state.isr), "replicas": list(state.replicas), "cause": cause, "is_open": is_open}
         return self._row(INTERVAL, what=what, from_us=from_us, until_us=until_us, broker=state.leader, **more)
@@ -221,7 +209,7 @@ class _Incarnation:
         """Per replica, so that a broker's share can be told."""
         for broker in sorted({broker for state in self._states for broker in state.replicas}):
 
-            def is_out(state: _State, broker: int = broker) -> bool:
+            def is_out(state: State, broker: int = broker) -> bool:
                 return broker in state.replicas and broker not in state.isr
 
             for row in self._intervals(OUT_OF_ISR, is_out):
@@ -241,10 +229,10 @@ class _Incarnation:
                 yield self._election(state, *lost, was_without=before.leader == NO_LEADER)
                 lost = None
 
-    def _lost_at(self, before: _State, state: _State) -> int:
+    def _lost_at(self, before: State, state: State) -> int:
         return state.at_us if state.cause in PLANNED else self._story.lost_at(before.leader, state.at_us)
 
-    def _election(self, state: _State, previous: int, lost_us: int, cause: str, *, was_without: bool) -> Row:
+    def _election(self, state: State, previous: int, lost_us: int, cause: str, *, was_without: bool) -> Row:
         led_us = self._led_at(state)
         is_planned = cause in PLANNED and not was_without
         detail = "" if (fencing := self._story.fencing(previous, state.at_us)) is None else fencing.reason
@@ -255,13 +243,13 @@ class _Incarnation:
             cause=cause, detail=detail,
         )  # fmt: skip
 
-    def _led_at(self, state: _State) -> int:
+    def _led_at(self, state: State) -> int:
         """When the new leader took its role: its own line, else when it began to act on the decision, else the decision."""
-        for fact in self._facts:
-            if fact.event == "partition.became_leader" and fact.fields.get("leader_epoch") == state.leader_epoch:
-                if fact.at_us < state.at_us:
-                    self._note_skew(fact.node, state.at_us - fact.at_us)
-                return fact.at_us
+        fact = self._led.get(state.leader_epoch)
+        if fact is not None:
+            if fact.at_us < state.at_us:
+                self._note_skew(fact.node, state.at_us - fact.at_us)
+            return fact.at_us
         applied = self._story.applied_at(state.leader, state.metadata_offset, state.at_us)
         return state.at_us if applied is None else applied
 
@@ -307,64 +295,15 @@ class _Incarnation:
 
 
 SAME_CUT_US = 1_000_000
+_LEADERS_REASONS = ("isr.member_lags", "isr.member_lost_records")
 _CUTS = {
     "partition.truncated": "truncated",
     "partition.restarted": "restarted",
     "partition.damaged_tail_dropped": "damaged tail dropped",
     "log.tail_cut_in_recovery": "tail cut in recovery",
 }
-_TESTS: dict[str, Callable[[_State], bool]] = {
+_TESTS: dict[str, Callable[[State], bool]] = {
     UNDER_REPLICATED: lambda state: len(state.isr) < len(state.replicas),
     UNDER_MIN_ISR: lambda state: len(state.isr) < state.min_isr,
     WITHOUT_LEADER: lambda state: state.leader == NO_LEADER,
-}
-
-
-def _first_known(states: Sequence[_State]) -> tuple[tuple[int, ...], int]:
-    replicas = next((state.replicas for state in states if state.replicas), ())
-    return replicas, next((state.min_isr for state in states if state.min_isr), 0)
-
-
-def _merged(facts: Sequence[Fact]) -> Iterable[_State]:
-    """One state per partition epoch: the best line, with what the others add."""
-    best: dict[int, _State] = {}
-    for fact in facts:
-        state = _state_of(fact)
-        if state is None:
-            continue
-        known = best.get(state.epoch)
-        best[state.epoch] = state if known is None else _better(known, state)
-    return best.values()
-
-
-def _better(known: _State, other: _State) -> _State:
-    first, second = sorted((known, other), key=lambda state: state.rank)
-    if known.rank == other.rank:
-        # Two decisions of controllers: the later one was committed. Two lines of brokers: the earlier one is when it happened.
-        first, second = (known, other) if known.rank == _CONTROLLER else (other, known)
-    same = (first.leader, first.isr) == (second.leader, second.isr)
-    return replace(second, min_isr=second.min_isr or (first.min_isr if same else 0), replicas=second.replicas or first.replicas)
-
-
-_CONTROLLER, _LEADER, _FOLLOWER = 2, 1, 0
-
-
-def _state_of(fact: Fact) -> _State | None:
-    fields, epoch = fact.fields, fact.fields.get("partition_epoch")
-    if epoch is None or "isr" not in fields or fact.event not in _RANKS:
-        return None
-    leader = fields.get("leader_id", fact.broker)
-    before = (fields["previous_leader_id"], tuple(fields["previous_isr"])) if "previous_isr" in fields else None
-    return _State(
-        int(epoch), fact.at_us, _RANKS[fact.event], fact.node, NO_LEADER if leader is None else int(leader),
-        int(fields.get("leader_epoch", -1)), tuple(fields["isr"]), tuple(fields.get("replicas") or ()),
-        int(fields.get("min_insync_replicas", 0)), str(fields.get("cause") or ""), fields.get("metadata_offset"), before,
-    )  # fmt: skip
-
-
-_RANKS = {
-    "partition.changed": _CONTROLLER,
-    "partition.became_leader": _LEADER,
-    "isr.committed": _LEADER,
-    "partition.became_follower": _FOLLOWER,
 }
