@@ -8,7 +8,6 @@ from itertools import groupby
 from strandline.pipeline.jobs import replication_svg as draw
 from strandline.pipeline.jobs.replication_cluster import ACTIVE, FENCED, LEAVING, STANDBY, UP
 from strandline.pipeline.jobs.replication_partition import (
-    NO_LEADER,
     STATE,
     Row,
 )
@@ -25,6 +24,7 @@ from strandline.pipeline.jobs.replication_pieces import (
     short,
 )
 from strandline.pipeline.jobs.replication_result import Replication, duration, leader_name
+from strandline.pipeline.jobs.replication_states import NO_LEADER
 from strandline.pipeline.jobs.replication_svg import FAINT, INK, LEFT, RIGHT, WIDTH, Scale
 
 LEADERS = ("#2f6690", "#e0a458", "#5b8e7d", "#9b5094", "#81a4cd", "#bc6c4c", "#6a7f3f", "#4a4e8c", "#c28fb0", "#50808e")

@@ -17,7 +17,6 @@ from strandline.pipeline.jobs.replication_partition import (
     FAILOVER,
     INTERVAL,
     LAG,
-    NO_LEADER,
     OUT_OF_ISR,
     SKEW,
     STATE,
@@ -27,6 +26,7 @@ from strandline.pipeline.jobs.replication_partition import (
     WITHOUT_LEADER,
     Row,
 )
+from strandline.pipeline.jobs.replication_states import NO_LEADER
 
 HOUR_US = 3_600_000_000
 SKEW_US_MIN = 1000

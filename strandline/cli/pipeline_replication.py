@@ -48,6 +48,8 @@ def replication(
         raise UsageError("--follow takes neither --since nor --until: it reports on all that the logs hold")
     if checkpoint is not None and not follow:
         raise UsageError("--checkpoint is for --follow")
+    if html is not None and not Path(html).absolute().parent.is_dir():
+        raise UsageError(f"there is no folder for the page {html}")
     job.log_files(logs)
     if follow:
         _follow(logs, checkpoint, every_s, topic or (), html, json, master)

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 from chromium import find_chromium, new_page, running_chromium
+from typer.testing import CliRunner
 
+from strandline.cli import pipeline
+from strandline.pipeline.jobs.replication import log_files
 from strandline.pipeline.jobs.replication_facts import CUT, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_page import page
 from strandline.pipeline.jobs.replication_partition import (
@@ -29,6 +32,7 @@ from strandline.pipeline.jobs.replication_partition import (
 )
 from strandline.pipeline.jobs.replication_report import report_of
 from strandline.pipeline.jobs.replication_result import Read, Replication, duration
+from strandline.protocol.errors import UsageError
 
 LOGS = Path(__file__).parent / "replication_logs"
 BASE_S = 1_767_261_600
@@ -286,6 +290,38 @@ def test_failovers_agree_with_the_verdict_of_the_chaos_run() -> None:
     assert between_s == pytest.approx(kills[1]["at_s"] - kills[0]["at_s"], abs=0.05)
     [stop] = [fault for fault in verdict["faults"] if fault["do"] == "stop"]
     assert sorted(row.partition for row in found.elections if row.what == "handover") == stop["partitions_led"]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere"], "there is no file or folder nowhere"),
+        (["."], "there is no log in ."),
+        (["x.log", "--since", "yesterday"], "--since takes a time such as 2026-01-31T09:00"),
+        (["x.log", "--follow", "--until", "2026-01-31"], "--follow takes neither --since nor --until"),
+        (["x.log", "--checkpoint", "c"], "--checkpoint is for --follow"),
+        (["x.log", "--html", "nowhere/page.html"], "there is no folder for the page nowhere/page.html"),
+    ],
+)
+def test_what_cannot_be_reported_on_is_one_sentence_before_spark_starts(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if words[0] == "x.log":
+        Path("x.log").touch()
+    result = CliRunner().invoke(pipeline.app, ["replication", *words])
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)
+
+
+def test_segments_and_state_are_no_logs(tmp_path: Path) -> None:
+    names = ("log.jsonl", "log.jsonl.1", "old.jsonl.gz", "cluster.log", "00000000000000000000.log", "cluster.json", "broker.toml")
+    for name in names:
+        (tmp_path / name).touch()
+    assert [Path(file).name for file in log_files(tmp_path)] == ["cluster.log", "log.jsonl", "log.jsonl.1", "old.jsonl.gz"]
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
