@@ -213,13 +213,15 @@ def across(directories: Sequence[Directory]) -> Iterator[Finding]:
     everywhere = {place for directory in directories for place in directory.logs}
     for directory in directories:
         for place, offset in sorted(directory.high_watermarks.items()):
-            if offset and place in everywhere and place not in directory.logs:
-                yield _missing(directory, place, offset, directories)
+            if offset and place not in directory.logs:
+                # An orderly stop leaves only logs that exist in the checkpoint; before that a deleted topic may still be in it.
+                is_lost = place in everywhere or directory.is_clean
+                yield _missing("replica_missing" if is_lost else "log_missing", directory, place, offset, directories)
 
 
-def _missing(directory: Directory, place: TopicPartition, offset: int, directories: Sequence[Directory]) -> Finding:
+def _missing(kind: str, directory: Directory, place: TopicPartition, offset: int, directories: Sequence[Directory]) -> Finding:
     return Finding(
-        kind="replica_missing",
+        kind=kind,
         topic=place[0],
         partition=place[1],
         brokers=(directory.broker,),

@@ -368,6 +368,19 @@ def test_missing_replica_is_found(world: World) -> None:
     assert (finding.brokers, finding.others, finding.end) == (("3",), ("1", "2"), end)
 
 
+def test_log_that_no_directory_has_is_found(world: World) -> None:
+    """After an orderly stop a checkpoint names only logs that exist. After a kill it may still name a topic that was deleted."""
+    for broker in (1, 2, 3):
+        shutil.rmtree(world.log(broker))
+    finding = of_kind(world.found(), "replica_missing")
+    assert finding.others == ()
+    for broker in (1, 2, 3):
+        (world.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = world.found()
+    assert found.is_ok
+    assert of_kind(found, "log_missing").brokers
+
+
 def test_stray_and_unknown_folders_are_notes(world: World) -> None:
     shutil.copytree(world.log(1), world.data(1) / f"gone-0.{'0' * 32}-stray")
     (world.data(1) / "notes.txt").write_text("x")
