@@ -34,6 +34,8 @@ FETCH_GRACE_MS = 5_000
 """A broker that has not answered a fetch this long after its wait was over is taken for dead."""
 STALL_S = 0.5
 """A fetch that is this much longer under way than its wait makes us look whether the leader has moved."""
+STOOD_STILL_S = 0.2
+"""A timer that fires so late means that the event loop did not run, and answers lie unread in the sockets."""
 LOOK_AGAIN_S = 5.0
 """So long without a record of any partition: a leader that is cut off from the others, and does not know it, would let
 us wait for ever. The others know."""
@@ -93,7 +95,9 @@ class Fetcher:
         self.ready: dict[PartitionState, None] = {}
         """States with something buffered, in the order in which they are served."""
         self.last_fetch_at = self._seen_data_at = self._loop.time()
-        self._watch_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.Handle | None = None
+        self._watch_at = 0.0
+        """When the timer is due."""
         self.counters = {"fetches": 0, "fetched_bytes": 0, "fetch_errors": 0}
         self.positions = Positions(options, cluster, subscription, self.look_at, self.wake)
         cluster.listeners.append(self.on_cluster)
@@ -244,7 +248,7 @@ class Fetcher:
         )
         asked.sent_at = self._loop.time()
         if self._watch_timer is None:
-            self._watch_timer = self._loop.call_later(STALL_S, self._watch)
+            self._watch_in(STALL_S)
         timeout_ms = min(options.request_timeout_ms, options.fetch_max_wait_ms + FETCH_GRACE_MS)
         self.counters["fetches"] += 1
         answer = partial(self._on_response, lane, asked)
@@ -253,6 +257,13 @@ class Fetcher:
 
     def _watch(self) -> None:
         """Twice a second while anything is asked: brokers that hang, or that nobody else listens to any more."""
+        if self._loop.time() - self._watch_at > STOOD_STILL_S:
+            # The loop reads its sockets between two iterations.
+            self._watch_timer = self._loop.call_soon(self._loop.call_soon, self._look_at_lanes)
+        else:
+            self._look_at_lanes()
+
+    def _look_at_lanes(self) -> None:
         self._watch_timer = None
         if self._closed:
             return
@@ -265,7 +276,11 @@ class Fetcher:
             self._seen_data_at = now
             self._cluster.request_refresh()
         if asked:
-            self._watch_timer = self._loop.call_later(STALL_S, self._watch)
+            self._watch_in(STALL_S)
+
+    def _watch_in(self, delay_s: float) -> None:
+        self._watch_at = self._loop.time() + delay_s
+        self._watch_timer = self._loop.call_at(self._watch_at, self._watch)
 
     def _stall(self, asked: Asked) -> None:
         for key in asked.partitions:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from strandline.client import Consumer
+from strandline.client import Consumer, fetcher
+from strandline.client.cluster import Cluster
 from strandline.client.records import TopicPartition
 from strandline.pipeline.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     from strandline.testing import ThreadedCluster
 
@@ -66,3 +70,20 @@ def test_a_kept_client_reads_a_topic_that_was_made_anew_since(log: ThreadedClust
         log.create_topic(topic, partitions=1)
 
     assert before_and_after(log, make_anew, partition=0) == ([b"before"], [b"after"])
+
+
+def test_a_loop_that_stood_still_suspects_no_broker(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the last task's fetch lies unread in the socket. Every task after a pause of a second asked for metadata
+    and for a sign of life of all brokers."""
+    suspected: list[int] = []
+    monkeypatch.setattr(Cluster, "suspect", lambda self, broker_id: suspected.append(broker_id))
+    monkeypatch.setattr(fetcher, "STALL_S", 1.0)
+    here, topic = Session(), log.create_topic(partitions=1)
+    fill(log, topic, 0, b"before")
+    assert first_values(here, log, TopicPartition(topic, 0)) == [b"before"]
+    suspected.clear()
+    overdue_s = 0.5 + fetcher.STALL_S + fetcher.STOOD_STILL_S
+    time.sleep(overdue_s + 0.1)  # This is the standstill.
+    fill(log, topic, 0, b"after")
+    assert first_values(here, log, TopicPartition(topic, 0)) == [b"before", b"after"]
+    assert suspected == []
