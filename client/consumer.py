@@ -640,6 +640,14 @@ class Consumer:
                 fetcher.wake()
             fetcher.look_at(state)
 
+    def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
+        """Fetch no records of this partition from `offset` on; None removes the bound. The consumer returns what it has fetched
+        already, also behind the bound: brokers send whole batches. For a reader of a known range, whose consumer would otherwise
+        fetch ahead of its end."""
+        state = self._state(partition)
+        state.fetch_until = None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX)
+        self._running()[0].look_at(state)
+
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
         return {place for place, state in self._subscription.states.items() if state.paused}

@@ -49,6 +49,7 @@ class PartitionState:
         "error_was_raised",
         "fetch_epoch",
         "fetch_offset",
+        "fetch_until",
         "highwater",
         "key",
         "last_stable_offset",
@@ -86,6 +87,8 @@ class PartitionState:
         """The last record handed out one by one, when that is further than `_position`."""
         self.fetch_offset = -1
         """-1: no position yet."""
+        self.fetch_until: int | None = None
+        """The reader wants nothing from this offset on, so no fetch begins there."""
         self.fetch_epoch = -1
         """The epoch of the last record before `fetch_offset`."""
         self.leader_epoch = -1
@@ -199,6 +202,7 @@ class PartitionState:
     def is_fetchable(self, now: float, buffer_bytes_max: int) -> bool:
         return (
             self.fetch_offset >= 0
+            and (self.fetch_until is None or self.fetch_offset < self.fetch_until)
             and not self.paused
             and self.error is None
             and self.reset is None

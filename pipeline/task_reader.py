@@ -84,7 +84,6 @@ class _Group:
         self._task, self._here, self._consumer = task, here, consumer
         self._left = {each.place: each for each in ranges}
         """Of which something is still to be handed out."""
-        self._is_single = len(ranges) == 1
 
     def batches(self) -> Iterator[FetchedBatch]:
         for wanted in self._begin():
@@ -98,6 +97,7 @@ class _Group:
         consumer = self._consumer
         consumer.resume(*consumer.paused())
         for wanted in list(self._left.values()):
+            consumer.fetch_until(wanted.place, wanted.end)
             if wanted not in others:
                 consumer.seek(wanted.place, wanted.start, wanted.leader_epoch)
             elif not self._go_on(wanted, wanted.start, _recreated(consumer, wanted)):
@@ -132,11 +132,9 @@ class _Group:
                     del self._left[wanted.place]
 
     def _finish(self, wanted: Range) -> None:
-        """Nothing more of its partition is fetched. A partition that the task reads alone stays as it is: the next task of
-        a stream mostly continues there."""
+        """An error of its partition does not matter any more."""
         self._left.pop(wanted.place, None)
-        if not self._is_single:
-            self._consumer.pause(wanted.place)
+        self._consumer.pause(wanted.place)
 
     def _batches(self, wanted: Range) -> Iterator[FetchedBatch]:
         here, consumer, timeout_ms = self._here, self._consumer, self._task.read_timeout_ms
@@ -170,8 +168,7 @@ class _Group:
         wanted = self._left.get(place, current)
         position = self._here.run(self._consumer.position(wanted.place))
         if not self._go_on(wanted, position, error):
-            self._left.pop(wanted.place)
-            self._consumer.pause(wanted.place)
+            self._finish(wanted)
 
     def _go_on(self, wanted: Range, position: int, error: Exception) -> bool:
         """Seeks behind what is gone, if the user accepts losses; False when nothing of the range is left."""

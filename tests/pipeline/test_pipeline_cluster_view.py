@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import Consumer, UnknownTopic, consumer
+from strandline.client import Consumer, UnknownTopic, cluster
 from strandline.client.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
@@ -113,7 +113,7 @@ def test_look_up_finds_partitions_that_were_added(log: ThreadedCluster) -> None:
 
 def test_look_up_of_a_deleted_topic_says_so_soon(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer still knows the topic, and asked its leader again for all of `max_block_ms`."""
-    monkeypatch.setattr(consumer, "MISSING_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr(cluster, "MISSING_TOPIC_GRACE_MS", 300)
     topic = log.create_topic(partitions=1)
     view = view_of(log, topic)
     places = view.partitions()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import Consumer, consumer, fetcher
+from strandline.client import Consumer, cluster, consumer, fetcher
 from strandline.client.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "MISSING_TOPIC_GRACE_MS", 300)
+    for module in (consumer, cluster):
+        monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", 300)
 
 
 def fill(log: ThreadedCluster, place: TopicPartition, first: int, count: int) -> None:
@@ -95,6 +97,18 @@ def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster, monkey
     for wanted in others:
         assert rows(task(log), wanted) == in_order(wanted)
     assert counter("metadata_refreshes") == asked
+
+
+def test_task_fetches_nothing_after_the_end_of_its_range(log: ThreadedCluster) -> None:
+    """Each task left a fetch at the brokers that waited for more, and whose answer the next task had to read first."""
+    (whole,) = filled(log, 1, 10)
+    rows(task(log), whole)
+    before = counter("fetches")
+    fill(log, whole.place, 10, 10)
+    wanted = Range(whole.topic, 0, 10, 20, topic_id=whole.topic_id)
+    assert rows(task(log), wanted) == in_order(wanted)
+    session().run(asyncio.sleep(0.01))
+    assert counter("fetches") == before + 1
 
 
 def test_range_without_a_topic_id_is_read_with_new_metadata(log: ThreadedCluster) -> None:
