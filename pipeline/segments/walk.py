@@ -20,8 +20,10 @@ next batch: a possible header of later offsets, and the right CRC. The search re
 `SEARCH_CRC_BYTES_MAX` bytes; after that, all bytes to the end of the range are one `Found`.
 
 Ranges of one file may be walked by different processes: a range begins at a batch (`splits.py`), and brings the offset that the
-batch before it ends at. The result is the same as that of one walk. Weak spot: without CRCs (`Wanted.HEADERS`) a wrong length
-that leads to a possible header is believed.
+batch before it ends at. The result is the same as that of one walk, unless a search has used up its CRCs.
+
+Weak spots: without CRCs (`Wanted.HEADERS`) a wrong length that leads to a possible header is believed. And where the header of a
+batch is damaged, a record of it that holds the bytes of a sound batch with later offsets is taken for a batch.
 """
 
 from __future__ import annotations

@@ -106,9 +106,10 @@ def test_zeros_to_the_end_are_told_from_damage() -> None:
     assert kinds(walk(data + b"\1")) == [None] * BATCHES + ["header"]
 
 
-def test_hole_of_zeros_ends_at_the_next_batch() -> None:
-    """What a lost page cache leaves behind."""
-    hole = bytes(2 * CHUNK + 7)
+@pytest.mark.parametrize("size", [2 * CHUNK + 7, *(CHUNK - FIFTH - left for left in (1, 30, 60, 61, 62))])
+def test_hole_of_zeros_ends_at_the_next_batch(size: int) -> None:
+    """What a lost page cache leaves behind. The next header may lie across two chunks."""
+    hole = bytes(size)
     found = walk(DATA[:FIFTH] + hole + DATA[SIXTH:])
     assert kinds(found) == [None] * 5 + ["header"] + [None] * 6
     assert found[5].size == len(hole)
@@ -120,6 +121,14 @@ def test_batch_within_a_damaged_batch_is_not_taken_for_a_batch() -> None:
     at = positions(data)[2]
     found = walk(changed(data, at + 70, b"\xff"))
     assert kinds(found) == [None, None, "checksum", None]
+
+
+def test_older_batch_within_a_damaged_batch_is_not_taken_for_the_next() -> None:
+    """The damaged header is searched behind for a batch of later offsets."""
+    data = segment(2) + batch(6, [batch(1, [b"inner"]), b"x"]) + batch(8, [b"next"])
+    at = positions(data)[2]
+    found = walk(changed(data, at + 16, b"\7"))
+    assert kinds(found) == [None, None, "header", None]
 
 
 def test_file_that_became_shorter_says_so() -> None:
@@ -187,6 +196,30 @@ def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[
 @settings(deadline=None)
 def test_index_that_lies_changes_nothing(index: Index, split_bytes: int) -> None:
     assert split_walk(DATA, split_bytes, sorted(index)) == walk(DATA)
+
+
+def test_index_entry_within_a_batch_is_no_cut() -> None:
+    """The bytes of a batch in a value look sound; the headers before it lead past it."""
+    inner = batch(7, [b"inner"])
+    data = segment(2) + batch(6, [b"." * 200 + inner, b"x"]) + batch(8, [b"next"])
+    starts = positions(data)
+    index = [(5, starts[1]), (7, data.index(inner))]
+    assert split_walk(data, starts[2] + 50, index) == walk(data)
+
+
+def test_index_entry_of_a_damaged_batch_is_no_cut() -> None:
+    """The search behind a damaged header passes over batches with wrong CRCs, so no range may begin at one."""
+    data = changed(DATA, STARTS[3] + 16, b"\7")
+    for n in (4, 5, 6):
+        data = changed(data, STARTS[n] + 80, b"!")
+    assert split_walk(data, STARTS[5], index_of(DATA, every=2)) == walk(data)
+
+
+def test_cut_knows_where_the_batch_before_it_ends() -> None:
+    for index in ([], index_of(DATA)):
+        found = cuts(reader(DATA), Extent(0, len(DATA), True), index, 300)
+        assert len(found) > 3
+        assert [cut.next_offset for cut in found] == [cut.base_offset for cut in found]
 
 
 def test_cuts_lie_at_entries_of_a_sound_index() -> None:
