@@ -70,9 +70,9 @@ def _is_connect(session: SparkSession) -> bool:
 
 def _use_python(session: SparkSession) -> None:
     context = session.sparkContext
-    context.pythonExec = python_for_workers(context.pythonExec, sys.executable, context.master)
+    context.pythonExec = python_for_workers(context.pythonExec, sys.executable, context.master or "")
 
 
 def _activate(session: SparkSession) -> None:
     """Spark looks for the format of a sink in the active session of the calling thread, and a new thread has none."""
-    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # type: ignore[attr-defined]
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

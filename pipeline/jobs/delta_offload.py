@@ -30,7 +30,8 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.jobs.audit_files import offsets_json
 from strandline.pipeline.jobs.delta import delta_errors
 from strandline.pipeline.jobs.lake import CHECKPOINT, MANIFESTS
-from strandline.pipeline.options import CLIENT_PREFIXES, read_options
+from strandline.pipeline.option_names import CLIENT_PREFIXES
+from strandline.pipeline.options import read_options
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:

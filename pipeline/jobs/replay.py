@@ -33,7 +33,8 @@ from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
 from strandline.pipeline.jobs.replay_task import RESULT, LakeRange, LogRange, ReplayTask
 from strandline.pipeline.jobs.replay_watch import admin_of, rows_written, watching
 from strandline.pipeline.jobs.tasks import rows_of
-from strandline.pipeline.options import CLIENT_PREFIXES, ReadOptions, WriteOptions, read_options, write_options
+from strandline.pipeline.option_names import CLIENT_PREFIXES
+from strandline.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import session
 from strandline.protocol.errors import UsageError
