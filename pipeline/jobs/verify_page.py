@@ -133,7 +133,8 @@ def _compared(sentence: str, examples: Sequence[str]) -> str:
 
 def _notes(found: Verification) -> str:
     compared = found.comparison.findings if found.comparison is not None else ()
-    notes = [one.sentence for one in (*found.all_findings, *compared) if not one.is_bad]
+    notes = [one.sentence for one in found.all_findings if not one.is_bad]
+    notes += [one.sentence for one in compared if not one.is_bad]
     if not notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes[:NOTES_SHOWN])
