@@ -3,7 +3,8 @@
 Spark runs a task again after a failure, runs a batch again after a crash or a failed commit, and may run two attempts at a
 time. So every task writes as a *named* producer; write_identity.py says which name and generation. The rows of a task are
 numbered per partition of the log, by the producer's own sequence numbers. An attempt asks how many of them the log holds
-already, fences the attempts before it, and continues after these rows. `commit` has nothing left to do.
+already, fences the attempts before it, and continues after these rows. `commit` only checks that an earlier run of the
+batch had no more tasks.
 
 This rests on an attempt bringing the same rows in the same order as the one before. Straight from a log or from files it
 does; behind a shuffle the order is another one each time. The option `rowOrder` says which of the two holds. Without it, an
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.placement import by_place, places_of
 from strandline.pipeline.rows import by_topic, check_columns, columns_of
-from strandline.pipeline.session import session
+from strandline.pipeline.session import Session, session
 from strandline.pipeline.write_identity import WriteIdentity, decode_note, options_of, write_identity
 from strandline.protocol.errors import UsageError
 
@@ -51,6 +52,9 @@ class Written(WriterCommitMessage):
     """Of the task, those included that an earlier attempt had written."""
     found: int
     """Rows that an earlier attempt had written."""
+    name: str = field(default="", compare=False)
+    """Of the producers of all tasks of the write, without the task."""
+    generation: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -221,7 +225,8 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)
-            return await writer.finish()
+            written = await writer.finish()
+            return written if identity is None else Written(written.rows, written.found, identity.name, identity.generation)
 
     async def write_all() -> Written:
         topics = [] if options.topic is None else [options.topic]
@@ -243,6 +248,33 @@ async def check_distinct(
         identity.check_claim((claiming.note or b"").decode())
 
 
+def check_same_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Before the commit. Raises RowsDiffer if the write was tried before with more tasks, and one of those wrote rows: the rows
+    of that task are among those of other tasks now, and may have been written again."""
+    retried = [message for message in messages if isinstance(message, Written) and message.found and message.name]
+    if retried and options.topic is not None:
+        here, write = session(), retried[0]
+        here.run(_check_no_task(here, options, options.topic, f"{write.name}/{len(messages)}", write.generation))
+
+
+async def _check_no_task(here: Session, options: WriteOptions, topic: str, name: str, generation: int) -> None:
+    named = {"producer_name": name, "producer_generation": generation}
+    async with (
+        here.clusters.lend(options.client, [topic]) as cluster,
+        Producer(cluster=cluster, **{**options.client, **named}) as producer,
+    ):
+        if producer.is_first_attempt:
+            return
+        places = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
+        count = sum((await producer.written(places, alone=True, timeout_ms=options.write_timeout_ms)).values())
+    if count:
+        text = (
+            f"this batch was run before with more tasks, and {name} wrote {count} rows then: other tasks may have written these "
+            "rows again; run the batch with as many tasks as before (partitions of the input, shuffle partitions)"
+        )
+        raise RowsDiffer(text, topic=topic)
+
+
 class BatchSink(DataSourceArrowWriter):
     """`df.write.format("strandline")`. A task that is run again is the same job; the same job run again by hand is another."""
 
@@ -257,7 +289,8 @@ class BatchSink(DataSourceArrowWriter):
         return write_task(self._options, self._job, iterator, is_stream=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was acknowledged is there."""
+        """Only a check: what was acknowledged is there."""
+        check_same_tasks(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: rows of tasks that were done, and of those that failed, stay."""
@@ -274,7 +307,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write_task(self._options, "", iterator, is_stream=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what was acknowledged is there."""
+        """Only a check: what was acknowledged is there."""
+        check_same_tasks(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: the batch is run again, under the same names, and finds what is there."""
