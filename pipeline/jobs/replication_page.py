@@ -122,7 +122,7 @@ def _assumptions() -> str:
         "so that for a process that stands still it may begin one heartbeat too early) and ends when the new leader takes "
         "its role. What clients need on top, to learn of it and to send again, is not in it.</li>"
         "<li>A partition counts as under-replicated from the moment at which the ISR shrinks, which is after the replica was "
-        "lost.</li>"
+        "lost. What had not ended at the last line of the logs counts up to that line.</li>"
         "<li>How far the high watermark lags is known at take-overs and shrinks alone: between them, the log says nothing, and "
         "/metrics does.</li></ul>"
     )
