@@ -16,13 +16,13 @@ topic's id, and a leader that has moved refuses the fetch, which makes the consu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicRecreated, UnknownTopic
-from strandline.client.batches import FetchedBatch, arrow_batches
+from strandline.client.batches import ARROW_BYTES_MAX, FetchedBatch, arrow_batches
 from strandline.client.errors import ClientError
 from strandline.client.records import TopicPartition
 from strandline.pipeline.errors import DataLoss, recreated
@@ -62,7 +62,24 @@ class TaskReader:
         with here.client(Consumer, options, up_to_date=not has_ids) as consumer:
             most = max(1, PREFETCH_BYTES // consumer.options.max_partition_fetch_bytes)
             batches = (_Group(self, here, consumer, group).batches() for group in groups(wanted, most))
-            yield from arrow_batches(chain.from_iterable(batches), rows=self.rows_per_batch, include_headers=self.include_headers)
+            rows = arrow_batches(chain.from_iterable(batches), rows=self.rows_per_batch, include_headers=self.include_headers)
+            yield from rows if len(wanted) == 1 else joined(rows, self.rows_per_batch)
+
+
+def joined(batches: Iterable[pyarrow.RecordBatch], rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """The same rows in the same order, in fewer batches: those of small ranges are small, and Spark pays for each batch."""
+    from pyarrow import concat_batches
+
+    group: list[pyarrow.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        if group and (count + batch.num_rows > rows or size + batch.nbytes > ARROW_BYTES_MAX):
+            yield concat_batches(group)
+            group, count, size = [], 0, 0
+        group.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+    if group:
+        yield concat_batches(group)
 
 
 def groups(wanted: Sequence[Range], most: int) -> Iterator[list[Range]]:

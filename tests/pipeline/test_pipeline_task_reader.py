@@ -155,6 +155,14 @@ def test_ranges_of_a_task_are_fetched_together(log: ThreadedCluster) -> None:
     assert counter("fetches") - before < len(wanted)
 
 
+def test_small_ranges_share_an_arrow_batch(log: ThreadedCluster) -> None:
+    """Spark pays for each batch. (A task of this test has batches of 10 rows.)"""
+    wanted = filled(log, 6, 4)
+    batches = list(task(log).read(*wanted))
+    assert [batch.num_rows for batch in batches] == [8, 8, 8]
+    assert rows(task(log), *wanted) == in_order(*wanted)
+
+
 def test_two_ranges_of_one_partition_are_read_one_after_the_other(log: ThreadedCluster) -> None:
     whole, other = filled(log, 2, 20)
     pieces = [Range(whole.topic, 0, start, start + 5, topic_id=whole.topic_id) for start in (10, 0)]
