@@ -19,6 +19,7 @@ from strandline.cli import (
 )
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors
+from strandline.cli.pipeline_offload import Watch
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.lake_folder import Lake
@@ -55,13 +56,15 @@ def offload(
         str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")
     ] = None,
     max_offsets: Annotated[int | None, typer.Option(metavar="N", help="About so many records a batch.", min=1)] = None,
+    json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Bring topics into a lake of Parquet files, or into a Delta table, each record once. Started again, it goes on where it
-    was."""
+    was. It shows how far it is, and at the end, also after Ctrl-C, what was written."""
     with spark_errors():
         from strandline.pipeline.jobs import offload as job
+        from strandline.pipeline.jobs.offload_progress import newest_manifest
 
         arguments: dict[str, Any] = {
             "format": format,
@@ -74,7 +77,8 @@ def offload(
         job.check(topic or (), pattern, to, format)
         spark = session_of(format == "delta")("strandline offload", master, SILENT)
         try:
-            job.offload(spark, bootstrap, topic or (), to, **arguments).awaitTermination()
+            watch = Watch(to, newest_manifest(to) if format == "parquet" else None, as_json=json)
+            watch.until_end(job.offload(spark, bootstrap, topic or (), to, **arguments))
         finally:
             spark.stop()
 

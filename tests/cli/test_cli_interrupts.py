@@ -248,8 +248,9 @@ def test_a_pipeline_is_interrupted_while_spark_runs(up: Up, tmp_path: Path) -> N
     assert run("produce", "offloaded", "--bootstrap", up.bootstrap, stdin="tea\n").code == 0
     lake = tmp_path / "lake"
     words = ["pipeline", "offload", "--topic", "offloaded", "--to", str(lake), "--continuous", "1", "--bootstrap", up.bootstrap]
-    with running(words, tmp_path) as process:
-        wait_until(lambda: any(lake.rglob("*.parquet")), "a batch is in the lake", timeout_s=240)
+    with (tmp_path / "out").open("wb") as out, running(words, tmp_path, stdout=out) as process:
+        wait_until(lambda: any((lake / "_manifest").glob("*.json")), "a batch is in the lake", timeout_s=240)
         java = children(process.pid)
         interrupted(process, tmp_path)
+        assert (tmp_path / "out").read_text().startswith("1 record in 1 file (")
         wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in java), "the JVM has ended")
