@@ -35,7 +35,7 @@ def five_minutes(tmp_path: Path) -> Iterator[int]:
     port = free_port_range(12)
     start, commands = blocks("## The first stream in five minutes", "")[:2]
     install, up = (line.split("#")[0].strip() for line in start.splitlines())
-    assert (install, up) == ("pip install '.[spark]'", "strandline up")
+    assert (install.split()[-1], up) == ("'.[spark]'", "strandline up")
     environ = {**os.environ, "STRANDLINE_BOOTSTRAP": f"127.0.0.1:{port}", "TMPDIR": str(tmp_path)}
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     words = [str(Path(sys.executable).parent / "strandline"), "up", "--base-port", str(port)]
