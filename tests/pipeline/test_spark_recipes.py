@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 
     from strandline.testing import ThreadedCluster
 
-ELSEWHERE = {"Delta": "tests/pipeline/test_spark_delta.py"}
-"""Recipes that need what this environment does not have."""
-HERE = [heading for heading in recipes_page.recipes() if heading not in ELSEWHERE]
 
-
-@pytest.mark.parametrize("heading", HERE)
+@pytest.mark.parametrize("heading", recipes_page.recipes())
 def test_recipe_prints_what_the_page_shows(
     heading: str, spark: SparkSession, log: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
