@@ -111,7 +111,13 @@ def two_attempts(spark: SparkSession) -> Iterator[None]:
     field.setInt(scheduler, 1)
 
 
-@pytest.fixture(scope="session")
+def _scope_of_log(*, fixture_name: str, config: pytest.Config) -> str:
+    """Tests with a Spark share one cluster. Without a Spark, the cluster ends with its file: other folders' tests run in the same
+    process, and some of them check that no thread, descriptor or log route is left."""
+    return "session" if config.option.markexpr == "spark" else "module"
+
+
+@pytest.fixture(scope=_scope_of_log)
 def log() -> Iterator[ThreadedCluster]:
     """Three brokers on a thread; the tests make topics of their own."""
     from strandline.testing import Cluster

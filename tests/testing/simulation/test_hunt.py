@@ -18,7 +18,8 @@ from strandline.testing.simulation.workers import Done, Job, Workers
 
 QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M22", "M23")
 """Those that a random seed finds in a few runs; `make mutate` looks for all."""
-QUICK_SEEDS = 20
+QUICK_SEEDS = 80
+"""The slowest, M22, is found by the 59th; what finds it depends on the timing of every client."""
 
 
 @pytest.fixture(scope="module")
