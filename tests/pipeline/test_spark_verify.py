@@ -51,6 +51,7 @@ def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
             log.create_topic(topic, partitions=2)
         log.run(fill(log.cluster, folder / "acks.jsonl"))
         assert offload(spark, log.bootstrap_servers, TOPIC, folder / "lake").awaitTermination(120)
+        log.run(log.cluster.stop(*log.cluster.brokers))  # In order: the high watermarks are written.
 
     with Cluster.running_in_thread(brokers=3, files="disk", folder=folder / "cluster") as log:
         live(log)
