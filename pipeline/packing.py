@@ -14,14 +14,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from strandline.pipeline.planning import Range, split
 from strandline.protocol.errors import UsageError
 
+SMALL_OFFSETS = 10_000
+"""Rule 1: a batch has a task for each `SMALL_OFFSETS`, up to `TASKS`. A task costs 60 ms of processor time before its first row; it
+costs less to read this many small records."""
 TASKS = 8
-"""Rule 1: so many tasks at least, if there are as many ranges. Enough for the cores of most machines; few enough that the fixed
-costs of tasks stay small beside those of a batch."""
+"""Rule 1: a large batch has so many tasks at least, if it has as many ranges. Enough for the cores of most machines; few enough
+that the fixed costs of tasks stay small beside those of a batch."""
 TASK_OFFSETS = 50_000
 """Rule 1: a task of several ranges reads at most so many offsets, for which it needs about as long as its fixed costs."""
 NEWEST_RULE = 1
@@ -38,7 +42,7 @@ class Packing:
     max_offsets: int | None = None
     """`maxRecordsPerPartition`: a task reads at most so many offsets, even if that takes more than `max_tasks`."""
     rule: int = NEWEST_RULE
-    """1: `TASKS` and `TASK_OFFSETS`. 0: every range has a task of its own, as in releases before `maxPartitions`. A new number
+    """1: the three constants above. 0: every range has a task of its own, as in releases before `maxPartitions`. A new number
     for every change, since batches that were planned by the old rule are in checkpoints."""
 
     def to_json(self) -> dict[str, int]:
@@ -72,18 +76,19 @@ class Packing:
 def packed(ranges: Sequence[Range], packing: Packing) -> list[tuple[Range, ...]]:
     """The ranges of each task. Every offset is in one of them; the order of a partition's offsets is kept."""
     pieces = split(ranges, packing.min_tasks, packing.max_offsets)
-    most, most_offsets = _limits(packing)
+    most, most_offsets = _limits(packing, sum(piece.size for piece in pieces))
     if packing.rule == 0 or len(pieces) <= most:
         return [(piece,) for piece in pieces]
     bins = _fill(pieces, most, most_offsets)
     return [tuple(pieces[index] for index in sorted(held)) for held in sorted(bins, key=min)]
 
 
-def _limits(packing: Packing) -> tuple[int, int | None]:
-    """Of tasks, and of offsets in a task of several ranges."""
+def _limits(packing: Packing, size: int) -> tuple[int, int | None]:
+    """Of tasks, and of offsets in a task of several ranges, for a batch of `size` offsets."""
     if packing.max_tasks is not None:
         return packing.max_tasks, packing.max_offsets
-    return max(TASKS, packing.min_tasks), min(TASK_OFFSETS, packing.max_offsets or TASK_OFFSETS)
+    tasks = max(1, packing.min_tasks, min(TASKS, ceil(size / SMALL_OFFSETS)))
+    return tasks, min(TASK_OFFSETS, packing.max_offsets or TASK_OFFSETS)
 
 
 def _fill(pieces: Sequence[Range], count: int, most_offsets: int | None) -> list[list[int]]:

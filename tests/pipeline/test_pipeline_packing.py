@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strandline.client.records import TopicPartition
 from strandline.pipeline.offsets import Place, from_json, to_json
 from strandline.pipeline.options import read_options
-from strandline.pipeline.packing import TASK_OFFSETS, TASKS, Packing, packed
+from strandline.pipeline.packing import SMALL_OFFSETS, TASK_OFFSETS, TASKS, Packing, packed
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
 
@@ -59,17 +59,24 @@ def test_limits_of_the_options_are_kept(sizes: list[int], packing: Packing) -> N
 
 
 def test_many_small_ranges_share_few_tasks_of_about_one_size() -> None:
-    tasks = packed(ranges_of([40] * 100), Packing())
+    tasks = packed(ranges_of([2_000] * 100), Packing())
     assert len(tasks) == TASKS
-    assert {sum(r.size for r in task) for task in tasks} == {480, 520}
+    assert {sum(r.size for r in task) for task in tasks} == {24_000, 26_000}
     assert len(packed(ranges_of([40] * 100), Packing(max_tasks=2))) == 2
     assert len(packed(ranges_of([40] * 100), Packing(min_tasks=20))) == 20
 
 
-def test_large_ranges_and_few_ranges_have_a_task_each() -> None:
+def test_a_small_batch_has_one_task_for_each_10_000_offsets() -> None:
+    """Four tasks of 500 rows each took 190 ms, one task of 2,000 rows 80 ms."""
+    assert [len(task) for task in packed(ranges_of([500] * 4), Packing())] == [4]
+    assert [len(task) for task in packed(ranges_of([SMALL_OFFSETS // 2] * 4), Packing())] == [2, 2]
+    assert [len(task) for task in packed(ranges_of([500] * 4), Packing(min_tasks=4))] == [1] * 4
+
+
+def test_large_ranges_have_a_task_each() -> None:
     """As before there was any packing, and as in Kafka's connector."""
     assert [len(task) for task in packed(ranges_of([TASK_OFFSETS] * 40), Packing())] == [1] * 40
-    assert [len(task) for task in packed(ranges_of([3] * TASKS), Packing())] == [1] * TASKS
+    assert [len(task) for task in packed(ranges_of([SMALL_OFFSETS] * TASKS), Packing())] == [1] * TASKS
 
 
 def test_large_range_is_not_delayed_by_small_ones() -> None:

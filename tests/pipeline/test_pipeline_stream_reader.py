@@ -75,7 +75,7 @@ def test_changed_options_begin_no_batch(log: ThreadedCluster, topic: str) -> Non
 
 
 def test_tasks_of_several_ranges_have_every_record_once(log: ThreadedCluster, topic: str) -> None:
-    query = reader(log, topic)
+    query = reader(log, topic, minPartitions="8")
     start = query.initialOffset()
     planned = query.partitions(start, query.latestOffset(start, ReadAllAvailable()))
     assert len(planned) == 8
