@@ -21,8 +21,8 @@ from strandline.pipeline.planning import Range, split
 from strandline.protocol.errors import UsageError
 
 SMALL_OFFSETS = 10_000
-"""Rule 1: a batch has a task for each `SMALL_OFFSETS`, up to `TASKS`. A task costs 60 ms of processor time before its first row; it
-costs less to read this many small records."""
+"""Rule 1: a batch has a task for each `SMALL_OFFSETS`, up to `TASKS`. A task costs 60 ms of processor time before its first row;
+to read this many small records costs less."""
 TASKS = 8
 """Rule 1: a large batch has so many tasks at least, if it has as many ranges. Enough for the cores of most machines; few enough
 that the fixed costs of tasks stay small beside those of a batch."""

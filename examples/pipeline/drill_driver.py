@@ -43,6 +43,7 @@ def copy(spark: SparkSession, servers: str, source: str, target: str, checkpoint
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(MAX_OFFSETS))
+        .option("minPartitions", "4")
         .load()
         .select("key", "value")
     )

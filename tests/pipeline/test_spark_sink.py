@@ -247,7 +247,10 @@ class Copy:
     def start(self, step: Any = None, **options: str) -> StreamingQuery:
         reader = self.spark.readStream.format("strandline").option("bootstrap.servers", self.log.bootstrap_servers)
         reader = (
-            reader.option("subscribe", self.source).option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "2000")
+            reader.option("subscribe", self.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "2000")
+            .option("minPartitions", "2")
         )
         df = reader.load().selectExpr("cast(value as string) value")
         if step is not None:
@@ -355,7 +358,9 @@ class ForEachBatch:
                 write(df.where(condition), self.copy.log, self.copy.target, **{"rowOrder": "stable", **options})
 
         reader = self.copy.spark.readStream.format("strandline").option("bootstrap.servers", self.copy.log.bootstrap_servers)
-        df = reader.option("subscribe", self.copy.source).option("startingOffsets", "earliest").load()
+        df = (
+            reader.option("subscribe", self.copy.source).option("startingOffsets", "earliest").option("minPartitions", "2").load()
+        )
         writer = df.selectExpr("cast(value as string) value").writeStream.foreachBatch(each)
         checkpoint = str(self.copy.folder / "each")
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()

@@ -41,7 +41,7 @@ def start(rows, target, row_order):
 
 def rows():
     reader = spark.readStream.format("strandline").option("bootstrap.servers", servers).option("subscribe", source)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200")
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200").option("minPartitions", "2")
     return reader.load().select("key", "value")
 
 start(rows(), straight, "stable")
