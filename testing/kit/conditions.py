@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Set
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from strandline.testing.kit.view import View
+
+if TYPE_CHECKING:
+    from strandline.testing.kit.network import Rule
 
 BROKER, CONTROLLER, BROKERS, NUMBER = "broker", "controller", "brokers", "number"
 """What a value is: the id of a broker, of a controller, a set of brokers' ids, a number."""
@@ -280,6 +283,11 @@ def leaderless(topic: str, partition: int = 0) -> Condition:
         return None if found is None else found.leader is None
 
     return Truth(Value(f"leaderless({topic!r}, {partition})", read, (topic, partition)))
+
+
+def hits(rule: Rule) -> Value:
+    """How many messages a `drop` or `delay` has met."""
+    return Value(f"hits({rule.name})", lambda view: rule.hits)
 
 
 def controller() -> Value:

@@ -85,12 +85,17 @@ class Rule:
         if e is None and not self.hits and self.p == 1 and not self.may_miss:
             raise AssertionError(f"this fault met no message: {self}; may_miss=True permits that")
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
+        """What it does to which messages."""
         api = "every" if self.api_key is None else APIS[self.api_key].name
         what = f"{self.delay_s * 1000:g} ms" if self.kind == DELAY else f"p={self.p:g}"
         place = f" at {self.at}" if self.at is not None else ""
         asker = "" if self.by is None else " of clients" if self.by == CLIENT else f" of {self.by}"
-        return f"{self.kind} {api} {self.where}{asker}{place}, {what}, {self.hits} so far"
+        return f"{self.kind} {api} {self.where}{asker}{place}, {what}"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.hits} so far"
 
 
 class Network:

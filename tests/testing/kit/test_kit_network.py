@@ -10,7 +10,7 @@ import pytest
 
 from strandline.client import ClientError, Consumer, Producer, RequestTimeout
 from strandline.protocol.errors import UsageError
-from strandline.testing import Cluster, caught_up, controller, fenced, hw, isr, leader, leaderless, log_end
+from strandline.testing import Cluster, caught_up, controller, fenced, hits, hw, isr, leader, leaderless, log_end
 from strandline.testing.kit.network import CLIENT, Network
 
 NEVER_S = 0.3
@@ -159,6 +159,19 @@ async def test_a_lost_request_was_never_carried_out(cluster: Cluster) -> None:
             await producer.send_and_wait(topic, b"1")
         assert rule.hits == 1
     assert [record.value for record in await cluster.read_all(topic)] == [b"1"]
+
+
+async def test_a_test_can_wait_until_a_rule_has_met_a_message(cluster: Cluster) -> None:
+    """A test that kills the leader as soon as a follower has the batch may kill it before the late answer exists."""
+    topic = await cluster.create_topic()
+    async with cluster.producer() as producer:
+        with cluster.delay("Produce", ms=60_000) as late:
+            sent = producer.send_many(topic, [b"1"])
+            await cluster.until(hits(late) == 1)
+            assert (await cluster.describe(topic, 0)).high_watermark == 1, "acks=all was answered before every replica had it"
+            assert not sent.done
+        with pytest.raises(AssertionError, match=r"hits\(drop Produce response, p=1\) == 1"):
+            await cluster.until(hits(cluster.drop("Produce", times=1)) == 1, within_s=0.05)
 
 
 async def test_a_message_that_is_lost_silently_leaves_the_asker_waiting(cluster: Cluster) -> None:
