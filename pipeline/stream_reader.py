@@ -63,8 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        view = self._view()
-        self._stop_at = view.latest(view.partitions())
+        self._stop_at = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch goes: everything, or as much as `limit` allows. The same text as `start`: there is nothing."""
@@ -84,12 +83,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._known_end) if self._known_end else None
 
     def _available(self, begin: Places) -> Places:
-        if self._stop_at is not None:
-            return self._not_before(begin, self._stop_at)
+        end = self._latest() if self._stop_at is None else self._stop_at
+        self._check_none_is_gone(begin, end)
+        return self._not_before(begin, end)
+
+    def _latest(self) -> Places:
         view = self._view()
-        places = view.partitions()
-        self._check_none_is_gone(begin, places)
-        return self._not_before(begin, view.latest(places))
+        return view.latest(view.partitions())
 
     def _not_before(self, begin: Places, end: Places) -> Places:
         """Checks that the topic is the one that was read, and that its log does not end before what was read from it."""
@@ -101,9 +101,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(place, f"{place} was read up to offset {read.offset}, and its log ends at {at.offset}")
         return end
 
-    def _check_none_is_gone(self, begin: Places, places: list[TopicPartition]) -> None:
-        for place in sorted(set(begin) - set(places)):
-            self._lost(place, f"{place} was read up to offset {begin[place].offset}, and is not there any more")
+    def _check_none_is_gone(self, begin: Places, end: Places) -> None:
+        for place in sorted(begin.keys() - end.keys()):
+            read = f"{place} was read up to offset {begin[place].offset}"
+            self._lost(place, f"{read}, and is not there any more: it was deleted, or the options do not name it any more")
 
     def _is_worth_a_batch(self, begin: Places, end: Places, limit: ReadLimit) -> bool:
         """`minOffsetsPerTrigger`, which waits `maxTriggerDelay` at most. AvailableNow never waits."""

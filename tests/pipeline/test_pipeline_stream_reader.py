@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.options import read_options
 from strandline.pipeline.stream_reader import StreamReader
 
@@ -34,8 +35,8 @@ def topic(log: ThreadedCluster) -> str:
 def reader(log: ThreadedCluster, topic: str, **written: object) -> StreamReader:
     """A query that is started, or started again, with these options."""
     texts = {name: str(value) for name, value in written.items()}
-    servers = {"bootstrap.servers": log.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-    return StreamReader(read_options({**servers, **texts}, is_stream=True))
+    given = {"bootstrap.servers": log.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest", **texts}
+    return StreamReader(read_options({name: value for name, value in given.items() if value}, is_stream=True))
 
 
 def stored(offsets: dict[str, Any]) -> dict[str, Any]:
@@ -81,3 +82,22 @@ def test_tasks_of_several_ranges_have_every_record_once(log: ThreadedCluster, to
     assert len(planned) == 8
     rows = [(r["partition"], r["offset"]) for task in planned for batch in query.read(task) for r in batch.to_pylist()]
     assert sorted(rows) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(partition + 1)]
+
+
+def test_topic_that_was_deleted_between_two_runs_is_a_loss_with_every_trigger(log: ThreadedCluster) -> None:
+    """A pattern matches what is left. Trigger.AvailableNow asks once how far to read, before the first batch."""
+    kept, deleted = log.create_topic(partitions=1), log.create_topic(partitions=1)
+    pattern = {"subscribe": "", "subscribePattern": f"{kept}|{deleted}"}
+    end = stored(reader(log, "", **pattern).initialOffset())
+
+    async def delete() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.delete_topics([deleted])
+
+    log.run(delete())
+    for is_available_now in (False, True):
+        query = reader(log, "", **pattern)
+        if is_available_now:
+            query.prepareForTriggerAvailableNow()
+        with pytest.raises(DataLoss, match=f"{deleted}-0 was read up to offset 0, and is not there any more"):
+            query.latestOffset(end, ReadAllAvailable())
