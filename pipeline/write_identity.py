@@ -37,7 +37,12 @@ import msgspec
 from strandline.pipeline.errors import WriteNotDistinct
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
-QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+QUERY_ID, BATCH_ID, APP_ID, EXECUTION_ID = (
+    "sql.streaming.queryId",
+    "streaming.sql.batchId",
+    "spark.app.id",
+    "spark.sql.execution.root.id",
+)
 """Local properties of Spark's tasks. They are internals of Spark; tests hold them down."""
 
 
@@ -55,7 +60,7 @@ class WriteNote(msgspec.Struct, frozen=True, array_like=True):
     started_at_ms: int = -1
     """Wall clock of the driver or executor when the first attempt began."""
     run_id: str = ""
-    """The run of the streaming query; empty outside of `foreachBatch`."""
+    """The run of the batch; empty outside of `foreachBatch`."""
     job: str = ""
     """The write; empty outside of `foreachBatch`."""
     partitions: int = -1
@@ -89,7 +94,7 @@ class WriteIdentity:
     """Of the producers of all its tasks, without the task."""
     generation: int
     run_id: str = ""
-    """Only inside of `foreachBatch`: the run of the query."""
+    """Only inside of `foreachBatch`: the run of the batch."""
     job: str = ""
     """Only inside of `foreachBatch`: this write, drawn at random when Spark planned it."""
 
@@ -138,8 +143,16 @@ def write_identity(
         return WriteIdentity(_name(producer_name or query or job), batch)
     if query is None:
         return WriteIdentity(_name(producer_name or job, *([write_name] if write_name else [])), 0)
-    run_id = properties(RUN_ID) or ""
+    run_id = _run_id(properties(APP_ID), properties(EXECUTION_ID))
     return WriteIdentity(_name(producer_name or query, topic or "", write_name or ""), batch, run_id, job)
+
+
+def _run_id(application: str | None, execution: str | None) -> str:
+    """The same for all writes of a batch in one run, and another one when the batch is run again. Empty if Spark does not say:
+    all runs are the same one then, and a write that finds rows of another one is refused."""
+    if not application or not execution:
+        return ""
+    return blake2b(f"{application}/{execution}".encode(), digest_size=16).hexdigest()
 
 
 _TAIL_LENGTH_MAX = 64

@@ -9,9 +9,10 @@ import pytest
 
 from strandline.pipeline.errors import WriteNotDistinct
 from strandline.pipeline.write_identity import (
+    APP_ID,
     BATCH_ID,
+    EXECUTION_ID,
     QUERY_ID,
-    RUN_ID,
     WriteIdentity,
     WriteNote,
     decode_note,
@@ -20,14 +21,15 @@ from strandline.pipeline.write_identity import (
 )
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
-RUN, NEXT_RUN = "0f2c8a52-5d1b-4f0e-9a55-2b8b25c7ff01", "f6a7de3b-8d53-4a4e-a2b9-0a4c3f6d1e02"
+RUN, NEXT_RUN = ("local-1795416103766", "2"), ("local-1795416440810", "2")
+"""Application and SQL execution."""
 QUERY = "8c1c1c7e-4f0b-4a53-8df3-90f2a6b3c003"
 
 
 def identity(
-    job: str = "j1", run_id: str = RUN, *, is_stream: bool = False, in_query: bool = True, **options: Any
+    job: str = "j1", run: tuple[str | None, str | None] = RUN, *, is_stream: bool = False, in_query: bool = True, **options: Any
 ) -> WriteIdentity:
-    known = {QUERY_ID: QUERY, BATCH_ID: "7", RUN_ID: run_id} if in_query else {}
+    known = {QUERY_ID: QUERY, BATCH_ID: "7", APP_ID: run[0], EXECUTION_ID: run[1]} if in_query else {}
     chosen: dict[str, Any] = {"topic": "orders", "producer_name": None, "write_name": None, **options}
     return write_identity(known.get, is_stream=is_stream, job=job, **chosen)
 
@@ -76,9 +78,15 @@ def test_a_second_write_is_refused_when_the_batch_is_run_again() -> None:
         second.check_claim("j3")
 
 
-def test_a_run_that_spark_does_not_name_is_refused_and_not_taken_for_a_retry() -> None:
+@pytest.mark.parametrize("run", [(None, None), ("local-1", None), (None, "2")])
+def test_a_run_that_spark_does_not_name_is_refused_and_not_taken_for_a_retry(run: tuple[str | None, str | None]) -> None:
     with pytest.raises(WriteNotDistinct):
-        identity("j2", run_id="").must_claim(note_of(identity("j1", run_id="")))
+        identity("j2", run).must_claim(note_of(identity("j1", run)))
+
+
+def test_the_same_batch_in_another_execution_of_one_application_is_another_run() -> None:
+    """The query is stopped and started again in the same Spark."""
+    assert identity("j2", ("local-1", "9")).must_claim(note_of(identity("j1", ("local-1", "2"))))
 
 
 def test_rows_without_a_note_are_claimed() -> None:
@@ -94,9 +102,9 @@ def test_a_note_of_an_earlier_release_is_read() -> None:
 
 
 def test_offsets_that_do_not_fit_into_a_note_are_left_out() -> None:
-    note = WriteNote("orders", [2**40] * 300, 1, RUN, "j1").encode()
+    note = WriteNote("orders", [2**40] * 300, 1, "run", "j1").encode()
     assert len(note) <= NOTE_BYTES_MAX
-    assert decode_note(note) == WriteNote("orders", None, 1, RUN, "j1")
+    assert decode_note(note) == WriteNote("orders", None, 1, "run", "j1")
 
 
 def test_names_of_producers_fit_whatever_the_topic() -> None:
