@@ -20,8 +20,8 @@ from typing import Any
 import uvloop
 
 from strandline.client import Consumer, Producer, arrow_batches
-from strandline.client.accumulator import Accumulator
 from strandline.client.options import ProducerOptions
+from strandline.client.producer.accumulator import Accumulator
 from strandline.protocol import apis
 from strandline.protocol.messages import admin, data
 from strandline.protocol.records.batch import iter_headers, read_header, stamp

@@ -13,8 +13,8 @@ import random
 import time
 from collections.abc import Callable
 
-from strandline.client.batches import FetchedBatch, arrow_batches, fetched_batch
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.batches import FetchedBatch, arrow_batches, fetched_batch
+from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import BatchBuilder, RecordTuple, encode_batch, encode_values
 from strandline.protocol.records.check import check_records

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.files import RealFiles
-from strandline.storage.log import Log, LogConfig, TailBudget
+from strandline.storage.log.log import Log, LogConfig, TailBudget
 
 NOW_MS = 1_700_000_000_000
 ROUNDS = 5

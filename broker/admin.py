@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from strandline.broker.config import KEYS, BrokerConfig, Voter
-from strandline.broker.controller_channel import Channel
-from strandline.broker.producer_ids import ProducerIds
+from strandline.broker.process.controller_channel import Channel
+from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
@@ -72,7 +72,7 @@ _FORWARDED = (
 
 
 class Metadata(Protocol):
-    """The broker's picture of the cluster (`broker/metadata_follower.py`)."""
+    """The broker's picture of the cluster (`broker/process/metadata_loader.py`)."""
 
     image: MetadataImage
 

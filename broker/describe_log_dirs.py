@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from strandline.broker.partition import Partition
+from strandline.broker.partition.partition import Partition
 from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (

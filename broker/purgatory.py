@@ -169,7 +169,7 @@ class OffsetWaiter(Protocol):
     def on_failed(self, index: int, error_code: int) -> None: ...
 
 
-class OffsetWaiters:
+class HighWatermarkWatchers:
     """Who waits for the high watermark of one partition, the smallest required offset first.
 
     A waiter belongs to the leader epoch in which its records were appended. In a later epoch of the same broker the high

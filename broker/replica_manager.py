@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strandline.broker.action_queue import ActionQueue
 from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
-from strandline.broker.describe_producers import DescribeProducersHandler
-from strandline.broker.fetch import FetchHandler, RunBlocking
-from strandline.broker.fetch_session import FetchSessionCache
-from strandline.broker.leadership import AlterPartitionSubmitter, PartitionContext
-from strandline.broker.measures import BrokerMeasures
-from strandline.broker.offsets import OffsetsHandler
-from strandline.broker.partition import Partition, Role
-from strandline.broker.produce import ProduceHandler
+from strandline.broker.fetch.fetch_handler import FetchHandler, RunBlocking
+from strandline.broker.fetch.fetch_session import FetchSessionCache
+from strandline.broker.fetch.offsets_handler import OffsetsHandler
+from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.partition.leader_state import AlterPartitionSubmitter, PartitionContext
+from strandline.broker.partition.partition import Partition, Role
+from strandline.broker.produce.describe_producers import DescribeProducersHandler
+from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.broker.purgatory import CallLater, Purgatory
-from strandline.broker.wakeups import Wakeups
 from strandline.controller.metadata.image import (
     NO_LEADER,
     MetadataDelta,
@@ -38,13 +38,13 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import CurrentLeader
 from strandline.storage.files import DiskError
-from strandline.storage.log_config import LogConfig
+from strandline.storage.log.log_config import LogConfig
 
 if TYPE_CHECKING:
-    from strandline.storage.log import Log
-    from strandline.storage.log_dir import LogDir
+    from strandline.storage.directory.log_dir import LogDir
+    from strandline.storage.log.log import Log
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 Key = tuple[bytes, int]
 
@@ -55,7 +55,7 @@ DAMAGE_WARNING_INTERVAL_S = 60.0
 
 
 class FetcherPort(Protocol):
-    """Who copies from leaders (`broker/fetcher_manager.py`)."""
+    """Who copies from leaders (`broker/replication/fetcher_manager.py`)."""
 
     def add(self, partition: Partition, leader_id: int) -> None:
         """Fetch the partition from this leader, from now on and from where its log ends."""
@@ -114,20 +114,20 @@ class ReplicaManager:
         self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
         self._on_leader_damaged = on_leader_damaged
-        self._wakeups = Wakeups(call_soon or (lambda callback: call_later(0.0, callback)))
-        self.measures = BrokerMeasures()
+        self._action_queue = ActionQueue(call_soon or (lambda callback: call_later(0.0, callback)))
+        self.metrics = BrokerMetrics()
         self.offline_replicas = 0
         """Those that were here when the log directory failed."""
         self._context = PartitionContext(
             broker_id=broker_id,
             now=now,
             alter_partition=alter_partition,
-            observer=self._wakeups,
+            observer=self._action_queue,
             replica_lag_s_max=config.replica_lag_time_max_ms / 1000,
             own_broker_epoch=lambda: self.broker_epoch,
             registered_epoch=self._registered_epoch,
             is_active=self._is_active,
-            measures=self.measures,
+            metrics=self.metrics,
         )
         self.purgatory = Purgatory(now, call_later)
         self.sessions = FetchSessionCache(doors.random, config.max_incremental_fetch_session_cache_slots)
@@ -189,7 +189,7 @@ class ReplicaManager:
                 self.on_disk_error(e)
         if delta.changed_brokers:
             self._on_brokers_changed(delta.changed_brokers)
-        self.measures.metadata_apply.observe(self._doors.stopwatch() - began_at)
+        self.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
 
     def _apply_topics(self, delta: MetadataDelta, began_at: float) -> None:
         for topic in delta.removed_topics:
@@ -205,18 +205,18 @@ class ReplicaManager:
                 leaders.append((key, registration))
                 known = delta.before.partition(key)
                 if known is not None:
-                    self.measures.on_isr_changed(known.isr, registration.isr)
+                    self.metrics.on_isr_changed(known.isr, registration.isr)
             else:
                 followers.append((key, registration))
         self._apply_configs(delta)
         if leaders or followers:
-            log.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
+            logger.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
         self._tells_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
-        became_leader = self.measures.became_leader
+        became_leader = self.metrics.became_leader
         for key, registration in leaders:
             self._take_role(key, registration, self._lead)
-        if self.measures.became_leader > became_leader:
-            self.measures.leader_takeover.observe(self._doors.stopwatch() - began_at)
+        if self.metrics.became_leader > became_leader:
+            self.metrics.leader_takeover.observe(self._doors.stopwatch() - began_at)
         for key, registration in followers:
             self._take_role(key, registration, self._follow)
 
@@ -228,7 +228,7 @@ class ReplicaManager:
             take(self._partition_for(key), registration)
         except BrokerError as e:
             topic, epochs = self.image.topics_by_id[key[0]].name, (registration.leader_epoch, registration.partition_epoch)
-            log.error(
+            logger.error(
                 "partition.unavailable",
                 topic=topic,
                 partition=key[1],
@@ -240,25 +240,25 @@ class ReplicaManager:
     def _lead(self, partition: Partition, registration: PartitionRegistration) -> None:
         self._fetchers.remove(partition.key)
         is_new = partition.make_leader(registration)
-        self.measures.became_leader += is_new
-        leadership = partition.leadership
-        if is_new and self._tells_roles and leadership is not None:
-            log.info(
+        self.metrics.became_leader += is_new
+        leader_state = partition.leader_state
+        if is_new and self._tells_roles and leader_state is not None:
+            logger.info(
                 "partition.became_leader",
                 **partition.fields,
-                epoch_start_offset=leadership.epoch_start_offset,
+                epoch_start_offset=leader_state.epoch_start_offset,
                 isr=list(registration.isr),
                 replicas=list(registration.replicas),
-                min_insync_replicas=leadership.min_isr,
+                min_insync_replicas=leader_state.min_isr,
             )
 
     def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
         if not partition.make_follower(registration):
             return
-        self.measures.became_follower += 1
+        self.metrics.became_follower += 1
         if self._tells_roles:
             isr, leader_id = list(registration.isr), registration.leader
-            log.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
+            logger.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
         if registration.leader == NO_LEADER:
             self._fetchers.remove(partition.key)
         else:
@@ -298,8 +298,8 @@ class ReplicaManager:
             return
         self._fetchers.remove(key)
         partition.stop(reason)
-        self.measures.on_partition_left(partition.topic)
-        log.info("partition.deleted", **partition.fields)
+        self.metrics.on_partition_left(partition.topic)
+        logger.info("partition.deleted", **partition.fields)
         self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
 
     def _discard(self, path: str | None) -> None:
@@ -357,18 +357,18 @@ class ReplicaManager:
         The latter may have caught up before we heard that it is active: its next fetch is a long poll away.
         """
         for partition in self.partitions.values():
-            if partition.leadership is not None:
-                partition.leadership.maybe_increment_high_watermark()
-                partition.leadership.on_brokers_changed(changed)
+            if partition.leader_state is not None:
+                partition.leader_state.maybe_increment_high_watermark()
+                partition.leader_state.on_brokers_changed(changed)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def maybe_shrink_isrs(self) -> None:
         """Due every half `replica.lag.time.max.ms`: drop who fell behind, and see whether that frees a high watermark."""
         for partition in list(self.partitions.values()):
-            if partition.leadership is not None:
-                partition.leadership.maybe_shrink_isr()
-                partition.leadership.maybe_increment_high_watermark()
+            if partition.leader_state is not None:
+                partition.leader_state.maybe_shrink_isr()
+                partition.leader_state.maybe_increment_high_watermark()
 
     def checkpoint_high_watermarks(self) -> None:
         if self.disk_error is not None or self._is_checkpointing:
@@ -386,7 +386,7 @@ class ReplicaManager:
     def complete_follower_appends(self, keys: list[Key]) -> None:
         """A fetcher appended to these: who waits for what that moved is answered with this turn, not the next."""
         if any(self.partitions[key].consumers for key in keys if key in self.partitions):
-            self._wakeups.run()
+            self._action_queue.run()
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class ReplicaManager:
         self.disk_error = error
         self.offline_replicas = len(self.partitions)
         self._log_dir.fail(error)
-        log.error("log_dir.offline", log_dir=self._log_dir.path, partitions=len(self.partitions), reason=str(error))
+        logger.error("log_dir.offline", log_dir=self._log_dir.path, partitions=len(self.partitions), reason=str(error))
         self._stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
         if self._on_log_dir_failed is not None:
             self._on_log_dir_failed(error)
@@ -408,7 +408,7 @@ class ReplicaManager:
         if partition is None or partition.log.corrupt_at is None:
             return
         self._warn_of_damage(partition)
-        if partition.leadership is not None and len(partition.leadership.isr.isr) > 1 and self._on_leader_damaged is not None:
+        if partition.leader_state is not None and len(partition.leader_state.isr.isr) > 1 and self._on_leader_damaged is not None:
             self._on_leader_damaged()
         if partition.damage_told != partition.log.corrupt_at:
             partition.damage_told = partition.log.corrupt_at
@@ -420,12 +420,12 @@ class ReplicaManager:
         if now >= self._damage_quiet_until:
             self._damage_quiet_until = now + DAMAGE_WARNING_INTERVAL_S
             offset, role = partition.log.corrupt_at, partition.role.value
-            log.warning("partition.damaged_read_refused", **partition.fields, offset=offset, role=role)
+            logger.warning("partition.damaged_read_refused", **partition.fields, offset=offset, role=role)
 
     def shutdown(self) -> None:
         """Lead nothing any more and answer everyone who waits. The logs stay open for their owner to close."""
         self._stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._wakeups.run()
+        self._action_queue.run()
         for operation in self.purgatory.take_all():
             operation.expire()  # not `complete`: of a produce that still waits here nothing is known to be committed
         self.purgatory.close()
@@ -436,7 +436,7 @@ class ReplicaManager:
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)
-            self.measures.on_partition_left(partition.topic)
+            self.metrics.on_partition_left(partition.topic)
 
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from strandline.protocol.loggers import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 NEVER_MS = 365 * 24 * 3600 * 1000
 """Intervals beyond this are Kafka's way to say never."""
@@ -37,4 +37,4 @@ class Timers:
         try:
             action()
         except Exception:
-            log.exception("timer.failed")
+            logger.exception("timer.failed")

@@ -30,8 +30,9 @@ from strandline.client.admin_types import (
     ReplicaInfo,
     TopicDescription,
 )
-from strandline.client.batches import BinaryColumn, FetchedBatch, HeadersColumn, arrow_batches, arrow_schema
-from strandline.client.consumer import Consumer
+from strandline.client.consumer.batches import BinaryColumn, FetchedBatch, HeadersColumn, arrow_batches, arrow_schema
+from strandline.client.consumer.consumer import Consumer
+from strandline.client.consumer.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from strandline.client.errors import (
     BufferFull,
     ClientClosed,
@@ -51,9 +52,8 @@ from strandline.client.errors import (
     UnknownTopic,
     UsageError,
 )
-from strandline.client.producer import Producer
-from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
-from strandline.client.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from strandline.client.producer.producer import Producer
+from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
 
 __all__ = [
     "Admin",

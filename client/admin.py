@@ -30,7 +30,9 @@ from strandline.client.admin_types import (
     TopicDescription,
 )
 from strandline.client.arguments import checked_by_partition, checked_list, checked_name, checked_names, checked_partitions
-from strandline.client.cluster import Cluster
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.leader_offsets import OffsetQuestions
+from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.errors import (
     ClientClosed,
     NoBrokersAvailable,
@@ -41,11 +43,9 @@ from strandline.client.errors import (
     describe,
 )
 from strandline.client.home import Home
-from strandline.client.leader_offsets import OffsetQuestions
 from strandline.client.option_docs import documents
 from strandline.client.options import AdminOptions, ClientKeywords, parse_options
-from strandline.client.producer_states import ProducerQuestions
-from strandline.client.records import OffsetAndTimestamp, TopicPartition
+from strandline.client.producer.producer_states import ProducerQuestions
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.errors import ErrorCode, StrandlineError, to_code

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.errors import UsageError
 
 TIMESTAMP_MAX = 2**62

@@ -14,7 +14,7 @@ from typing import Any
 from strandline.controller.metadata.image import MetadataDelta, PartitionKey, PartitionRegistration
 from strandline.protocol.loggers import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 PARTITION_LINES_MAX = 100
 """Of one batch: with more changes, they share lines."""
@@ -27,7 +27,7 @@ def tell_changes(delta: MetadataDelta, cause: str = "") -> None:
     for broker_id in delta.changed_brokers:
         broker = delta.image.brokers.get(broker_id)
         if broker is not None:
-            log.info(
+            logger.info(
                 "broker.changed",
                 broker_id=broker_id,
                 broker_epoch=broker.broker_epoch,
@@ -37,10 +37,10 @@ def tell_changes(delta: MetadataDelta, cause: str = "") -> None:
                 partitions=len(delta.changed_partitions),
             )
     for topic in delta.removed_topics:
-        log.info("topic.removed", topic=topic.name, topic_id=topic.topic_id.hex(), partitions=len(topic.partitions))
+        logger.info("topic.removed", topic=topic.name, topic_id=topic.topic_id.hex(), partitions=len(topic.partitions))
     for topic_id in delta.created_topics:
         created = delta.image.topics_by_id[topic_id]
-        log.info("topic.created", topic=created.name, topic_id=topic_id.hex(), partitions=len(created.partitions))
+        logger.info("topic.created", topic=created.name, topic_id=topic_id.hex(), partitions=len(created.partitions))
     _tell_partitions(delta, cause)
 
 
@@ -61,7 +61,7 @@ def _tell_partition(
     delta: MetadataDelta, key: PartitionKey, before: PartitionRegistration, after: PartitionRegistration, cause: str
 ) -> None:
     topic = delta.image.topics_by_id[key[0]].name
-    log.info(
+    logger.info(
         "partition.changed",
         topic=topic,
         partition=key[1],
@@ -82,7 +82,7 @@ def _tell_together(delta: MetadataDelta, topic_id: bytes, indexes: Sequence[int]
     topic = delta.image.topics_by_id[topic_id]
     for start in range(0, len(indexes), ROWS_MAX):
         rows = [_row(index, topic.partitions[index]) for index in indexes[start : start + ROWS_MAX]]
-        log.info(
+        logger.info(
             "partitions.changed",
             topic=topic.name,
             topic_id=topic_id.hex(),

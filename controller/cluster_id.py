@@ -33,7 +33,7 @@ from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
 from strandline.storage.checkpoints import uuid_to_text
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Agreement:
@@ -95,6 +95,6 @@ def log_agreed(node_id: int, voters: Sequence[Voter], agreed: Agreed) -> None:
     """To be said when it is on the disk."""
     if agreed.from_node_id is None:
         voter_ids = [voter.id for voter in voters]
-        log.info("cluster_id.made", node_id=node_id, cluster_id=agreed.cluster_id, voters=voter_ids)
+        logger.info("cluster_id.made", node_id=node_id, cluster_id=agreed.cluster_id, voters=voter_ids)
     else:
-        log.info("cluster_id.adopted", node_id=node_id, cluster_id=agreed.cluster_id, from_node_id=agreed.from_node_id)
+        logger.info("cluster_id.adopted", node_id=node_id, cluster_id=agreed.cluster_id, from_node_id=agreed.from_node_id)

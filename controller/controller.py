@@ -21,16 +21,16 @@ from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.change_lines import tell_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
-from strandline.controller.measures import ControllerMeasures
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, decode_record, encode_record
+from strandline.controller.metrics import ControllerMetrics
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replication_control import elect_leaderless
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 R = TypeVar("R")
 
@@ -81,7 +81,7 @@ class Controller:
         """>= committed.offset; also counts records that are not ours (the quorum's own)."""
         self.active: ActiveState | None = None
         self.leader_id: int | None = None
-        self.measures = ControllerMeasures()
+        self.metrics = ControllerMetrics()
         self.on_active: Callable[[], None] | None = None
         """For the shell: timers may start, or must stop."""
         self.on_inactive: Callable[[], None] | None = None
@@ -144,7 +144,7 @@ class Controller:
             raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, it ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
-        self.measures.on_delta(delta)
+        self.metrics.on_delta(delta)
         tell_changes(delta, cause)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
@@ -165,18 +165,18 @@ class Controller:
         if broker.fenced:
             return
         now = self.now()
-        connection_lost = self.measures.silent_since.pop(broker_id, None)
+        connection_lost = self.metrics.silent_since.pop(broker_id, None)
         silent_since = now if connection_lost is None else connection_lost
         heard_until = last_heard if connection_lost is None else connection_lost
         silent_ms = None if heard_until is None else round((now - heard_until) * 1000)
-        self.measures.fenced_brokers += 1
-        log.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason, silent_ms=silent_ms)
+        self.metrics.fenced_brokers += 1
+        logger.warning("broker.fencing", broker_id=broker_id, broker_epoch=broker_epoch, reason=reason, silent_ms=silent_ms)
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is None:
-                self.measures.failover.observe(self.now() - silent_since)
+                self.metrics.failover.observe(self.now() - silent_since)
             else:
-                log.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
+                logger.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
 
         def fencing(_: ActiveState) -> Decision[None]:
             return Decision(None, fence_broker(self.image, active.index, broker), may_split=True, cause="broker_fenced")
@@ -187,7 +187,7 @@ class Controller:
         """Fence every broker whose session is over."""
         if self.active is not None:
             for session in self.active.sessions.expired(self.now()):
-                self.measures.expired_sessions += 1
+                self.metrics.expired_sessions += 1
                 self.fence(session.broker_id, session.broker_epoch, "its session timed out")
 
     # -- what the quorum tells (QuorumListener) -------------------------------------------------------------------------
@@ -225,11 +225,11 @@ class Controller:
         self.leader_id = self.node_id
         self.active = ActiveState(epoch, self.image, self._session_timeout_s)
         # A connection that broke while another was active has told nothing of its broker.
-        self.measures.silent_since.clear()
+        self.metrics.silent_since.clear()
         # Nobody knows since when they are silent: each gets a whole session. The fenced ones wait for their heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
-        log.info("controller.active", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
+        logger.info("controller.active", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
         self._complete_elections(self.active)
         if self.on_active is not None:
             self.on_active()
@@ -239,7 +239,7 @@ class Controller:
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is not None:
-                log.warning("controller.elections_not_completed", reason=str(reply))
+                logger.warning("controller.elections_not_completed", reason=str(reply))
 
         def completion(_: ActiveState) -> Decision[None]:
             return Decision(None, elect_leaderless(self.image, active.index), may_split=True, cause="election_completed")
@@ -254,7 +254,7 @@ class Controller:
         self.image = self.committed
         self._uncommitted.clear()
         refused, self._waiting = self._waiting, deque()
-        log.info("controller.resigned", node_id=self.node_id, controller_epoch=epoch, refused=len(refused))
+        logger.info("controller.resigned", node_id=self.node_id, controller_epoch=epoch, refused=len(refused))
         if self.on_inactive is not None:
             self.on_inactive()
         error = self.not_controller()
@@ -263,7 +263,7 @@ class Controller:
 
     def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:
         self.leader_id = leader_id
-        self.measures.new_active_controllers += leader_id is not None and leader_id >= 0
+        self.metrics.new_active_controllers += leader_id is not None and leader_id >= 0
 
 
 def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:

@@ -38,7 +38,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.dial import says_no_such_name
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 PROBE_CONNECT_MS = 150
 """A living host's kernel accepts at once, however busy the process is."""
@@ -155,7 +155,7 @@ class BrokerLiveness:
         if active is not None and late_s > self._session_timeout_s / 2:
             # This process was stopped: heartbeats may lie unread in the sockets. Silence was ours, not theirs.
             late_ms = round(late_s * 1000)
-            log.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
+            logger.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
             live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
             active.sessions.restart(live, controller.now())
         elif active is not None and late_s > LATE_S and not self._was_late:
@@ -212,7 +212,7 @@ class BrokerLiveness:
     def _on_task_done(self, task: asyncio.Task[object]) -> None:
         del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
-            log.error("controller.probe_failed", exc_info=task.exception())
+            logger.error("controller.probe_failed", exc_info=task.exception())
 
 
 async def probe_broker(broker: BrokerRegistration) -> Probe:

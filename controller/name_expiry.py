@@ -15,7 +15,7 @@ from strandline.controller.producer_id_control import REMOVALS_MAX, remove_unuse
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.loggers import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 INTERVAL_S_MAX = 3600.0
 GO_ON_S = 0.1
@@ -51,5 +51,5 @@ class NameExpiry:
         if isinstance(reply, BrokerError):
             return
         if reply:
-            log.info("controller.names_removed", node_id=self._controller.node_id, names=reply)
+            logger.info("controller.names_removed", node_id=self._controller.node_id, names=reply)
         self._arm(GO_ON_S if reply == REMOVALS_MAX else self._interval_s)

@@ -23,13 +23,13 @@ from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.rpc.request_measures import RequestMeasures
+from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.protocol.rpc.sockets import describe_bind_error
+from strandline.storage.directory.log_dir import Claim, LogDir
 from strandline.storage.files import DiskError, Files
-from strandline.storage.log_dir import Claim, LogDir
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 DRAIN_MS = 200
 """How long stopping waits for requests that are being answered."""
@@ -52,7 +52,7 @@ class ControllerServer:
         """The metadata log is open: there are `controller` and `quorum`."""
         self.servers: list[Server] = []
         """The one listener's, once bound."""
-        self.request_measures = RequestMeasures(doors.stopwatch)
+        self.request_measures = RequestMetrics(doors.stopwatch)
         self._doors = doors
         self._files = files
         self.cluster_id: str | None = None
@@ -194,7 +194,7 @@ class ControllerServer:
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
             on_connection_lost=self._on_connection_lost,
-            measures=self.request_measures,
+            metrics=self.request_measures,
         )
 
     def _refuse_early(self, request: ServerRequest) -> None:
@@ -212,7 +212,7 @@ class ControllerServer:
 
         def handle_heartbeat(request: ServerRequest) -> None:
             decide_heartbeat(request)
-            self.controller.measures.on_heard(request.body.broker_id)
+            self.controller.metrics.on_heard(request.body.broker_id)
             liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
 
         def handle_registration(request: ServerRequest) -> None:
@@ -230,7 +230,7 @@ class ControllerServer:
         if self._liveness is not None:
             if connection.tag is not None:
                 assert isinstance(connection.tag, int)
-                self.controller.measures.on_connection_lost(connection.tag, self.controller.now())
+                self.controller.metrics.on_connection_lost(connection.tag, self.controller.now())
             self._liveness.on_connection_lost(connection)
 
     def _on_fatal(self, error: BaseException) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.bounds import Offsets, ends_of, or_end, starts_of
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.options import EARLIEST, LATEST, Position, ReadOptions, Times
 from strandline.protocol.errors import UsageError
 

@@ -40,10 +40,10 @@ from strandline.client import (
     TopicRecreated,
     UnknownTopic,
 )
-from strandline.client.batches import FetchedBatch
-from strandline.client.columns import Columns
+from strandline.client.consumer.batches import FetchedBatch
+from strandline.client.consumer.subscription import LATEST
 from strandline.client.options import AdminOptions, ConsumerOptions
-from strandline.client.subscription import LATEST
+from strandline.client.producer.columns import Columns
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.rows import columns_of

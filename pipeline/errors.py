@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strandline.client.consumer.records import TopicPartition
 from strandline.client.errors import ClientError
-from strandline.client.records import TopicPartition
 
 
 class DataLoss(ClientError):

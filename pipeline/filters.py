@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.options import ClientOptions
-from strandline.client.shared_cluster import SharedCluster
 from strandline.protocol.errors import StrandlineError
 
 KEPT = 8

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.client.partitioner import MURMUR2_M, MURMUR2_SEED, positive_hash
+from strandline.client.producer.partitioner import MURMUR2_M, MURMUR2_SEED, positive_hash
 
 BLOCK_ROWS = 10_000
 """So many rows without a key in a row go to one partition: Spark's Arrow batch, which then need not be taken apart."""

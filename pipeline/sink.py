@@ -26,8 +26,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from strandline.client import Admin, Producer, Receipt, TopicPartition
+from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.options import AdminOptions
-from strandline.client.shared_cluster import SharedCluster
 from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions

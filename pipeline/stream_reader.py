@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.batch_reader import RangePartition, task_reader
 from strandline.pipeline.bounds import starts_of
 from strandline.pipeline.cluster_view import ClusterView
@@ -29,7 +29,7 @@ from strandline.protocol.loggers import get_logger
 if TYPE_CHECKING:
     import pyarrow
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, place: TopicPartition, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(what, topic=place.topic, partition=place.partition)
-        log.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
+        logger.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
 
 
 def _advanced(begin: Place, at: Place) -> Place:

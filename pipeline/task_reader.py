@@ -22,9 +22,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from strandline.client import Consumer, LogTruncated, OffsetOutOfRange, RequestTimeout, TopicRecreated, UnknownTopic
-from strandline.client.batches import ARROW_BYTES_MAX, FetchedBatch, arrow_batches
+from strandline.client.consumer.batches import ARROW_BYTES_MAX, FetchedBatch, arrow_batches
+from strandline.client.consumer.records import TopicPartition
 from strandline.client.errors import ClientError
-from strandline.client.records import TopicPartition
 from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.offsets import UNKNOWN_ID
 from strandline.pipeline.planning import Range
@@ -34,7 +34,7 @@ from strandline.protocol.loggers import get_logger
 if TYPE_CHECKING:
     import pyarrow
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 TOPIC_RETRY_S, TOPIC_GRACE_S = 0.05, 2.0
 """Within this time all brokers know of a topic that was recreated, unless one is cut off."""
@@ -199,7 +199,7 @@ class _Group:
                 _what_is_gone(wanted, position, earliest, latest, error), topic=place.topic, partition=place.partition
             ) from error
         go_on_at = max(position, earliest)
-        log.warning(
+        logger.warning(
             "pipeline.data_lost", topic=place.topic, partition=place.partition, position=position, log_start_offset=earliest,
             log_end_offset=latest,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, suppress
 
 from strandline.protocol.errors import UsageError
 from strandline.storage.disk import Buffer, ColdRead, DiskError, File, Files, Lock, join, parent
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory.memory_files import MemoryFiles
 
 __all__ = [
     "Buffer",

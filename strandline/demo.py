@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.client.receipts import Receipt
+from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import History, Send, check

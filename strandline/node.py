@@ -33,7 +33,7 @@ from strandline.observe.health import Health
 from strandline.observe.http import HttpPort, bind
 from strandline.observe.loop_lag import LoopLag
 from strandline.protocol.errors import StrandlineError, UsageError
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 
 ROLES = ("broker", "controller")
 RESERVED_ENVIRONMENT = frozenset(
@@ -162,7 +162,7 @@ def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
 
     if role == "broker":
         from strandline.broker.config import BrokerConfig
-        from strandline.broker.server import BrokerServer
+        from strandline.broker.process.server import BrokerServer
 
         broker = BrokerConfig.from_mapping(mapping)
         return f"broker-{broker.node_id}", BrokerServer(broker, real_doors(), RealFiles())
@@ -218,23 +218,23 @@ def _listen_to_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
 
 
 async def _run(server: Server, asked: asyncio.Future[str], http_address: str) -> StrandlineError | None:
-    log = logs.structlog.get_logger()
+    logger = logs.structlog.get_logger()
     start = asyncio.ensure_future(server.start())
     await _first_of(start, asked)
     if not start.done():
         # Asked to stop while it recovers its logs, or waits for the controller. The next start recovers once more.
         start.cancel()
         await asyncio.wait({start})
-        log.info("node.stopped", reason=f"{asked.result()} during the start")
+        logger.info("node.stopped", reason=f"{asked.result()} during the start")
         return None
     start.result()
-    log.info("node.started", port=server.port, pid=os.getpid(), http=http_address)
+    logger.info("node.started", port=server.port, pid=os.getpid(), http=http_address)
     _calm_the_collector()
     failure: asyncio.Future[StrandlineError] = getattr(server, "failure", None) or asyncio.get_running_loop().create_future()
     await _first_of(asked, failure)
-    log.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
+    logger.info("node.stopping", reason=asked.result() if asked.done() else str(failure.result()))
     await server.stop()
-    log.info("node.stopped")
+    logger.info("node.stopped")
     return None if asked.done() else failure.result()
 
 
@@ -304,13 +304,13 @@ def sentence(error: Exception) -> str:
 
 def complain(name: str, text: str, *, started: bool) -> None:
     """The last words of a node: for a person a sentence, for a log collector a line like all others."""
-    log = logs.structlog.get_logger()
+    logger = logs.structlog.get_logger()
     if not logs.is_json(os.environ):
         print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
     elif started:
-        log.error("node.failed", reason=text)
+        logger.error("node.failed", reason=text)
     else:
-        log.error("node.refused", reason=text)
+        logger.error("node.refused", reason=text)
 
 
 USAGE = "usage: python -m strandline.node broker|controller [--config FILE] [--set KEY=VALUE]... [--stop-with-parent]"

@@ -26,13 +26,13 @@ from strandline.controller.raft.roles import (
     Candidate,
     Follower,
     Leader,
-    Lessons,
     Poll,
     Prospective,
     Resigned,
     Role,
     Unattached,
     Voted,
+    VoterWithoutState,
     check_transition,
 )
 from strandline.protocol.errors import ErrorCode, InternalError
@@ -80,8 +80,8 @@ class NodeBase:
         self.role: Role = Unattached(NEVER)
         self.leader_has_resigned = False
         """The leader of the present epoch said that it stopped leading: it is not followed again."""
-        self.lessons: Lessons | None = (
-            Lessons(set(self.other_voters), dict.fromkeys(self.other_voters, 0.0)) if election.learner else None
+        self.lessons: VoterWithoutState | None = (
+            VoterWithoutState(set(self.other_voters), dict.fromkeys(self.other_voters, 0.0)) if election.learner else None
         )
         """What this voter has to learn before it has a vote; None: it has one."""
         self.limits = LineLimits()

@@ -12,7 +12,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 OnDone = Callable[[Message | Exception], None]
 QUEUE_MAX = 16
@@ -97,7 +97,7 @@ class VoterChannel:
         self.unreachable = e.message or str(e)
         if now >= self._notice_at:
             self._notice_at = now + NOTICE_S
-            log.warning("quorum.voter_unreachable", voter_id=self.voter.id, reason=e.message)
+            logger.warning("quorum.voter_unreachable", voter_id=self.voter.id, reason=e.message)
 
     async def _pause(self) -> None:
         self._wake.clear()

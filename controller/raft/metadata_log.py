@@ -35,10 +35,10 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.disk import make_dirs_durably
 from strandline.storage.files import File, Files, join
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.log_config import FOREVER
-from strandline.storage.measures import LogMeasures
-from strandline.storage.segment import DamagedBatch
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.log.log_config import FOREVER
+from strandline.storage.log.segment import DamagedBatch
+from strandline.storage.metrics import LogMetrics
 
 logger = get_logger(__name__)
 
@@ -189,8 +189,8 @@ class MetadataLog:
         return self._log.size_bytes
 
     @property
-    def measures(self) -> LogMeasures:
-        return self._log.measures
+    def metrics(self) -> LogMetrics:
+        return self._log.metrics
 
     @property
     def last_epoch(self) -> int:

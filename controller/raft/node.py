@@ -22,9 +22,9 @@ from typing import Any
 from strandline.controller.raft.elections import Elections
 from strandline.controller.raft.following import Following
 from strandline.controller.raft.leading import Leading
-from strandline.controller.raft.learning import Learning
 from strandline.controller.raft.outbox import Send
 from strandline.controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role
+from strandline.controller.raft.voter_recovery import Learning
 from strandline.protocol import apis
 
 

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from strandline.controller.measures import QuorumMeasures
+from strandline.controller.metrics import QuorumMetrics
 from strandline.controller.raft.channel import NOTICE_S, PATIENCE_S, VoterChannel
 from strandline.controller.raft.config import RaftConfig, Voter
 from strandline.controller.raft.election import NO_NODE
@@ -83,7 +83,7 @@ class Quorum:
         self.voters = sorted(voters)
         self._check_voters()
         self.config = config
-        self.measures = QuorumMeasures()
+        self.metrics = QuorumMetrics()
         self.failure: BaseException | None = None
         """What stopped this node for good."""
         self.handlers: Mapping[int, Callable[[ServerRequest], None]] = dict.fromkeys(QUORUM_APIS, self._on_request)
@@ -158,7 +158,7 @@ class Quorum:
             raise BrokerError(ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(batch)} bytes of metadata records in one batch")
         try:
             last_offset = self.node.append(batch, epoch)
-            self.measures.on_append(last_offset, self._doors.stopwatch())
+            self.metrics.on_append(last_offset, self._doors.stopwatch())
             return last_offset
         except BrokerError:
             raise
@@ -200,7 +200,7 @@ class Quorum:
             if voter.id != self.node_id
         }
         self._running = True
-        self.measures.on_leader_known(False, self._doors.stopwatch())
+        self.metrics.on_leader_known(False, self._doors.stopwatch())
         self.node.start(self._loop.time())
         self._guard(self._settle)
         if not self.has_vote:
@@ -375,14 +375,14 @@ class Quorum:
         if self._led_epoch is not None and not (isinstance(role, Leader) and node.epoch == self._led_epoch):
             epoch, self._led_epoch = self._led_epoch, None
             logger.info("quorum.leader_resigned", node_id=self.node_id, controller_epoch=epoch)
-            self.measures.on_resign()
+            self.metrics.on_resign()
             self._listener.on_resign(epoch)
-        self.measures.on_high_watermark(node.high_watermark, self._doors.stopwatch())
+        self.metrics.on_high_watermark(node.high_watermark, self._doors.stopwatch())
         self._apply()
         leader = (node.leader_id, node.epoch)
         if leader != self._told_leader:
             self._told_leader = leader
-            self.measures.on_leader_known(node.leader_id != NO_NODE, self._doors.stopwatch())
+            self.metrics.on_leader_known(node.leader_id != NO_NODE, self._doors.stopwatch())
             if node.leader_id not in (NO_NODE, self.node_id):
                 logger.info("quorum.following", node_id=self.node_id, leader_id=node.leader_id, controller_epoch=node.epoch)
             self._listener.on_leader_changed(*leader)

@@ -106,7 +106,7 @@ class Candidate:
 
 
 @dataclass(slots=True, eq=False)
-class Lessons:
+class VoterWithoutState:
     """What a voter without a memory has still to learn (`learning.py`). Beside the role, not in it: it outlives roles."""
 
     unheard: set[int]

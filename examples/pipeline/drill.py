@@ -30,7 +30,7 @@ from drill_driver import CONF, streams
 from drill_processes import by_role, end_sessions, kill
 
 from strandline.client import Admin, NewTopic, Producer
-from strandline.client.receipts import Receipt
+from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import LocalCluster
 from strandline.pipeline.jobs.audit import audit
 from strandline.pipeline.jobs.audit_ledger import Ledger

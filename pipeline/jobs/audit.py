@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.audit_result import (
     BAD,
     COPY_BAD,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake import DataFile, LakeDamaged
 from strandline.pipeline.jobs.lake_folder import Folder
 

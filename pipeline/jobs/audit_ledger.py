@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from strandline.client.receipts import BatchMetadata, RecordMetadata
+from strandline.client.producer.receipts import BatchMetadata, RecordMetadata
 
 COLUMNS = "topic string, partition int, offset bigint, count bigint, timestamp bigint, crc32 bigint"
 """As Spark reads it."""

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.bounds import starts_of
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.jobs.audit_files import offsets_json

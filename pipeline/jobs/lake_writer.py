@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake import DataFile, Ends, check_is_new, check_topic, file_path
 from strandline.pipeline.jobs.lake_folder import checksum, make_folders, move, temporary
 

@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.batch_reader import task_reader
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 SCHEMA = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
@@ -71,7 +71,7 @@ def planned(since: Places | None, earliest: Mapping[TopicPartition, int], latest
     def lost(place: TopicPartition, what: str) -> None:
         if fail_on_data_loss:
             raise DataLoss(what, topic=place.topic, partition=place.partition)
-        log.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
+        logger.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
 
     for place in sorted(set(since or ()) - set(latest)):
         lost(place, f"the snapshot has {place}, and the topic does not have this partition any more")

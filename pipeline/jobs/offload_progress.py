@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake import DataFile
 from strandline.pipeline.jobs.lake_folder import Folder, local_path
 

@@ -21,7 +21,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.batch_reader import task_reader
 from strandline.pipeline.bounds import LookUp, Offsets, ends_of, starts_of
 from strandline.pipeline.cluster_view import ClusterView

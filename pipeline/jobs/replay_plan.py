@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strandline.client.partitioner import partition_for_key
+from strandline.client.producer.partitioner import partition_for_key
 from strandline.pipeline.jobs.lake_folder import alone, appearing, local_path, make_folders
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.audit import HOUR_S, Job, check, run
 from strandline.pipeline.jobs.audit_result import Audit
 from strandline.pipeline.jobs.verify_result import Partition, Replica

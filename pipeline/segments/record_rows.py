@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.client.arrow import arrow_form
-from strandline.client.batches import FetchedBatch, fetched_batch
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.arrow import arrow_form
+from strandline.client.consumer.batches import FetchedBatch, fetched_batch
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.segments.arrow_types import arrow_schema
 from strandline.pipeline.segments.batch_rows import constant, file_values
 from strandline.pipeline.segments.codecs import CannotDecompress, decompress

@@ -36,8 +36,8 @@ import crc32c
 
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records.batch import ATTRIBUTES_POS, HEADER_SIZE, MAGIC, MAGIC_POS, BatchHeader, corrupt
-from strandline.storage.index import MAX_RELATIVE_OFFSET
-from strandline.storage.segment import parse_header
+from strandline.storage.log.index import MAX_RELATIVE_OFFSET
+from strandline.storage.log.segment import parse_header
 
 Read = Callable[[int, int], memoryview]
 """(position, size) -> the bytes, fewer at the end of the file. They are valid until the next call."""

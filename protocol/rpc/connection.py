@@ -29,7 +29,7 @@ from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 OnResponse = Callable[[Message | Exception], None]
 
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             limits = _bad_servers.setdefault(self._loop, LineLimits())
             told = limits.admit(f"{self.host}:{self.port}", self._last_received_at)
             if told is not None:
-                log.warning("server.bad_response", peer=f"{self.host}:{self.port}", reason=printable(e), **told.fields)
+                logger.warning("server.bad_response", peer=f"{self.host}:{self.port}", reason=printable(e), **told.fields)
             self._give_up(e)
 
     def eof_received(self) -> bool:
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request.on_response(response)
         except Exception:
-            log.exception("response.callback_failed", api=api_name(request.api_key), peer=f"{self.host}:{self.port}")
+            logger.exception("response.callback_failed", api=api_name(request.api_key), peer=f"{self.host}:{self.port}")
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False

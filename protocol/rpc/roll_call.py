@@ -22,7 +22,7 @@ from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsRe
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import says_no_such_name
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 ASK_TIMEOUT_MS = 1000
 """For the connection, and once more for the answer."""
@@ -121,7 +121,7 @@ class RollCall:
     async def _tell_who_is_awaited(self) -> None:
         await asyncio.sleep(FIRST_NOTICE_MS / 1000)
         while True:
-            log.warning("roll_call.waiting", purpose=self._purpose, awaited=self.reasons)
+            logger.warning("roll_call.waiting", purpose=self._purpose, awaited=self.reasons)
             await asyncio.sleep(NOTICE_MS / 1000)
 
 

@@ -16,7 +16,7 @@ from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
 from strandline.protocol.rpc.frame_reader import Scratch
-from strandline.protocol.rpc.request_measures import RequestMeasures
+from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 from strandline.protocol.rpc.turn import Turn
@@ -43,7 +43,7 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_connection_lost: Callable[[ServerConnection], None] | None = None,
         turn: Turn | None = None,
-        measures: RequestMeasures | None = None,
+        metrics: RequestMetrics | None = None,
     ) -> None:
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
@@ -55,7 +55,7 @@ class Server:
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
         """By connection id. Ids are never reused."""
-        self.measures = RequestMeasures(STOPWATCH) if measures is None else measures
+        self.metrics = RequestMetrics(STOPWATCH) if metrics is None else metrics
         """Shared by the listeners of a node."""
         self.connections_accepted = 0
         self.connections_closed = 0

@@ -27,13 +27,13 @@ from strandline.protocol.log_limits import printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.frame_reader import FrameReader
-from strandline.protocol.rpc.request_measures import FETCH_FOLLOWER, ApiMeasures
+from strandline.protocol.rpc.request_metrics import FETCH_FOLLOWER, ApiMetrics
 from strandline.protocol.rpc.sockets import describe_peer, pauses_late, tune_socket
 
 if TYPE_CHECKING:
     from strandline.protocol.rpc.server import Server
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 MIB = 1024 * 1024
 
@@ -85,7 +85,7 @@ class ServerRequest(msgspec.Struct, eq=False):
     received_at: float
     """Loop time."""
     _size: int
-    _measures: ApiMeasures
+    _metrics: ApiMetrics
     _arrived_at: float
     """By the server's stopwatch."""
     _is_answered: bool = False
@@ -99,19 +99,19 @@ class ServerRequest(msgspec.Struct, eq=False):
         connection = self.connection
         if not connection.closed:
             self._answer(frames.encode_response(self.correlation_id, body, records))
-            self._measures.on_answer(connection._stopwatch() - self._arrived_at, body)
+            self._metrics.on_answer(connection._stopwatch() - self._arrived_at, body)
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         """Refuse the request as a whole: for errors that are not those of one partition or topic."""
         if not self.connection.closed:
             self._answer(frames.encode_refusal(self.correlation_id, code, message))
-            self._measures.on_refusal(self.connection._stopwatch() - self._arrived_at, code)
+            self._metrics.on_refusal(self.connection._stopwatch() - self._arrived_at, code)
 
     def no_reply(self) -> None:
         """The asker expects no response (Produce with acks=0)."""
         if not self.connection.closed:
             self._answer([])
-            self._measures.total.observe(self.connection._stopwatch() - self._arrived_at)
+            self._metrics.total.observe(self.connection._stopwatch() - self._arrived_at)
 
     def _answer(self, buffers: list[Buffer]) -> None:
         if self._is_answered:
@@ -193,7 +193,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._mid_frame_since = 0.0
         """When the first byte of an incomplete frame came; 0: none is incomplete."""
         self._stalled_at = self._stalled_bytes = 0.0
-        self._stopwatch = server.measures.stopwatch
+        self._stopwatch = server.metrics.stopwatch
         self._arrived_at = 0.0
         """When bytes were read last, by the stopwatch."""
         self._free_at = 0.0
@@ -296,8 +296,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         arrived_at, begins_at = self._arrived_at, self._free_at
         is_followers = api_key == FETCH and head.body.replica_id >= 0
-        measures = self._server.measures[FETCH_FOLLOWER if is_followers else api_key]
-        measures.on_request(size, begins_at - arrived_at)
+        metrics = self._server.metrics[FETCH_FOLLOWER if is_followers else api_key]
+        metrics.on_request(size, begins_at - arrived_at)
         request = ServerRequest(
             self,
             api_key,
@@ -307,7 +307,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             head.body,
             self.last_received_at,
             size,
-            measures,
+            metrics,
             arrived_at,
         )
         self._in_flight += 1
@@ -320,7 +320,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if result is not None:
                 self._server._run(request, result)
         self._free_at = self._stopwatch()
-        measures.local_s += self._free_at - begins_at
+        metrics.local_s += self._free_at - begins_at
 
     def _on_unsupported(self, e: frames.UnsupportedVersion) -> None:
         """ApiVersions of any version is answered, so that a newer peer learns what we speak; others are closed."""
@@ -453,7 +453,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._server.bad_peers.closed(self.peer, now, reason, self.client_id)
                 self.abort()
         elif not self._in_flight and now - self.last_received_at > limits.idle_ms_max / 1000:
-            log.debug("connection.idle_closed", peer=self.peer, client_id=printable(self.client_id))
+            logger.debug("connection.idle_closed", peer=self.peer, client_id=printable(self.client_id))
             self.close()
 
     def __repr__(self) -> str:
@@ -466,7 +466,9 @@ def answer_error(request: ServerRequest, e: Exception) -> None:
         told = request.connection._server.bugs.admit(api_name(request.api_key), request.received_at)
         if told is not None:
             client_id, peer = printable(request.client_id), request.connection.peer
-            log.error("request.failed", api=api_name(request.api_key), client_id=client_id, peer=peer, exc_info=e, **told.fields)
+            logger.error(
+                "request.failed", api=api_name(request.api_key), client_id=client_id, peer=peer, exc_info=e, **told.fields
+            )
     if not request.is_open:
         return
     if isinstance(e, BrokerError):

@@ -12,7 +12,7 @@ from typing import Any
 from strandline.protocol.log_limits import LineLimits, host_of, printable
 from strandline.protocol.loggers import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _KEEPALIVE_IDLE_S = 10
 _KEEPALIVE_INTERVAL_S = 5
@@ -106,16 +106,16 @@ class BadPeers:
         self.closed_count += 1
         told = self._limits.admit(host_of(peer), now)
         if told is not None:
-            log.warning("peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+            logger.warning("peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
 
     def refused(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
         """What was asked is malformed; the connection lives on."""
         self.refused_count += 1
         told = self._limits.admit(host_of(peer), now)
         if told is not None:
-            log.warning("peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+            logger.warning("peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
 
     def sweep(self, now: float) -> None:
         """Those who have been quiet for a minute: how much was left out, or a storm would look like one bad connection."""
         for host, told in self._limits.due(now):
-            log.warning("peer.was_noisy", peer=host, **told.fields)
+            logger.warning("peer.was_noisy", peer=host, **told.fields)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from strandline.protocol.loggers import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 Callback = Callable[[], None]
 
@@ -61,4 +61,4 @@ def _guarded(callback: Callback) -> None:
     try:
         callback()
     except Exception:
-        log.exception("turn.callback_failed", callback=repr(callback))
+        logger.exception("turn.callback_failed", callback=repr(callback))

@@ -11,7 +11,7 @@ from typing import Literal
 from strandline.bench.figures import Figures, Progress, longest_gap, payloads, percentile
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.client.errors import BufferFull
-from strandline.client.receipts import Receipt
+from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError
 
 SLICE = 512

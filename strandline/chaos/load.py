@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.client.receipts import Receipt
+from strandline.client.producer.receipts import Receipt
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import History, Send, Verdict, check
 

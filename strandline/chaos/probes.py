@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from strandline.chaos.picture import Picture
 from strandline.chaos.watch import Peer
-from strandline.client.encoding import encode_values
+from strandline.client.producer.encoding import encode_values
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages.data import (

@@ -37,7 +37,7 @@ from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.client import Consumer, TopicPartition
-    from strandline.client.records import ConsumerRecord
+    from strandline.client.consumer.records import ConsumerRecord
 
 app = new_app()
 

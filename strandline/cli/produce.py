@@ -35,7 +35,7 @@ from strandline.protocol.errors import StrandlineError, UsageError
 if TYPE_CHECKING:
     from strandline.cli.stdin import StandardInput
     from strandline.client import Producer
-    from strandline.client.receipts import Receipt
+    from strandline.client.producer.receipts import Receipt
 
 app = new_app()
 

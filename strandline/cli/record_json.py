@@ -19,7 +19,7 @@ import msgspec
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client.records import ConsumerRecord
+    from strandline.client.consumer.records import ConsumerRecord
 
 
 _UNICODE_LINE_BREAK = re.compile("[\x85\u2028\u2029]")

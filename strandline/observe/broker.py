@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from strandline.broker.fetch import Fetch
-from strandline.broker.measures import BrokerMeasures, TopicMeasures
-from strandline.broker.produce import DelayedProduce
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.metrics import BrokerMetrics, TopicMetrics
+from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.observe import reading
 from strandline.observe.reading import Reading
 
 if TYPE_CHECKING:
-    from strandline.broker.server import BrokerServer
+    from strandline.broker.process.server import BrokerServer
 
 NOT_RUNNING, STARTING, RECOVERY, RUNNING, PENDING_CONTROLLED_SHUTDOWN, SHUTTING_DOWN = 0, 1, 2, 3, 6, 7
 """Kafka's states of a broker, by its numbers."""
@@ -66,17 +66,17 @@ def metadata(server: BrokerServer) -> Iterator[Reading]:
 def replication(server: BrokerServer) -> Iterator[Reading]:
     if not server.has_logs:
         return
-    replicas, measures = server.replicas, server.replicas.measures
+    replicas, metrics = server.replicas, server.replicas.metrics
     prefix = "kafka_server_replicamanager_"
     yield Reading(prefix + "partitioncount", len(replicas.partitions))
     yield Reading(prefix + "offlinereplicacount", replicas.offline_replicas)
-    yield Reading(prefix + "isrshrinks_total", measures.isr_shrinks)
-    yield Reading(prefix + "isrexpands_total", measures.isr_expands)
-    yield Reading(prefix + "failedisrupdates_total", measures.refused_isr_proposals)
-    yield Reading("strandline_became_leader_total", measures.became_leader)
-    yield Reading("strandline_became_follower_total", measures.became_follower)
-    yield Reading("strandline_metadata_apply_seconds", measures.metadata_apply)
-    yield Reading("strandline_leader_takeover_seconds", measures.leader_takeover)
+    yield Reading(prefix + "isrshrinks_total", metrics.isr_shrinks)
+    yield Reading(prefix + "isrexpands_total", metrics.isr_expands)
+    yield Reading(prefix + "failedisrupdates_total", metrics.refused_isr_proposals)
+    yield Reading("strandline_became_leader_total", metrics.became_leader)
+    yield Reading("strandline_became_follower_total", metrics.became_follower)
+    yield Reading("strandline_metadata_apply_seconds", metrics.metadata_apply)
+    yield Reading("strandline_leader_takeover_seconds", metrics.leader_takeover)
     yield from _fetchers(server)
 
 
@@ -101,19 +101,19 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         log, labels = partition.log, (partition.topic, str(partition.key[1]))
         producers += len(log.producers)
         yield from reading.log_offsets(*labels, log.log_start_offset, log.log_end_offset, log.size_bytes)
-        leadership = partition.leadership
-        if leadership is None:
+        leader_state = partition.leader_state
+        if leader_state is None:
             continue
-        in_sync = len(leadership.isr.isr)
-        is_under_replicated = in_sync < len(leadership.replicas) + 1
+        in_sync = len(leader_state.isr.isr)
+        is_under_replicated = in_sync < len(leader_state.replicas) + 1
         leaders += 1
         under_replicated += is_under_replicated
-        under_min_isr += in_sync < leadership.min_isr
-        at_min_isr += in_sync == leadership.min_isr
+        under_min_isr += in_sync < leader_state.min_isr
+        at_min_isr += in_sync == leader_state.min_isr
         yield Reading(prefix + "insyncreplicascount", in_sync, labels)
         yield Reading(prefix + "underreplicated", is_under_replicated, labels)
-        yield Reading(prefix + "underminisr", in_sync < leadership.min_isr, labels)
-        yield Reading(prefix + "atminisr", in_sync == leadership.min_isr, labels)
+        yield Reading(prefix + "underminisr", in_sync < leader_state.min_isr, labels)
+        yield Reading(prefix + "atminisr", in_sync == leader_state.min_isr, labels)
     prefix = "kafka_server_replicamanager_"
     yield Reading(prefix + "leadercount", leaders)
     yield Reading(prefix + "underreplicatedpartitions", under_replicated)
@@ -124,39 +124,39 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
 
 def traffic(server: BrokerServer) -> Iterator[Reading]:
     if server.has_logs:
-        measures = server.replicas.measures
-        yield from _of_topic(measures.total(), ())
-        for topic, of_topic in measures.topics.items():
+        metrics = server.replicas.metrics
+        yield from _of_topic(metrics.total(), ())
+        for topic, of_topic in metrics.topics.items():
             yield from _of_topic(of_topic, (topic,))
 
 
-def _of_topic(measures: TopicMeasures, labels: tuple[str, ...]) -> Iterator[Reading]:
+def _of_topic(metrics: TopicMetrics, labels: tuple[str, ...]) -> Iterator[Reading]:
     for name, attribute in _TRAFFIC:
-        yield Reading(f"kafka_server_brokertopicmetrics_{name}_total", getattr(measures, attribute), labels)
+        yield Reading(f"kafka_server_brokertopicmetrics_{name}_total", getattr(metrics, attribute), labels)
 
 
 def waiting(server: BrokerServer) -> Iterator[Reading]:
     """The purgatory and the fetch sessions."""
     if not server.has_logs:
         return
-    replicas, measures = server.replicas, server.replicas.measures
+    replicas, metrics = server.replicas, server.replicas.metrics
     parked = {"Produce": 0, "Fetch": 0}
     for operation in replicas.purgatory.take_all():
         parked["Produce"] += isinstance(operation, DelayedProduce)
         parked["Fetch"] += isinstance(operation, Fetch)
     for kind, number in parked.items():
         yield Reading("kafka_server_delayedoperationpurgatory_purgatorysize", number, (kind,))
-    yield from _expired(measures)
+    yield from _expired(metrics)
     prefix = "kafka_server_fetchsessioncache_"
     yield Reading(prefix + "numincrementalfetchsessions", len(replicas.sessions))
     yield Reading(prefix + "numincrementalfetchpartitionscached", replicas.sessions.partition_count)
     yield Reading(prefix + "incrementalfetchsessionevictions_total", replicas.sessions.evictions)
 
 
-def _expired(measures: BrokerMeasures) -> Iterator[Reading]:
-    yield Reading("kafka_server_delayedproducemetrics_expires_total", measures.expired_produces)
-    yield Reading("kafka_server_delayedfetchmetrics_expires_total", measures.expired_consumer_fetches, ("consumer",))
-    yield Reading("kafka_server_delayedfetchmetrics_expires_total", measures.expired_follower_fetches, ("follower",))
+def _expired(metrics: BrokerMetrics) -> Iterator[Reading]:
+    yield Reading("kafka_server_delayedproducemetrics_expires_total", metrics.expired_produces)
+    yield Reading("kafka_server_delayedfetchmetrics_expires_total", metrics.expired_consumer_fetches, ("consumer",))
+    yield Reading("kafka_server_delayedfetchmetrics_expires_total", metrics.expired_follower_fetches, ("follower",))
 
 
 def disk(server: BrokerServer) -> Iterator[Reading]:
@@ -167,12 +167,12 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
     yield Reading("kafka_log_logmanager_offlinelogdirectorycount", offline)
     yield Reading("kafka_log_logmanager_logdirectoryoffline", offline, (log_dir.path,))
     yield from reading.disk(log_dir.path, sum(log.size_bytes for log in list(log_dir.logs.values())))
-    yield from reading.logs(log_dir.measures)
+    yield from reading.logs(log_dir.metrics)
     yield from reading.losses(
-        corrupt_range=log_dir.measures.corrupt_ranges,
+        corrupt_range=log_dir.metrics.corrupt_ranges,
         offline_log_dir=offline,
-        truncated_below_hw=server.replicas.measures.truncated_below_hw,
-        led_with_less=server.replicas.measures.led_with_less,
+        truncated_below_hw=server.replicas.metrics.truncated_below_hw,
+        led_with_less=server.replicas.metrics.led_with_less,
     )
 
 

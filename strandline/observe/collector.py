@@ -37,9 +37,9 @@ from strandline.observe.controller import controller_readings
 from strandline.observe.loop_lag import LoopLag
 from strandline.observe.reading import Reading, Total
 from strandline.protocol.log_limits import LineLimits
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 _VERSION = version("strandline")
 """Looked up at the import, which is not on the loop."""
@@ -100,7 +100,7 @@ class NodeCollector(Collector):
             self._errors += 1
             told = self._limits.admit(type(e).__name__, asyncio.get_running_loop().time())
             if told is not None:
-                log.error("metrics.reading_failed", exc_info=e, **told.fields)
+                logger.error("metrics.reading_failed", exc_info=e, **told.fields)
 
     def _own(self) -> Iterator[Reading]:
         python = ".".join(map(str, sys.version_info[:3]))

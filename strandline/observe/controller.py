@@ -85,23 +85,23 @@ def brokers(server: ControllerServer) -> Iterator[Reading]:
 def decisions(server: ControllerServer) -> Iterator[Reading]:
     if not server.has_quorum:
         return
-    controller, measures = server.controller, server.controller.measures
+    controller, metrics = server.controller, server.controller.metrics
     yield Reading(_PREFIX + "activecontrollercount", controller.active is not None)
-    yield Reading(_PREFIX + "newactivecontrollerscount", measures.new_active_controllers)
+    yield Reading(_PREFIX + "newactivecontrollerscount", metrics.new_active_controllers)
     yield Reading(_PREFIX + "lastappliedrecordoffset", controller.image.offset)
     yield Reading(_PREFIX + "lastcommittedrecordoffset", controller.committed_offset)
-    yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", measures.expired_sessions)
-    yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", measures.unclean_elections)
-    yield Reading("strandline_elections_total", measures.elections)
-    yield Reading("strandline_fenced_brokers_total", measures.fenced_brokers)
-    yield Reading("strandline_failover_seconds", measures.failover)
+    yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", metrics.expired_sessions)
+    yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", metrics.unclean_elections)
+    yield Reading("strandline_elections_total", metrics.elections)
+    yield Reading("strandline_fenced_brokers_total", metrics.fenced_brokers)
+    yield Reading("strandline_failover_seconds", metrics.failover)
 
 
 def quorum(server: ControllerServer) -> Iterator[Reading]:
     if not server.has_quorum:
         return
     found = server.quorum
-    node, measures, prefix = found.node, found.measures, "kafka_server_raft_metrics_"
+    node, metrics, prefix = found.node, found.metrics, "kafka_server_raft_metrics_"
     yield Reading(prefix + "current_epoch", node.epoch)
     yield Reading(prefix + "current_leader", node.leader_id)
     yield Reading(prefix + "current_vote", node.election.voted_id)
@@ -112,10 +112,10 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(prefix + "number_of_voters", len(node.voter_ids))
     yield from _replicas(found, server.controller.image)
     yield Reading("strandline_raft_commit_lag", node.log.end_offset - node.high_watermark)
-    yield Reading("strandline_raft_leader_changes_total", measures.leader_changes)
+    yield Reading("strandline_raft_leader_changes_total", metrics.leader_changes)
     yield Reading("strandline_raft_candidacies_total", node.candidacies)
-    yield Reading("strandline_raft_commit_seconds", measures.commit)
-    yield Reading("strandline_raft_leaderless_seconds", measures.leaderless)
+    yield Reading("strandline_raft_commit_seconds", metrics.commit)
+    yield Reading("strandline_raft_leaderless_seconds", metrics.leaderless)
 
 
 def _replicas(quorum: Quorum, image: MetadataImage) -> Iterator[Reading]:
@@ -137,9 +137,9 @@ def disk(server: ControllerServer) -> Iterator[Reading]:
     log = server.quorum.log
     yield from reading.log_offsets(METADATA_TOPIC, "0", log.start_offset, log.end_offset, log.size_bytes)
     yield from reading.disk(server.config.data_dir, log.size_bytes)
-    yield from reading.logs(log.measures)
+    yield from reading.logs(log.metrics)
     yield from reading.losses(
-        unclean_election=server.controller.measures.unclean_elections, corrupt_range=log.measures.corrupt_ranges
+        unclean_election=server.controller.metrics.unclean_elections, corrupt_range=log.metrics.corrupt_ranges
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from strandline.broker.server import BrokerServer
+    from strandline.broker.process.server import BrokerServer
     from strandline.controller.server import ControllerServer
     from strandline.observe.loop_lag import LoopLag
 
@@ -70,7 +70,7 @@ class ControllerState(NamedTuple):
     """The active controller; -1: none is known."""
     epoch: int = 0
     has_vote: bool = False
-    """False while it learns what a disk that was lost may have held (`controller/raft/learning.py`)."""
+    """False while it learns what a disk that was lost may have held (`controller/raft/voter_recovery.py`)."""
     unheard: tuple[int, ...] = ()
     """Other voters that it has to hear of before it has one."""
     follows: bool = False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     MakeRegistry = Callable[..., CollectorRegistry]
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 BACKLOG = 128
 
@@ -99,7 +99,7 @@ class HttpPort:
             await self._pages.start(self._socket)
         except Exception:
             # The node works without it, and whoever asks is refused instead of waiting for ever.
-            log.exception("http.unavailable", listener=self.address)
+            logger.exception("http.unavailable", listener=self.address)
             self._socket.close()
 
     async def stop(self) -> None:

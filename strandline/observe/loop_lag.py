@@ -14,9 +14,9 @@ from collections import deque
 import structlog
 
 from strandline.protocol.log_limits import LineLimits
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 INTERVAL_S = 0.1
 RECENT = 10
@@ -61,5 +61,5 @@ class LoopLag:
         self.histogram.observe(late_s)
         self._recent.append(late_s)
         if late_s > STALL_S and (told := self._limits.admit("loop", now)) is not None:
-            log.warning("node.stalled", late_ms=round(late_s * 1000), **told.fields)
+            logger.warning("node.stalled", late_ms=round(late_s * 1000), **told.fields)
         self._arm()

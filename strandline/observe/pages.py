@@ -32,7 +32,7 @@ from strandline.observe.collector import snapshot
 from strandline.observe.health import Health
 from strandline.protocol.log_limits import LineLimits, host_of, printable
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 SERVER = "Strandline"
 """Instead of the versions of everything that it is made of."""
@@ -104,14 +104,14 @@ class HttpServer:
         except Exception:
             told = self._lines.admit(request.path, self._loop.time())
             if told is not None:
-                log.exception("http.failed", path=printable(request.path), **told.fields)
+                logger.exception("http.failed", path=printable(request.path), **told.fields)
             return _text("this cannot be told now: the node's log says why\n", 500)
 
     def on_bad_request(self, peer: str, reason: str) -> Response:
         """Somebody who does not speak HTTP."""
         told = self._lines.admit(host_of(peer), self._loop.time())
         if told is not None:
-            log.warning("http.bad_request", peer=peer, reason=printable(reason), **told.fields)
+            logger.warning("http.bad_request", peer=peer, reason=printable(reason), **told.fields)
         answer = _text("this is not a request that can be understood\n", 400)
         answer.force_close()
         return answer

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from strandline.protocol.errors import ErrorCode, to_code
-from strandline.protocol.measures import Histogram
-from strandline.protocol.rpc.request_measures import ApiMeasures, RequestMeasures
+from strandline.protocol.metrics import Histogram
+from strandline.protocol.rpc.request_metrics import ApiMetrics, RequestMetrics
 from strandline.protocol.rpc.server import Server
-from strandline.storage.measures import LogMeasures
+from strandline.storage.metrics import LogMetrics
 
 
 class Total(NamedTuple):
@@ -32,9 +32,9 @@ Readings = Callable[[Any], Iterator[Reading]]
 """One part of what there is to read of a server."""
 
 
-def requests(measures: RequestMeasures) -> Iterator[Reading]:
+def requests(metrics: RequestMetrics) -> Iterator[Reading]:
     """By API, and the fetches of consumers and followers together once more, as Kafka has them."""
-    by_name = {api.name: api for api in list(measures.values())}
+    by_name = {api.name: api for api in list(metrics.values())}
     for name, api in by_name.items():
         yield from _of_api(name, [api])
     fetches = [by_name[name] for name in ("FetchConsumer", "FetchFollower") if name in by_name]
@@ -42,7 +42,7 @@ def requests(measures: RequestMeasures) -> Iterator[Reading]:
         yield from _of_api("Fetch", fetches)
 
 
-def _of_api(name: str, parts: list[ApiMeasures]) -> Iterator[Reading]:
+def _of_api(name: str, parts: list[ApiMetrics]) -> Iterator[Reading]:
     prefix, labels = "kafka_network_requestmetrics_", (name,)
     total, queue = parts[0].total, parts[0].queue
     for part in parts[1:]:
@@ -78,11 +78,11 @@ def connections(servers: Iterable[Server]) -> Iterator[Reading]:
         yield Reading("strandline_bad_peers_total", server.bad_peers.refused_count, (*labels, "refused"))
 
 
-def logs(measures: LogMeasures) -> Iterator[Reading]:
-    yield Reading("kafka_log_logflushstats_logflushrateandtimems", measures.flush)
-    yield Reading("strandline_truncations_total", measures.truncations)
-    yield Reading("strandline_truncated_records_total", measures.truncated_records)
-    yield Reading("strandline_corrupt_ranges_total", measures.corrupt_ranges)
+def logs(metrics: LogMetrics) -> Iterator[Reading]:
+    yield Reading("kafka_log_logflushstats_logflushrateandtimems", metrics.flush)
+    yield Reading("strandline_truncations_total", metrics.truncations)
+    yield Reading("strandline_truncated_records_total", metrics.truncated_records)
+    yield Reading("strandline_corrupt_ranges_total", metrics.corrupt_ranges)
 
 
 def disk(path: str, used_bytes: int) -> Iterator[Reading]:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.controller.config import ControllerConfig
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors, real_doors

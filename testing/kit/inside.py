@@ -12,14 +12,14 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from strandline.broker.partition import Role
+from strandline.broker.partition.partition import Role
 from strandline.controller.controller import ActiveState
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.server import ControllerServer
 from strandline.protocol.errors import BrokerError, UsageError
-from strandline.storage.log import Log
+from strandline.storage.log.log import Log
 from strandline.testing.kit.nodes import KitError, Nodes, Place
 from strandline.testing.kit.view import PartitionView
 

@@ -13,10 +13,10 @@ from itertools import repeat
 from typing import Any
 
 from strandline.client import Consumer, ConsumerRecord, Producer, Receipt, Receipts, TopicPartition
-from strandline.client.batch import Batch, Headers
-from strandline.client.batches import FetchedBatch
-from strandline.client.records import decode_records
-from strandline.client.subscription import EARLIEST, PartitionState
+from strandline.client.consumer.batches import FetchedBatch
+from strandline.client.consumer.records import decode_records
+from strandline.client.consumer.subscription import EARLIEST, PartitionState
+from strandline.client.producer.batch import Batch, Headers
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.testing.history import History, Send
 

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.partition import Partition
-from strandline.broker.server import BrokerServer
+from strandline.broker.partition.partition import Partition
+from strandline.broker.process.server import BrokerServer
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.controller.config import ControllerConfig
 from strandline.controller.metadata.image import MetadataImage

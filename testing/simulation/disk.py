@@ -5,7 +5,7 @@
     Mount       the view of one process. It dies with the process: from then on every operation raises `ProcessDied`, and
                 nothing of it writes another byte
 
-What a cache forgets is in `storage/memory_inodes.py`: bytes of each file and names of each directory, independent of one
+What a cache forgets is in `storage/memory/memory_inodes.py`: bytes of each file and names of each directory, independent of one
 another. Here is the rest: errors, full disks, failed fsyncs, rotten bits, misdirected writes, stale reads, slowness, a
 disk that comes back empty or is another one; and deaths in the middle of whatever takes more than one step.
 
@@ -21,8 +21,8 @@ from random import Random
 from typing import Never
 
 from strandline.storage.disk import Buffer, ColdRead, DiskError, Lock
-from strandline.storage.memory_files import MemoryFile, MemoryFiles, matches
-from strandline.storage.memory_inodes import SECTOR, Directory, Inode, sectors
+from strandline.storage.memory.memory_files import MemoryFile, MemoryFiles, matches
+from strandline.storage.memory.memory_inodes import SECTOR, Directory, Inode, sectors
 from strandline.testing.simulation.disk_faults import ANYWHERE, MOMENTS, CrashPoint, Damage, Fault, Kind, Latency, Moment
 from strandline.testing.simulation.loop import ProcessDied
 

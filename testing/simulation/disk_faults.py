@@ -17,7 +17,7 @@ from math import log
 from random import Random
 from typing import Literal, NamedTuple
 
-from strandline.storage.memory_files import matches
+from strandline.storage.memory.memory_files import matches
 
 Kind = Literal["error", "misdirected", "stale", "stalled"]
 Moment = Literal["before", "half", "after"]

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC
 from typing import Any, Self
 
-from strandline.broker.partition import Role
-from strandline.broker.partition_state import PendingExpandIsr, PendingShrinkIsr
-from strandline.broker.produce import DelayedProduce
+from strandline.broker.partition.partition import Role
+from strandline.broker.partition.partition_state import PendingExpandIsr, PendingShrinkIsr
+from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.controller.cluster_control import BrokerControlState
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.controller.raft.roles import Candidate, Leader
@@ -120,8 +120,8 @@ def _high_watermark_waits(call: Called) -> bool:
 
 def _held_by_candidate(call: Called) -> bool:
     """Nobody of the maximal ISR is as far behind as the follower that is about to join it."""
-    leadership, end = call.me, call.me.partition.log.log_end_offset
-    members = [r.log_end_offset for broker_id, r in leadership.replicas.items() if broker_id in leadership.isr.maximal]
+    leader_state, end = call.me, call.me.partition.log.log_end_offset
+    members = [r.log_end_offset for broker_id, r in leader_state.replicas.items() if broker_id in leader_state.isr.maximal]
     return bool(call.result < min([end, *members]))
 
 
@@ -129,13 +129,13 @@ def _held_by(kind: type[Any], who: Callable[[Any], Iterable[int]]) -> Callable[[
     """The members that a proposal under way adds or removes are what the high watermark waits for."""
 
     def when(call: Called) -> bool:
-        leadership, isr = call.me, call.me.isr
+        leader_state, isr = call.me, call.me.isr
         if not isinstance(isr, kind):
             return False
         concerned = tuple(who(isr))
-        ends: dict[int, int] = {i: r.log_end_offset for i, r in leadership.replicas.items() if i in isr.maximal}
+        ends: dict[int, int] = {i: r.log_end_offset for i, r in leader_state.replicas.items() if i in isr.maximal}
         others = [end for broker_id, end in ends.items() if broker_id not in concerned]
-        held_at = min([leadership.partition.log.log_end_offset, *others])
+        held_at = min([leader_state.partition.log.log_end_offset, *others])
         return any(ends.get(broker_id) == call.result < held_at for broker_id in concerned)
 
     return when
@@ -147,7 +147,7 @@ def _waits_for_epoch_start(call: Called) -> bool:
 
 
 def _hw_lags_behind_epoch(call: Called) -> bool:
-    return call.result is True and bool(call.me.log.high_watermark < call.me.leadership.epoch_start_offset)
+    return call.result is True and bool(call.me.log.high_watermark < call.me.leader_state.epoch_start_offset)
 
 
 def _majority_is_of_older_epochs(call: Called) -> bool:
@@ -177,11 +177,11 @@ def _returned_to_leader(partition: Any, registration: Any) -> bool:
 
 
 def _fetch_error(*codes: int) -> OnCall:
-    return OnCall("broker.fetch:Fetch._add_error", lambda call: call.args[2] in codes)
+    return OnCall(_FETCH + "Fetch._add_error", lambda call: call.args[2] in codes)
 
 
 def _produce_error(*codes: int) -> OnCall:
-    return OnCall("broker.produce:ProduceHandler._refuse", lambda call: call.args[3].code in codes)
+    return OnCall(_PRODUCE + "ProduceHandler._refuse", lambda call: call.args[3].code in codes)
 
 
 def _disk_error(when: Callable[[str, int], bool]) -> OnCall:
@@ -192,11 +192,14 @@ def _all_succeeded(call: Called) -> bool:
     return not any(response.error_code for response in call.me._responses)
 
 
-_LEADERSHIP = "broker.leadership:Leadership."
-_SESSIONS = "broker.fetch_session:FetchSessionCache."
+_PRODUCE = "broker.produce.produce_handler:"
+_FETCH = "broker.fetch.fetch_handler:"
+_CLUSTER = "client.cluster.cluster:"
+_LEADERSHIP = "broker.partition.leader_state:LeaderState."
+_SESSIONS = "broker.fetch.fetch_session:FetchSessionCache."
 _ELECTIONS = "controller.raft.elections:Elections."
 _LEADING = "controller.raft.leading:Leading."
-_QUEUE = "client.partition_queue:PartitionQueue."
+_QUEUE = "client.producer.partition_queue:PartitionQueue."
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
@@ -268,7 +271,7 @@ MARKS: dict[str, Mark] = {
     "broker.let_go": Mark("a controlled shutdown went through", (said("broker.let_go"),)),
     "broker.stood_still": Mark("a broker woke up and took no records before it had news", (said("broker.stood_still"),)),
     "broker.produce_refused_after_standstill": Mark(
-        "a produce met a broker that had just woken up", (OnCall("broker.standstill:_refuse"),)
+        "a produce met a broker that had just woken up", (OnCall("broker.process.standstill:_refuse"),)
     ),
     # ISR
     "isr.expanded": Mark(
@@ -315,7 +318,7 @@ MARKS: dict[str, Mark] = {
         (
             said("isr.stale_answer"),
             OnCall(
-                "broker.alter_partition:AlterPartitionQueue.on_response",
+                "broker.partition.alter_partition:AlterPartitionQueue.on_response",
                 lambda call: call.before,
                 lambda me, response: [item for item in me._in_flight or () if me._pending.get(item.key) is not item],
             ),
@@ -328,7 +331,7 @@ MARKS: dict[str, Mark] = {
         "a proposal got no answer and was sent again, so that two copies of it were on their way",
         (
             OnCall(
-                "broker.alter_partition:AlterPartitionQueue.on_lost",
+                "broker.partition.alter_partition:AlterPartitionQueue.on_lost",
                 lambda call: call.me._doubtful,
             ),
         ),
@@ -352,11 +355,11 @@ MARKS: dict[str, Mark] = {
     ),
     "hw.unknown_to_new_leader": Mark(
         "a new leader's HW was behind the start of its epoch",
-        (OnCall("broker.partition:Partition.make_leader", _hw_lags_behind_epoch),),
+        (OnCall("broker.partition.partition:Partition.make_leader", _hw_lags_behind_epoch),),
     ),
     "hw.latest_not_available": Mark(
         "a client asked such a leader for the latest offset, and had to wait",
-        (_refused("broker.offsets:_find", C.OFFSET_NOT_AVAILABLE),),
+        (_refused("broker.fetch.offsets_handler:_find", C.OFFSET_NOT_AVAILABLE),),
     ),
     # Produce
     "produce.parked": Mark(
@@ -364,22 +367,28 @@ MARKS: dict[str, Mark] = {
         (OnCall("broker.purgatory:Purgatory.park", lambda call: isinstance(call.args[1], DelayedProduce)),),
     ),
     "produce.acked": Mark(
-        "the HW passed it, and it was acknowledged", (OnCall("broker.produce:DelayedProduce.on_complete", _all_succeeded),)
+        "the HW passed it, and it was acknowledged",
+        (OnCall(_PRODUCE + "DelayedProduce.on_complete", _all_succeeded),),
     ),
-    "produce.timed_out": Mark("its time was over first", (OnCall("broker.produce:DelayedProduce.on_expiration"),)),
+    "produce.timed_out": Mark("its time was over first", (OnCall(_PRODUCE + "DelayedProduce.on_expiration"),)),
     "produce.not_enough_replicas": Mark("refused: the ISR is below the minimum", (_produce_error(C.NOT_ENOUGH_REPLICAS),)),
     "produce.not_enough_after_append": Mark(
         "the ISR fell below the minimum while it waited",
-        (OnCall("broker.produce:DelayedProduce.on_failed", lambda call: call.args[2] == C.NOT_ENOUGH_REPLICAS_AFTER_APPEND),),
+        (
+            OnCall(
+                _PRODUCE + "DelayedProduce.on_failed",
+                lambda call: call.args[2] == C.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ),
+        ),
     ),
     "produce.lost_leader": Mark(
         "the leadership ended while it waited",
-        (OnCall("broker.produce:DelayedProduce.on_failed", lambda call: call.args[2] == C.NOT_LEADER_OR_FOLLOWER),),
+        (OnCall(_PRODUCE + "DelayedProduce.on_failed", lambda call: call.args[2] == C.NOT_LEADER_OR_FOLLOWER),),
     ),
     "produce.not_leader": Mark("refused by a broker that does not lead", (_produce_error(C.NOT_LEADER_OR_FOLLOWER),)),
     "produce.duplicate": Mark(
         "a batch that was in the log already was answered with its first offsets",
-        (OnCall("storage.log:Log.append_as_leader", lambda call: call.result.duplicate),),
+        (OnCall("storage.log.log:Log.append_as_leader", lambda call: call.result.duplicate),),
     ),
     "produce.out_of_order": Mark(
         "a batch came before the one that belongs before it", (_produce_error(C.OUT_OF_ORDER_SEQUENCE_NUMBER),)
@@ -401,21 +410,21 @@ MARKS: dict[str, Mark] = {
         "a parked fetch was answered because something came",
         (
             OnCall(
-                "broker.fetch:Fetch.try_complete",
+                _FETCH + "Fetch.try_complete",
                 lambda call: not call.before and call.me.is_completed,
                 lambda me: me.is_completed,
             ),
         ),
     ),
-    "fetch.expired": Mark("a parked fetch was answered because its time was over", (OnCall("broker.fetch:Fetch.on_expiration"),)),
+    "fetch.expired": Mark("a parked fetch was answered because its time was over", (OnCall(_FETCH + "Fetch.on_expiration"),)),
     "fetch.epoch_fenced": Mark("the asker was of an older leader epoch", (_fetch_error(C.FENCED_LEADER_EPOCH),)),
     "fetch.epoch_unknown": Mark("the asker was of a newer leader epoch", (_fetch_error(C.UNKNOWN_LEADER_EPOCH),)),
     "fetch.of_earlier_leadership": Mark(
         "a follower fetched with the epoch of an earlier leadership of the same broker, which leads again",
         (
             OnCall(
-                "broker.partition:Partition.leading_follower",
-                lambda call: call.code == C.FENCED_LEADER_EPOCH and call.me.leadership is not None,
+                "broker.partition.partition:Partition.leading_follower",
+                lambda call: call.code == C.FENCED_LEADER_EPOCH and call.me.leader_state is not None,
                 raised=True,
             ),
         ),
@@ -424,7 +433,7 @@ MARKS: dict[str, Mark] = {
     "fetch.out_of_range": Mark("the asker's offset is not in the log", (_fetch_error(C.OFFSET_OUT_OF_RANGE),)),
     "fetch.diverging": Mark(
         "the asker's history is another one",
-        (OnCall("broker.partition:Partition.divergence", lambda call: call.result is not None),),
+        (OnCall("broker.partition.partition:Partition.divergence", lambda call: call.result is not None),),
     ),
     "fetch.old_incarnation": Mark(
         "a follower fetched that has registered anew since",
@@ -435,7 +444,7 @@ MARKS: dict[str, Mark] = {
         "a consumer asked beyond what this replica knows to be committed, and waited",
         (
             OnCall(
-                "broker.fetch:Fetch._visit_for_consumer",
+                _FETCH + "Fetch._visit_for_consumer",
                 lambda call: call.args[1].fetch_offset > call.args[2].log.high_watermark,
             ),
         ),
@@ -458,7 +467,7 @@ MARKS: dict[str, Mark] = {
         "a truncation took no record, only epochs of which none was written",
         (
             OnCall(
-                "storage.truncation:truncate_to",
+                "storage.log.truncation:truncate_to",
                 lambda call: call.result is False and len(call.me.epochs.entries) < call.before,
                 lambda log, offset: len(log.epochs.entries),
             ),
@@ -470,16 +479,22 @@ MARKS: dict[str, Mark] = {
     "follower.restarted": Mark("a follower began anew at its leader's start", (said("partition.restarted"),), RARE),
     "follower.stale_response": Mark(
         "a fetch response answered a position that the follower no longer had",
-        (_returned("broker.partition:Partition.append_fetched", False),),
+        (_returned("broker.partition.partition:Partition.append_fetched", False),),
         RARE,
     ),
     "follower.late_response": Mark(
         "a fetch response held a partition that the follower had given up, or asked for anew, since the request",
-        (OnCall("broker.fetcher:FetcherCore.on_response", lambda call: call.before, _is_late),),
+        (OnCall("broker.replication.fetcher:FetcherCore.on_response", lambda call: call.before, _is_late),),
     ),
     "follower.leader_returned": Mark(
         "another broker led meanwhile, and the follower learned only that its own leader leads again in a later epoch",
-        (OnCall("broker.partition:Partition.make_follower", lambda call: call.result and call.before, _returned_to_leader),),
+        (
+            OnCall(
+                "broker.partition.partition:Partition.make_follower",
+                lambda call: call.result and call.before,
+                _returned_to_leader,
+            ),
+        ),
     ),
     # A leader compares the epoch and reads in one step: only a broker that lies sends such a response.
     "follower.future_epoch_cut": Mark(
@@ -502,12 +517,12 @@ MARKS: dict[str, Mark] = {
     "log_dir.checkpoint_damaged": Mark("a checkpoint could not be believed", (said("log_dir.checkpoint_damaged"),), RARE),
     "log.rolled": Mark(
         "a new segment began",
-        (OnCall("storage.log:Log.roll", lambda call: call.before, lambda log, *_: log.segments[-1].size),),
+        (OnCall("storage.log.log:Log.roll", lambda call: call.before, lambda log, *_: log.segments[-1].size),),
     ),
     "log.segments_deleted": Mark("retention let segments go", (said("log.segments_deleted"),)),
     "log.start_moved": Mark(
         "a log's start moved up without a truncation",
-        (OnCall("storage.log:Log.increment_log_start_offset", lambda call: call.result),),
+        (OnCall("storage.log.log:Log.increment_log_start_offset", lambda call: call.result),),
     ),
     "log.damaged": Mark("a batch failed its checksum", (said("log.damaged"),)),
     "log.tail_cut": Mark("recovery cut a torn tail", (said("log.tail_cut_in_recovery"),)),
@@ -515,7 +530,7 @@ MARKS: dict[str, Mark] = {
         "the disk had lost what a checkpoint vouched for",
         (
             OnCall(
-                "storage.recovery:_settle",
+                "storage.log.recovery:_settle",
                 before=lambda log, *_: max(log.high_watermark, log.recovery_point) > log.log_end_offset,
                 when=lambda call: call.before,
             ),
@@ -523,20 +538,20 @@ MARKS: dict[str, Mark] = {
     ),
     "log.index_rebuilt": Mark(
         "an index did not fit its segment",
-        (OnCall("storage.segment:Segment.rebuild_indexes", lambda call: call.me.size),),
+        (OnCall("storage.log.segment:Segment.rebuild_indexes", lambda call: call.me.size),),
     ),
     "log.epochs_found_again": Mark(
         "the leader epochs were read from the batches, all of them",
         (
             OnCall(
-                "storage.recovery:_load_epochs",
+                "storage.log.recovery:_load_epochs",
                 lambda call: call.result is None and any(s.size for s in call.me.segments),
             ),
         ),
     ),
     "log.producers_replayed": Mark(
         "producers' states were taken from the batches",
-        (OnCall("storage.recovery:_replay_producers", lambda call: len(call.me.producers)),),
+        (OnCall("storage.log.recovery:_replay_producers", lambda call: len(call.me.producers)),),
     ),
     "logs.recovered_clean": Mark(
         "a broker found its logs as an orderly stop had left them",
@@ -635,11 +650,11 @@ MARKS: dict[str, Mark] = {
     # Metadata, at the brokers
     "metadata.controller_changed": Mark("a broker found another active controller", (said("metadata.controller_changed"),)),
     "metadata.snapshot_loaded": Mark(
-        "a broker began with a snapshot", (OnCall("broker.metadata_follower:QuorumObserver._install"),)
+        "a broker began with a snapshot", (OnCall("broker.process.metadata_loader:QuorumObserver._install"),)
     ),
     "metadata.uncommitted_dropped": Mark(
         "a broker dropped fetched metadata that was never committed",
-        (OnCall("broker.metadata_follower:QuorumObserver._truncate"),),
+        (OnCall("broker.process.metadata_loader:QuorumObserver._truncate"),),
     ),
     # Clients
     "producer.retried": Mark("a batch was sent again", (_returned(_QUEUE + "on_failed", True),)),
@@ -654,26 +669,27 @@ MARKS: dict[str, Mark] = {
     "producer.gave_up": Mark("a batch was not delivered in time", (said("producer.delivery_failed"),)),
     "client.leader_learned": Mark(
         "a client learned of the new leader from the old one's refusal",
-        (_returned("client.metadata:MetadataCache.update_leader", True),),
+        (_returned("client.cluster.metadata:MetadataCache.update_leader", True),),
     ),
     "client.broker_suspected": Mark(
-        "a request was overdue, and others were asked who leads", (OnCall("client.cluster:Cluster.suspect"),)
+        "a request was overdue, and others were asked who leads", (OnCall(_CLUSTER + "Cluster.suspect"),)
     ),
     "client.stale_picture": Mark(
-        "a broker that knows no controller answered with an old picture", (_returned("client.cluster:follows_controller", False),)
+        "a broker that knows no controller answered with an old picture",
+        (_returned(_CLUSTER + "follows_controller", False),),
     ),
     "consumer.position_checked": Mark(
         "after a change of leader a consumer asked whether its position is still true",
-        (OnCall("client.positions:Positions._on_end_offset"),),
+        (OnCall("client.consumer.offset_fetcher:OffsetFetcher._on_end_offset"),),
     ),
     "consumer.truncated": Mark(
         "a consumer was told that what it had read is gone",
-        (OnCall("client.positions:truncated"), OnCall("client.fetcher:truncated")),
+        (OnCall("client.consumer.offset_fetcher:truncated"), OnCall("client.consumer.fetcher:truncated")),
         RARE,
     ),
     "consumer.out_of_range": Mark("a consumer's position was outside the log", (said("consumer.out_of_range"),), SCENARIO),
     "consumer.session_lost": Mark(
-        "a consumer had to open its session anew", (_returned("client.fetch_session:FetchSession.on_response", False),)
+        "a consumer had to open its session anew", (_returned("client.consumer.fetch_session:FetchSession.on_response", False),)
     ),
 }
 """In the order of the report."""

@@ -16,26 +16,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.broker.fetch import Fetch
-from strandline.broker.leadership import Leadership
-from strandline.broker.metadata_follower import QuorumObserver
-from strandline.broker.partition import Partition
-from strandline.broker.partition_state import CommittedIsr
-from strandline.broker.produce import ProduceHandler
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.partition import Partition
+from strandline.broker.partition.partition_state import CommittedIsr
+from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.controller import cluster_control, partition_change, replication_control
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.controller.raft.leading import Leading
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
-from strandline.storage import log_read
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import join
 from strandline.storage.files import Files
-from strandline.storage.log import Log
-from strandline.storage.log_dir import LogDir
-from strandline.storage.memory_files import MemoryFiles
-from strandline.storage.producer_state import AppendedBatch, ProducerEntry, ProducerStates
+from strandline.storage.log import log_read
+from strandline.storage.log.log import Log
+from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.wrapping import removed
 
 Patch = tuple[Any, str, Any]
@@ -103,20 +103,20 @@ def _truncate_to_high_watermark() -> list[Patch]:
 
 @mutation("M02", "a replica joins the ISR when it has reached the HW, though not the start of the leader's epoch (KAFKA-7128)")
 def _skip_epoch_start() -> list[Patch]:
-    def is_in_sync(self: Leadership, replica: Any) -> bool:
+    def is_in_sync(self: LeaderState, replica: Any) -> bool:
         return bool(replica.log_end_offset >= self.partition.log.high_watermark)
 
-    return [(Leadership, "_is_in_sync", is_in_sync)]
+    return [(LeaderState, "_is_in_sync", is_in_sync)]
 
 
 @mutation("M03", "the HW is computed from the committed ISR, not from the maximal one (KIP-497)")
 def _committed_isr_for_high_watermark() -> list[Patch]:
-    def smallest(self: Leadership) -> int:
+    def smallest(self: LeaderState) -> int:
         isr = self.isr if isinstance(self.isr, CommittedIsr) else self.isr.committed
         members = [replica.log_end_offset for broker_id, replica in self.replicas.items() if broker_id in isr.isr]
         return min([self.partition.log.log_end_offset, *members])
 
-    return [(Leadership, "_smallest_log_end", smallest)]
+    return [(LeaderState, "_smallest_log_end", smallest)]
 
 
 @mutation("M04", "the controller accepts an AlterPartition on top of an old partition epoch")
@@ -137,10 +137,10 @@ def _any_broker_epoch_in_isr() -> list[Patch]:
         alive = all((b := image.brokers.get(member.broker_id)) is not None and b.is_active for member in proposed)
         return None if alive else ErrorCode.INELIGIBLE_REPLICA
 
-    def is_eligible(self: Leadership, replica: Any) -> bool:
+    def is_eligible(self: LeaderState, replica: Any) -> bool:
         return bool(self.context.is_active(replica.broker_id))
 
-    return [(replication_control, "_ineligible", ineligible), (Leadership, "_is_eligible", is_eligible)]
+    return [(replication_control, "_ineligible", ineligible), (LeaderState, "_is_eligible", is_eligible)]
 
 
 @mutation("M06", "a fenced broker may be in the ISR (KIP-841)")
@@ -149,15 +149,15 @@ def _fenced_in_isr() -> list[Patch]:
         known = all(member.broker_id in image.brokers for member in proposed)
         return None if known else ErrorCode.INELIGIBLE_REPLICA
 
-    def is_eligible(self: Leadership, replica: Any) -> bool:
+    def is_eligible(self: LeaderState, replica: Any) -> bool:
         return bool(replica.broker_epoch == self.context.registered_epoch(replica.broker_id))
 
-    return [(replication_control, "_ineligible", ineligible), (Leadership, "_is_eligible", is_eligible)]
+    return [(replication_control, "_ineligible", ineligible), (LeaderState, "_is_eligible", is_eligible)]
 
 
 @mutation("M07", "the HW moves although the ISR is smaller than min.insync.replicas (KAFKA-15583)")
 def _move_under_min_isr() -> list[Patch]:
-    def increment(self: Leadership) -> bool:
+    def increment(self: LeaderState) -> bool:
         log = self.partition.log
         end = self._smallest_log_end()
         if end <= log.high_watermark or not log.update_high_watermark(end):
@@ -165,7 +165,7 @@ def _move_under_min_isr() -> list[Patch]:
         self.context.observer.on_high_watermark_moved(self.partition)
         return True
 
-    return [(Leadership, "maybe_increment_high_watermark", increment)]
+    return [(LeaderState, "maybe_increment_high_watermark", increment)]
 
 
 @mutation("M08", "a leader is elected from outside the ISR when nobody in it lives")
@@ -189,7 +189,7 @@ def _unclean_election() -> list[Patch]:
 
 @mutation("M10", "a fetch counts whatever leader epoch the follower names")
 def _any_epoch_in_fetch() -> list[Patch]:
-    def leading_follower(self: Partition, _epoch: int) -> Leadership:
+    def leading_follower(self: Partition, _epoch: int) -> LeaderState:
         return self.leading(-1)
 
     return [(Partition, "leading_follower", leading_follower)]
@@ -200,13 +200,13 @@ def _diverging_fetch_counts() -> list[Patch]:
     visit = Fetch._visit_for_follower
 
     def visiting(self: Fetch, cached: Any, partition: Partition, answer: Any, arrival: bool) -> None:
-        leadership = partition.leadership
-        if arrival and leadership is not None and leadership.epoch == cached.current_leader_epoch:
+        leader_state = partition.leader_state
+        if arrival and leader_state is not None and leader_state.epoch == cached.current_leader_epoch:
             session = self.session if self.session.id else None
-            replica = leadership.replicas.get(self.session.replica_id)
+            replica = leader_state.replicas.get(self.session.replica_id)
             if replica is not None:
                 args = (cached.fetch_offset, cached.log_start_offset, self.session.replica_epoch, session)
-                leadership.on_follower_fetch(replica, *args)
+                leader_state.on_follower_fetch(replica, *args)
         visit(self, cached, partition, answer, arrival)
 
     return [(Fetch, "_visit_for_follower", visiting)]

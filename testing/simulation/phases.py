@@ -225,9 +225,9 @@ class Phases:
             return [f"{name}: {sorted(set(p.isr) - set(live))} are still in the ISR"]
         broker = self.cluster.brokers.get(p.leader)
         leader = broker.replicas.partitions.get(key) if broker is not None and broker.has_logs else None
-        if leader is None or leader.leadership is None or leader.leader_epoch != p.leader_epoch:
+        if leader is None or leader.leader_state is None or leader.leader_epoch != p.leader_epoch:
             return [f"{name}: broker {p.leader} does not know that it leads"]
-        if leader.leadership.isr.is_in_flight:
+        if leader.leader_state.isr.is_in_flight:
             return [f"{name}: an ISR change is under way"]
         return []
 
@@ -343,7 +343,7 @@ class Phases:
     def _is_beyond_repair(self) -> bool:
         """Whether somebody leads what he cannot read, as the last who has it: a power cut has torn the only replica."""
         return any(
-            p.leadership is not None and p.log.corrupt_at is not None
+            p.leader_state is not None and p.log.corrupt_at is not None
             for broker in self.cluster.brokers.values()
             if broker.has_logs
             for p in broker.replicas.partitions.values()
@@ -373,7 +373,7 @@ class Phases:
         lines = [f"  broker {node}: metadata {broker.metadata.image.offset} ready {broker.ready.is_set()}"]
         if broker.has_logs:
             for p in broker.replicas.partitions.values():
-                lead = p.leadership
+                lead = p.leader_state
                 followers = {} if lead is None else {n: r.log_end_offset for n, r in lead.replicas.items()}
                 state = "" if lead is None else f" isr {lead.isr} followers {followers} waiting {len(p.waiters)}"
                 lines.append(f"    {p!r} {p.log!r}{state}")

@@ -20,14 +20,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Self
 
-from strandline.broker import offsets
-from strandline.broker.fetch import Fetch
-from strandline.broker.leadership import Leadership
-from strandline.broker.metadata_follower import QuorumObserver
-from strandline.broker.partition import Partition
-from strandline.broker.produce import DelayedProduce, ProduceHandler
+from strandline.broker.fetch import offsets_handler as offsets
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.partition import Partition
+from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.server import BrokerServer
+from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
 from strandline.broker.replica_manager import ReplicaManager
-from strandline.broker.server import BrokerServer
 from strandline.controller import handlers
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
@@ -46,9 +46,9 @@ from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.data import LATEST_TIMESTAMP, ProduceResponse
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
-from strandline.storage.log import Log
-from strandline.storage.log_dir import LogDir
-from strandline.storage.memory_files import TEMPORARY, MemoryFile, MemoryFiles
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.log.log import Log
+from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
 from strandline.testing.simulation.invariants import honesty, resources
 from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
@@ -239,7 +239,7 @@ class Probes:
         self._after(Log, "delete_old_segments", self._log_start)
         self._around(Log, "roll", lambda log, *_: len(log.segments), self._rolled)
         self._after(Log, "flush", self._flushed)
-        self._around(Log, "mark_corrupt", lambda log, _: (log.measures.corrupt_ranges, log.corrupt_at), self._damage)
+        self._around(Log, "mark_corrupt", lambda log, _: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
         self._around(Log, "expire_producers", lambda log, *_: len(log.producers), self._forgotten)
         self._before(LogDir, "delete_log", self._log_leaves)
         self._before(LogDir, "set_aside", self._log_leaves)
@@ -351,19 +351,19 @@ class Probes:
             self.invariants.on_partition(replica, partition)
 
     def _leader(self, is_new: bool, partition: Partition, _: Any) -> None:
-        replica, leadership = replica_of(partition.log), partition.leadership
+        replica, leader_state = replica_of(partition.log), partition.leader_state
         if replica is None:
             return
         self.invariants.ghosts.disturbed[replica.partition] = None
-        if is_new and leadership is not None:
-            self.invariants.on_leader(replica, leadership.epoch, leadership.epoch_start_offset)
+        if is_new and leader_state is not None:
+            self.invariants.on_leader(replica, leader_state.epoch, leader_state.epoch_start_offset)
 
     def _before_telling(self, partition: Partition, _: Any) -> tuple[int]:
-        return (partition.context.measures.led_with_less,)
+        return (partition.context.metrics.led_with_less,)
 
     def _after_telling(self, seen: tuple[int], _: None, partition: Partition, *__: Any) -> None:
         replica = replica_of(partition.log)
-        if replica is not None and partition.context.measures.led_with_less > seen[0]:
+        if replica is not None and partition.context.metrics.led_with_less > seen[0]:
             honesty.on_led_with_less(replica)
 
     def _follower(self, is_new: bool, partition: Partition, _: Any) -> None:
@@ -383,12 +383,12 @@ class Probes:
             self.invariants.trace.emit("fetch.diverging", replica.node, replica.partition.name, **said)
 
     def _before_cut(self, partition: Partition, *_: Any) -> tuple[int, int]:
-        return partition.log.high_watermark, partition.context.measures.truncated_below_hw
+        return partition.log.high_watermark, partition.context.metrics.truncated_below_hw
 
     def _after_cut(self, seen: tuple[int, int], _: None, partition: Partition, *__: Any) -> None:
         replica = replica_of(partition.log)
         if replica is not None:
-            self.invariants.on_truncated_below(replica, seen[0], partition.context.measures.truncated_below_hw - seen[1])
+            self.invariants.on_truncated_below(replica, seen[0], partition.context.metrics.truncated_below_hw - seen[1])
 
     def _disk_failed(self, is_first: bool, _: None, manager: ReplicaManager, *__: Any) -> None:
         if is_first:
@@ -397,33 +397,33 @@ class Probes:
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
     def _isr(self) -> None:
-        self._around(Leadership, "_propose", self._isr_state, self._proposed)
-        self._around(Leadership, "_install", self._isr_state, self._installed)
-        self._after(Leadership, "_on_refusal", self._refused)
-        self._after(Leadership, "_drop_proposal", lambda _, leadership: self._disturb(leadership))
+        self._around(LeaderState, "_propose", self._isr_state, self._proposed)
+        self._around(LeaderState, "_install", self._isr_state, self._installed)
+        self._after(LeaderState, "_on_refusal", self._refused)
+        self._after(LeaderState, "_drop_proposal", lambda _, leader_state: self._disturb(leader_state))
 
-    def _isr_state(self, leadership: Leadership, *_: Any) -> tuple[Any]:
-        return (leadership.isr,)
+    def _isr_state(self, leader_state: LeaderState, *_: Any) -> tuple[Any]:
+        return (leader_state.isr,)
 
-    def _disturb(self, leadership: Leadership) -> ReplicaGhost | None:
-        replica = replica_of(leadership.partition.log)
+    def _disturb(self, leader_state: LeaderState) -> ReplicaGhost | None:
+        replica = replica_of(leader_state.partition.log)
         if replica is not None:
             self.invariants.ghosts.disturbed[replica.partition] = None
         return replica
 
-    def _proposed(self, before: tuple[Any], _: None, leadership: Leadership, pending: Any) -> None:
-        replica, proposed = self._disturb(leadership), list(pending.proposed)
-        if replica is not None and leadership.isr is pending and before[0] is not pending:
+    def _proposed(self, before: tuple[Any], _: None, leader_state: LeaderState, pending: Any) -> None:
+        replica, proposed = self._disturb(leader_state), list(pending.proposed)
+        if replica is not None and leader_state.isr is pending and before[0] is not pending:
             self.invariants.on_isr("isr.proposed", replica, isr=proposed)
 
-    def _installed(self, before: tuple[Any], _: None, leadership: Leadership, isr: tuple[int, ...]) -> None:
-        replica = self._disturb(leadership)
+    def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...]) -> None:
+        replica = self._disturb(leader_state)
         if replica is not None and set(before[0].isr) != set(isr):
-            epoch = leadership.partition.partition_epoch
+            epoch = leader_state.partition.partition_epoch
             self.invariants.on_isr("isr.committed", replica, isr=list(isr), partition_epoch=epoch)
 
-    def _refused(self, _: None, leadership: Leadership, _pending: Any, code: ErrorCode, _is_doubtful: bool) -> None:
-        replica = self._disturb(leadership)
+    def _refused(self, _: None, leader_state: LeaderState, _pending: Any, code: ErrorCode, _is_doubtful: bool) -> None:
+        replica = self._disturb(leader_state)
         if replica is not None:
             self.invariants.on_isr("isr.refused", replica, error=code.name)
 

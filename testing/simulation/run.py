@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from strandline.broker import alter_partition, fetch_session
+from strandline.broker.fetch import fetch_session
+from strandline.broker.partition import alter_partition
 from strandline.testing.history import Anomaly, Verdict, check
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation

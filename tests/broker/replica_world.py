@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from strandline.broker.alter_partition import AlterPartitionItem
-from strandline.broker.partition import Partition
+from strandline.broker.partition.alter_partition import AlterPartitionItem
+from strandline.broker.partition.partition import Partition
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
@@ -44,8 +44,8 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
-from strandline.storage.log_dir import LogDir
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.memory.memory_files import MemoryFiles
 
 Key = tuple[bytes, int]
 TOPIC = b"topic-id-number1"
@@ -248,9 +248,9 @@ class Node:
 
     @property
     def isr(self) -> list[int]:
-        leadership = self.p.leadership
-        assert leadership is not None
-        return list(leadership.isr.isr)
+        leader_state = self.p.leader_state
+        assert leader_state is not None
+        return list(leader_state.isr.isr)
 
     @property
     def hw(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import KEYS, BrokerConfig, Voter
-from strandline.broker.producer_ids import ProducerIds
+from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     AnyRecord,

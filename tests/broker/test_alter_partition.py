@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.broker import alter_partition
-from strandline.broker.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
+from strandline.broker.partition import alter_partition
+from strandline.broker.partition.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import (
     AlterPartitionPartitionResponse,

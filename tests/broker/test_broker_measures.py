@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from replica_world import TOPIC, P, World, batch, remove_topic, want
 
-from strandline.broker.fetcher import FetcherCore, FetcherSettings
-from strandline.broker.measures import COUNTERS, BrokerMeasures
+from strandline.broker.metrics import COUNTERS, BrokerMetrics
+from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import FetchPartitionResponse, FetchResponse
 from strandline.storage.files import DiskError
@@ -15,23 +15,23 @@ def test_a_committed_isr_change_counts_once_however_it_came_about() -> None:
     """The controller fenced a follower: nobody proposed anything, the partition shrank all the same."""
     world = World()
     world.topic()
-    measures = world[1].manager.measures
-    assert (measures.isr_shrinks, measures.isr_expands) == (0, 0)
+    metrics = world[1].manager.metrics
+    assert (metrics.isr_shrinks, metrics.isr_expands) == (0, 0)
     world.set_isr(1, 2)
-    assert (measures.isr_shrinks, measures.isr_expands) == (1, 0)
+    assert (metrics.isr_shrinks, metrics.isr_expands) == (1, 0)
     world.set_isr(1, 2, 3)
-    assert (measures.isr_shrinks, measures.isr_expands) == (1, 1)
-    assert [world[node].manager.measures.isr_shrinks for node in (2, 3)] == [0, 0]
+    assert (metrics.isr_shrinks, metrics.isr_expands) == (1, 1)
+    assert [world[node].manager.metrics.isr_shrinks for node in (2, 3)] == [0, 0]
 
 
 def test_a_new_leader_counts_the_member_that_its_predecessor_was() -> None:
     world = World()
     world.topic()
     world.elect(2, isr=(2, 3))
-    assert [world[node].manager.measures.isr_shrinks for node in (1, 2, 3)] == [0, 1, 0]
-    assert [world[node].manager.measures.became_leader for node in (1, 2, 3)] == [1, 1, 0]
-    assert [world[node].manager.measures.became_follower for node in (1, 2, 3)] == [1, 1, 2]
-    assert world[2].manager.measures.leader_takeover.count == 1
+    assert [world[node].manager.metrics.isr_shrinks for node in (1, 2, 3)] == [0, 1, 0]
+    assert [world[node].manager.metrics.became_leader for node in (1, 2, 3)] == [1, 1, 0]
+    assert [world[node].manager.metrics.became_follower for node in (1, 2, 3)] == [1, 1, 2]
+    assert world[2].manager.metrics.leader_takeover.count == 1
 
 
 def test_what_is_replicated_is_counted_on_both_sides_and_a_duplicate_on_none() -> None:
@@ -41,7 +41,7 @@ def test_what_is_replicated_is_counted_on_both_sides_and_a_duplicate_on_none() -
     for _ in range(2):
         world[1].produce(bytearray(records), acks=1)
         world.replicate(2, 1)
-    leader, follower = world[1].p.measures, world[2].p.measures
+    leader, follower = world[1].p.metrics, world[2].p.metrics
     assert (leader.bytes_in, leader.messages_in, leader.produces) == (len(records), 2, 2)
     assert leader.replication_bytes_out == follower.replication_bytes_in == len(records)
     assert (leader.bytes_out, follower.bytes_in) == (0, 0)
@@ -52,69 +52,69 @@ def test_what_consumers_read_is_not_replication() -> None:
     world.topic(replicas=(1,))
     world[1].produce("a")
     world[1].fetch(want(0))
-    measures = world[1].p.measures
-    assert measures.bytes_out == measures.bytes_in > 0
-    assert (measures.replication_bytes_out, measures.fetches) == (0, 1)
+    metrics = world[1].p.metrics
+    assert metrics.bytes_out == metrics.bytes_in > 0
+    assert (metrics.replication_bytes_out, metrics.fetches) == (0, 1)
 
 
 def test_a_produce_fails_where_it_is_refused_where_it_expires_and_where_the_isr_shrinks() -> None:
     world = World(2)
     world.topic(replicas=(1, 2), min_isr=2)
-    measures = world[1].manager.measures
+    metrics = world[1].manager.metrics
     waits = world[1].produce("expires", timeout_ms=1000)
     world.loop.advance(1.5)
     assert waits.answer.partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (world[1].p.measures.failed_produces, measures.expired_produces) == (1, 1)
+    assert (world[1].p.metrics.failed_produces, metrics.expired_produces) == (1, 1)
     world[1].produce("waits", timeout_ms=10_000)
     world.set_isr(1)
-    assert world[1].p.measures.failed_produces == 2
+    assert world[1].p.metrics.failed_produces == 2
     world[1].produce("is refused")
-    assert (world[1].p.measures.failed_produces, world[1].p.measures.produces) == (3, 3)
+    assert (world[1].p.metrics.failed_produces, world[1].p.metrics.produces) == (3, 3)
     world[1].produce("nowhere", key=(bytes(16), 0))
-    assert (measures.departed.failed_produces, measures.total().failed_produces) == (1, 4)
+    assert (metrics.departed.failed_produces, metrics.total().failed_produces) == (1, 4)
 
 
 def test_a_topic_that_goes_leaves_its_numbers_in_the_sum() -> None:
     world = World(1)
     world.topic(replicas=(1,), partitions=2)
     world[1].produce("a")
-    size = world[1].p.measures.bytes_in
+    size = world[1].p.metrics.bytes_in
     world.change(remove_topic())
-    measures = world[1].manager.measures
-    assert measures.topics == {}
-    assert measures.total().bytes_in == size
+    metrics = world[1].manager.metrics
+    assert metrics.topics == {}
+    assert metrics.total().bytes_in == size
     world.topic(replicas=(1,), topic_id=b"topic-id-number2")
-    assert measures.topics["orders"].bytes_in == 0
+    assert metrics.topics["orders"].bytes_in == 0
 
 
 def test_a_failed_disk_leaves_the_numbers_and_tells_how_many_replicas_it_cost() -> None:
     world = World(1)
     world.topic(replicas=(1,), partitions=3)
     world[1].produce("a")
-    size = world[1].p.measures.bytes_in
+    size = world[1].p.metrics.bytes_in
     world[1].manager.on_disk_error(DiskError("append", "/data", 5))
     assert world[1].manager.offline_replicas == 3
-    assert world[1].manager.measures.total().bytes_in == size
+    assert world[1].manager.metrics.total().bytes_in == size
 
 
 def test_every_counter_is_in_the_sum() -> None:
-    measures = BrokerMeasures()
+    metrics = BrokerMetrics()
     for topic in ("a", "b"):
-        counted = measures.on_partition_came(topic)
+        counted = metrics.on_partition_came(topic)
         for number, name in enumerate(COUNTERS):
             setattr(counted, name, number + 1)
-    measures.on_partition_left("a")
-    total = measures.total()
+    metrics.on_partition_left("a")
+    total = metrics.total()
     assert [getattr(total, name) for name in COUNTERS] == [2 * (number + 1) for number in range(len(COUNTERS))]
-    assert list(measures.topics) == ["b"]
+    assert list(metrics.topics) == ["b"]
 
 
 def test_a_topic_is_counted_as_long_as_one_of_its_partitions_is_here() -> None:
-    measures = BrokerMeasures()
-    first = measures.on_partition_came("a")
-    assert measures.on_partition_came("a") is first
-    measures.on_partition_left("a")
-    assert measures.topics == {"a": first}
+    metrics = BrokerMetrics()
+    first = metrics.on_partition_came("a")
+    assert metrics.on_partition_came("a") is first
+    metrics.on_partition_left("a")
+    assert metrics.topics == {"a": first}
 
 
 def test_the_lag_of_a_replica_is_that_behind_its_leaders_high_watermark() -> None:

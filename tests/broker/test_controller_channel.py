@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from strandline.broker.config import Voter
-from strandline.broker.controller_channel import ControllerChannel
+from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -61,14 +61,16 @@ async def controllers() -> AsyncIterator[list[Controller]]:
 
 
 @pytest.fixture
-async def channel() -> AsyncIterator[tuple[ControllerChannel, Finder]]:
+async def channel() -> AsyncIterator[tuple[NodeToControllerChannel, Finder]]:
     finder = Finder()
-    made = ControllerChannel(broker_id=1, finder=finder)
+    made = NodeToControllerChannel(broker_id=1, finder=finder)
     yield made, finder
     made.close()
 
 
-async def test_requests_share_one_connection(channel: tuple[ControllerChannel, Finder], controllers: list[Controller]) -> None:
+async def test_requests_share_one_connection(
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
+) -> None:
     """The controller watches it: a second one would make a broker look dead when the first breaks."""
     asker, finder = channel
     finder.found(controllers[0].voter)
@@ -78,7 +80,7 @@ async def test_requests_share_one_connection(channel: tuple[ControllerChannel, F
 
 
 async def test_a_request_waits_until_a_controller_is_known(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     asker, finder = channel
     waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000))
@@ -91,7 +93,7 @@ async def test_a_request_waits_until_a_controller_is_known(
 
 @pytest.mark.parametrize("refuses", [True, False])
 async def test_what_met_the_wrong_controller_goes_to_the_next(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller], refuses: bool
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller], refuses: bool
 ) -> None:
     asker, finder = channel
     old, new = controllers
@@ -107,7 +109,7 @@ async def test_what_met_the_wrong_controller_goes_to_the_next(
 
 
 async def test_what_is_in_flight_to_a_silent_old_controller_goes_to_the_new_one_at_once(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     asker, finder = channel
     old, new = controllers
@@ -121,7 +123,7 @@ async def test_what_is_in_flight_to_a_silent_old_controller_goes_to_the_new_one_
         await waiting
 
 
-async def test_every_wait_ends(channel: tuple[ControllerChannel, Finder], controllers: list[Controller]) -> None:
+async def test_every_wait_ends(channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]) -> None:
     asker, finder = channel
     for found in (None, Voter(103, "127.0.0.1", 1), controllers[0].voter):
         controllers[0].answer = None
@@ -132,7 +134,7 @@ async def test_every_wait_ends(channel: tuple[ControllerChannel, Finder], contro
 
 
 async def test_a_refusal_that_another_controller_would_repeat_is_not_retried(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     asker, finder = channel
     controllers[0].answer, controllers[0].refuses = ErrorCode.STALE_BROKER_EPOCH, True
@@ -144,7 +146,7 @@ async def test_a_refusal_that_another_controller_would_repeat_is_not_retried(
 
 
 async def test_a_controller_that_changes_while_the_connection_is_made_is_not_missed(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     """The deposed one answers, so its connection would be kept: every heartbeat would go there until the next change."""
     asker, finder = channel
@@ -160,7 +162,7 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
 
 
 async def test_a_request_that_is_cancelled_just_when_the_controller_changes_stays_cancelled(
-    channel: tuple[ControllerChannel, Finder], controllers: list[Controller]
+    channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     """Else a task that was asked to stop would go on, and whoever stops the broker would wait for it for ever."""
     asker, finder = channel

@@ -9,12 +9,12 @@ import pytest
 from replica_world import NOW_MS, P, World, batch, code, commit, log_values, values, want
 from structlog.testing import capture_logs
 
-from strandline.broker.partition import Role
+from strandline.broker.partition.partition import Role
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import MAX_TIMESTAMP
 from strandline.protocol.records.batch import iter_headers
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory.memory_files import MemoryFiles
 
 SEGMENT = "/data/orders-0/00000000000000000000.log"
 COUNT = 20

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from replica_world import TOPIC, Node, P, Request, World, batch, code, deliver, fetched, values, want
 
-from strandline.broker.fetch import Fetch
-from strandline.broker.fetch_session import FetchSession, SessionPartition
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.fetch.fetch_session import FetchSession, SessionPartition
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.storage.files import ColdRead
@@ -86,9 +86,9 @@ def test_a_fetch_in_another_epoch_is_fenced_and_records_no_progress(epoch: int, 
     answer = leader.said_by(2, 1, epoch=epoch)
     assert code(answer) == expected
     assert fetched(answer)[P].current_leader.leader_id == 1
-    leadership = leader.p.leadership
-    assert leadership is not None
-    assert leadership.replicas[2].log_end_offset == -1
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    assert leader_state.replicas[2].log_end_offset == -1
 
 
 def test_a_diverging_fetch_gets_the_divergence_no_records_and_records_no_progress() -> None:
@@ -99,9 +99,9 @@ def test_a_diverging_fetch_gets_the_divergence_no_records_and_records_no_progres
     response = fetched(answer)[P]
     assert (response.diverging_epoch.epoch, response.diverging_epoch.end_offset) == (1, 2)
     assert values(answer) == []
-    leadership = leader.p.leadership
-    assert leadership is not None
-    assert leadership.replicas[2].log_end_offset == -1
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    assert leader_state.replicas[2].log_end_offset == -1
 
 
 def test_the_response_to_a_followers_fetch_carries_the_high_watermark_that_it_made() -> None:
@@ -344,9 +344,9 @@ def test_a_second_look_is_no_fetch_of_the_follower() -> None:
     leader.fetch(want(0, epoch=1), replica_id=2, replica_epoch=12, max_wait_ms=60_000)
     leader.loop.advance(30)
     leader.produce("a", acks=1)
-    leadership = leader.p.leadership
-    assert leadership is not None
-    assert leadership.replicas[2].last_fetch_time == 1000.0
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    assert leader_state.replicas[2].last_fetch_time == 1000.0
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------

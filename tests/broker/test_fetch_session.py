@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from replica_world import TOPIC, Node, P, Request, World, fetched, forget, refuse, remove_topic, values, want
 
-from strandline.broker import fetch_session
-from strandline.broker.fetch_session import (
+from strandline.broker.fetch import fetch_session
+from strandline.broker.fetch.fetch_session import (
     EPOCH_MAX,
     EVICTION_S,
     FINAL_EPOCH,
@@ -373,9 +373,9 @@ def test_a_session_knows_the_epoch_of_a_partition_that_the_request_does_not_name
     world.elect(1, at=(1,))
     answer = fetched(fetcher.fetch(want(0, key=Q, epoch=1)))
     assert answer[P].error_code == ErrorCode.FENCED_LEADER_EPOCH
-    leadership = leader.p.leadership
-    assert leadership is not None
-    assert leadership.replicas[2].log_end_offset == -1, "what was said in the old epoch counts for nothing"
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    assert leader_state.replicas[2].log_end_offset == -1, "what was said in the old epoch counts for nothing"
 
 
 def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from replica_world import NOW_MS, TOPIC, Key, Node, P, Request, World, batch, code, fetched, log_values, values, want
 
-from strandline.broker.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
-from strandline.broker.leader_range import LeaderRange
+from strandline.broker.replication.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
+from strandline.broker.replication.leader_range import LeaderRange
 from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.messages.common import EpochEndOffset

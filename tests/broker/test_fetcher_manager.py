@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strandline.broker.fetcher import FetcherSettings
-from strandline.broker.fetcher_manager import FetcherManager, fetcher_id
+from strandline.broker.replication.fetcher import FetcherSettings
+from strandline.broker.replication.fetcher_manager import FetcherManager, fetcher_id
 
 
 class Partition:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.broker import lifecycle as lifecycle_module
-from strandline.broker.lifecycle import BrokerLifecycle, Identity, LifecycleCore, State
+from strandline.broker.process import lifecycle as lifecycle_module
+from strandline.broker.process.lifecycle import BrokerLifecycle, Identity, LifecycleCore, State
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError

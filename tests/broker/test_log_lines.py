@@ -9,9 +9,9 @@ import pytest
 from replica_world import P, World
 from structlog.testing import capture_logs
 
-from strandline.broker import fetcher_shell
-from strandline.broker.fetcher import FetcherCore, FetcherSettings
-from strandline.broker.fetcher_shell import Fetcher
+from strandline.broker.replication import fetcher_shell
+from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
+from strandline.broker.replication.fetcher_shell import Fetcher
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import FetchPartitionResponse, FetchResponse
 from strandline.storage.disk import DiskError

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from strandline.broker.config import Voter
-from strandline.broker.metadata_follower import MetadataFollower, QuorumObserver
+from strandline.broker.process.metadata_loader import MetadataLoader, QuorumObserver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     METADATA_TOPIC_ID,
@@ -237,7 +237,7 @@ def test_a_partition_that_no_broker_can_handle_safely_ends_the_broker_before_it_
 async def test_a_bug_in_following_the_metadata_ends_the_broker_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the task silently gone it would send heartbeats, and act on an old picture, for ever."""
     fatal: list[StrandlineError] = []
-    follower = MetadataFollower(broker_id=1, cluster_id="c1", voters=[Voter(101, "h", 1)], on_fatal=fatal.append)
+    follower = MetadataLoader(broker_id=1, cluster_id="c1", voters=[Voter(101, "h", 1)], on_fatal=fatal.append)
 
     async def broken(voter_id: int) -> None:
         raise KeyError(voter_id)

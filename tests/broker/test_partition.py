@@ -20,8 +20,8 @@ from replica_world import (
     remove_topic,
 )
 
-from strandline.broker.partition import FetchPosition, Role
-from strandline.broker.partition_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from strandline.broker.partition.partition import FetchPosition, Role
+from strandline.broker.partition.partition_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
@@ -71,8 +71,8 @@ def test_the_same_leader_epoch_keeps_what_is_known_of_the_followers() -> None:
     fill(leader, 2)
     leader.said_by(2, 2, epoch=1)
     world.set_isr(1, 2)
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.replicas[2].log_end_offset == 2
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.replicas[2].log_end_offset == 2
     assert leader.isr == [1, 2]
 
 
@@ -84,8 +84,8 @@ def test_a_new_leader_epoch_forgets_what_the_followers_said() -> None:
     fill(leader, 2)
     leader.said_by(2, 2, epoch=1)
     world.elect(1)
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.replicas[2].log_end_offset == -1
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.replicas[2].log_end_offset == -1
     leader.said_by(3, 2, epoch=2)
     assert leader.hw == 0
 
@@ -95,12 +95,12 @@ def test_members_of_the_isr_have_the_lag_time_for_their_first_fetch_and_others_h
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 1)
-    leadership = leader.p.leadership
-    assert leadership is not None
-    assert leadership.out_of_sync() == ()
-    assert not leadership.replicas[3].is_caught_up(1, world.loop.time, LAG_S)
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    assert leader_state.out_of_sync() == ()
+    assert not leader_state.replicas[3].is_caught_up(1, world.loop.time, LAG_S)
     world.loop.advance(LAG_S + 1)
-    assert leadership.out_of_sync() == (2,)
+    assert leader_state.out_of_sync() == (2,)
 
 
 def test_a_registration_that_leaves_the_leader_alone_in_the_isr_commits_its_log() -> None:
@@ -116,9 +116,9 @@ def test_a_registration_that_leaves_the_leader_alone_in_the_isr_commits_its_log(
 def test_a_follower_has_no_leadership_and_a_former_leader_neither() -> None:
     world = World()
     world.topic()
-    assert world[2].p.leadership is None
+    assert world[2].p.leader_state is None
     world.elect(2)
-    assert (world[1].p.role, world[1].p.leadership, world[1].p.leader_id) == (Role.FOLLOWER, None, 2)
+    assert (world[1].p.role, world[1].p.leader_state, world[1].p.leader_id) == (Role.FOLLOWER, None, 2)
 
 
 def test_the_fetcher_starts_anew_only_when_the_leader_epoch_advanced() -> None:
@@ -223,8 +223,8 @@ def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
     again = leader.alter.take()
     assert [member for member, _ in again.isr] == [1, 2]
     commit(again)
-    assert leader.p.leadership is not None
-    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    assert leader.p.leader_state is not None
+    assert isinstance(leader.p.leader_state.isr, CommittedIsr)
     assert leader.isr == [1, 2]
 
 
@@ -244,8 +244,8 @@ def repeated(*, lost: bool, broker_epoch: int | None) -> list[tuple[int, int]]:
     leader.said_by(3, 0 if lost else 5, epoch=1)
     leader.manager.maybe_shrink_isrs()
     again = leader.alter.take()
-    assert leader.p.leadership is not None
-    assert 3 in leader.p.leadership.isr.maximal, "a copy of the first proposal may have been accepted"
+    assert leader.p.leader_state is not None
+    assert 3 in leader.p.leader_state.isr.maximal, "a copy of the first proposal may have been accepted"
     return [(member, epoch) for member, epoch in again.isr if member == 3]
 
 
@@ -270,12 +270,12 @@ def test_a_proposal_names_the_process_whose_log_end_was_looked_at() -> None:
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     leader.said_by(3, 0, epoch=1)
-    leadership = leader.p.leadership
-    assert leadership is not None
-    pending = leadership.isr
+    leader_state = leader.p.leader_state
+    assert leader_state is not None
+    pending = leader_state.isr
     first = leader.alter.take()
-    leadership.replicas[3].broker_epoch = 99
-    leadership._propose(pending)  # type: ignore[arg-type]
+    leader_state.replicas[3].broker_epoch = 99
+    leader_state._propose(pending)  # type: ignore[arg-type]
     assert leader.alter.take().isr == first.isr
 
 
@@ -330,7 +330,7 @@ def test_a_follower_that_reached_the_high_watermark_and_the_epochs_start_is_prop
     item = leader.alter.pending[P]
     assert item.isr == ((1, 11), (2, 12), (3, 13))
     assert (item.leader_epoch, item.partition_epoch) == (1, 1)
-    assert isinstance(leader.p.leadership and leader.p.leadership.isr, PendingExpandIsr)
+    assert isinstance(leader.p.leader_state and leader.p.leader_state.isr, PendingExpandIsr)
 
 
 @pytest.mark.parametrize("gone", [fence(3), begin_shutdown(3)])
@@ -357,8 +357,8 @@ def test_a_fetch_of_an_earlier_process_of_the_follower_is_refused_and_changes_no
     world.change(register(3, epoch=99))
     request = leader.said_by(3, 2, epoch=1, broker_epoch=13)
     assert request.answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.replicas[3].log_end_offset == -1
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.replicas[3].log_end_offset == -1
 
 
 def test_a_follower_that_caught_up_before_it_was_unfenced_is_proposed_without_another_fetch() -> None:
@@ -397,7 +397,7 @@ def test_stuck_and_slow_members_are_dropped_and_those_that_keep_up_stay() -> Non
         world.loop.advance(1)
     leader.manager.maybe_shrink_isrs()
     assert leader.alter.pending[P].isr == ((1, 11), (2, 12))
-    assert isinstance(leader.p.leadership and leader.p.leadership.isr, PendingShrinkIsr)
+    assert isinstance(leader.p.leader_state and leader.p.leader_state.isr, PendingShrinkIsr)
 
 
 def test_an_idle_partition_is_never_shrunk() -> None:
@@ -431,8 +431,8 @@ def test_success_installs_the_committed_state() -> None:
 def test_a_refusal_goes_back_to_the_last_committed_state(code: ErrorCode) -> None:
     _, leader = expanding()
     refuse(leader.alter.take(), code)
-    assert leader.p.leadership is not None
-    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    assert leader.p.leader_state is not None
+    assert isinstance(leader.p.leader_state.isr, CommittedIsr)
     assert leader.isr == [1, 2]
 
 
@@ -440,13 +440,13 @@ def test_a_refusal_goes_back_to_the_last_committed_state(code: ErrorCode) -> Non
 def test_a_lost_race_waits_for_the_metadata(code: ErrorCode) -> None:
     world, leader = expanding()
     refuse(leader.alter.take(), code)
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.isr.maximal == {1, 2, 3}
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.isr.maximal == {1, 2, 3}
     leader.said_by(3, 0, epoch=1)
     leader.manager.maybe_shrink_isrs()
     assert leader.alter.pending == {}
     world.set_isr(1, 2)
-    assert leader.p.leadership.isr.maximal == {1, 2}
+    assert leader.p.leader_state.isr.maximal == {1, 2}
 
 
 def test_an_answer_that_says_nothing_is_asked_again_by_the_timer() -> None:
@@ -467,8 +467,8 @@ def test_a_success_of_another_leader_epoch_or_an_older_partition_epoch_installs_
     item = leader.alter.take()
     item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch), False)
     assert (leader.isr, leader.p.partition_epoch) == ([1, 2], 1)
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.isr.maximal == {1, 2, 3}, "what is true comes with the metadata"
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.isr.maximal == {1, 2, 3}, "what is true comes with the metadata"
 
 
 def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
@@ -477,11 +477,11 @@ def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
     leader = leader_of(world)
     leader.alter.is_busy = True
     leader.said_by(3, 0, epoch=1)
-    assert leader.p.leadership is not None
-    assert isinstance(leader.p.leadership.isr, CommittedIsr)
+    assert leader.p.leader_state is not None
+    assert isinstance(leader.p.leader_state.isr, CommittedIsr)
     leader.alter.is_busy = False
     leader.said_by(3, 0, epoch=1)
-    assert leader.p.leadership.isr.is_in_flight
+    assert leader.p.leader_state.isr.is_in_flight
 
 
 def test_metadata_that_overtakes_the_answer_makes_it_stale_and_cancels_the_proposal() -> None:
@@ -513,8 +513,8 @@ def test_a_repeated_registration_of_the_same_partition_epoch_leaves_the_proposal
     """Forgetting it would let the high watermark pass a replica that the controller may have committed."""
     _, leader = expanding()
     leader.p.make_leader(registration(epoch=1, partition_epoch=1, isr=(1, 2)))
-    assert leader.p.leadership is not None
-    assert leader.p.leadership.isr.maximal == {1, 2, 3}
+    assert leader.p.leader_state is not None
+    assert leader.p.leader_state.isr.maximal == {1, 2, 3}
 
 
 # -- fencing ----------------------------------------------------------------------------------------------------------

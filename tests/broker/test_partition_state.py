@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.partition_state import CommittedIsr
+from strandline.broker.partition.partition_state import CommittedIsr
 
 
 def test_a_committed_isr_counts_on_its_members_and_nothing_else() -> None:

@@ -79,8 +79,8 @@ def test_several_follower_fetches_in_one_turn_cost_one_pass() -> None:
     _, leader = three(partitions=2)
     first = leader.produce("a")
     passes = []
-    run = leader.manager._wakeups.run
-    leader.manager._wakeups._call_soon = lambda callback: (passes.append(callback), leader.loop.call_soon(run))
+    run = leader.manager._action_queue.run
+    leader.manager._action_queue._call_soon = lambda callback: (passes.append(callback), leader.loop.call_soon(run))
     for broker_id in (2, 3):
         leader.said_by(broker_id, 1, end_turn=False)
     assert not first.is_answered
@@ -364,7 +364,7 @@ def test_no_interleaving_of_commit_and_loss_of_leadership_answers_twice_or_never
     world, leader = three(replicas=(1, 2))
     request = leader.produce("a", timeout_ms=1000)
     for step in order:
-        if step == "commit" and leader.p.leadership is not None:
+        if step == "commit" and leader.p.leader_state is not None:
             leader.said_by(2, 1, end_turn=False)
         elif step == "depose":
             world.elect(2, at=())

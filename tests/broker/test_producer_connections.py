@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from replica_world import FakeConnection, P, Request, World, batch
 
-from strandline.broker.producer_connections import PRODUCERS_MAX, ProducerConnections
+from strandline.broker.produce.producer_connections import PRODUCERS_MAX, ProducerConnections
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.protocol.producer_names import named_producer_id

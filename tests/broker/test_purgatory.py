@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from replica_world import VirtualLoop
 
-from strandline.broker.purgatory import DelayedOperation, OffsetWaiters, Purgatory
+from strandline.broker.purgatory import DelayedOperation, HighWatermarkWatchers, Purgatory
 
 
 class Operation(DelayedOperation):
@@ -135,7 +135,7 @@ def test_an_operation_that_is_parked_while_others_expire_gets_its_own_deadline()
 
 def test_a_move_tells_those_it_covers_in_the_order_of_their_offsets() -> None:
     told: list[str] = []
-    waiters = OffsetWaiters()
+    waiters = HighWatermarkWatchers()
     for name, required in [("a", 5), ("b", 7), ("c", 7), ("d", 9)]:
         waiters.add(required, 0, Waiter(told, name), 1)
     assert waiters.reach(7, 1) == 3
@@ -145,7 +145,7 @@ def test_a_move_tells_those_it_covers_in_the_order_of_their_offsets() -> None:
 
 def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
     told: list[str] = []
-    waiters = OffsetWaiters()
+    waiters = HighWatermarkWatchers()
     for name, required in [("new", 9), ("newer", 12), ("retry", 5)]:
         waiters.add(required, 0, Waiter(told, name), 1)
     waiters.reach(5, 1)
@@ -154,7 +154,7 @@ def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
 
 def test_a_high_watermark_tells_nobody_of_an_earlier_epoch() -> None:
     told: list[str] = []
-    waiters = OffsetWaiters()
+    waiters = HighWatermarkWatchers()
     first, given_up = Waiter(told, "first"), Waiter(told, "given up")
     waiters.add(5, 0, first, 1)
     waiters.add(6, 0, given_up, 1)
@@ -171,7 +171,7 @@ def test_a_high_watermark_tells_nobody_of_an_earlier_epoch() -> None:
 
 def test_failure_tells_everyone_and_leaves_nobody() -> None:
     told: list[str] = []
-    waiters = OffsetWaiters()
+    waiters = HighWatermarkWatchers()
     waiters.add(5, 0, Waiter(told, "a"), 1)
     waiters.add(7, 1, Waiter(told, "b"), 1)
     waiters.fail(6)
@@ -182,7 +182,7 @@ def test_failure_tells_everyone_and_leaves_nobody() -> None:
 def test_a_move_looks_only_at_those_it_completes() -> None:
     """The cost of a move must not grow with who waits for later."""
 
-    class Counting(OffsetWaiters):
+    class Counting(HighWatermarkWatchers):
         looks = 0
 
     class Offset(int):
@@ -237,7 +237,7 @@ class PurgatoryModel(RuleBasedStateMachine):
         self.loop = VirtualLoop()
         self.purgatory = Purgatory(self.loop.now, self.loop.call_later)
         self.high_watermarks = [0, 0, 0]
-        self.waiters = [OffsetWaiters() for _ in range(3)]
+        self.waiters = [HighWatermarkWatchers() for _ in range(3)]
         self.operations: list[PurgatoryModel.Produce] = []
 
     @rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.replica import NEVER, UNKNOWN_OFFSET, Replica
+from strandline.broker.partition.replica import NEVER, UNKNOWN_OFFSET, Replica
 
 LAG = 10.0
 

@@ -7,14 +7,14 @@ import errno
 import pytest
 from replica_world import TOPIC, P, World, code, config, log_values, remove_topic, values, want
 
-from strandline.broker.partition import Role
+from strandline.broker.partition.partition import Role
 from strandline.broker.replica_manager import log_config
 from strandline.controller.metadata import config_keys
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import ErrorCode
 from strandline.storage.files import DiskError
-from strandline.storage.log import LogConfig
+from strandline.storage.log.log import LogConfig
 
 
 def test_each_replica_takes_the_role_that_the_metadata_gives_it_and_others_nothing() -> None:

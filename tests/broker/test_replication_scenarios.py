@@ -22,7 +22,7 @@ from replica_world import (
     want,
 )
 
-from strandline.broker.alter_partition import AlterPartitionQueue
+from strandline.broker.partition.alter_partition import AlterPartitionQueue
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse, AlterPartitionResponse
 
@@ -179,8 +179,8 @@ def test_s17_an_answer_from_a_previous_leadership_moves_no_high_watermark() -> N
     b1.said_by(2, 3)
     held = b1.alter.take()
     fill(world, 2)
-    assert b1.p.leadership is not None
-    b1.p.leadership.replicas[2].log_end_offset = 5
+    assert b1.p.leader_state is not None
+    b1.p.leader_state.replicas[2].log_end_offset = 5
     world.elect(2)
     world.elect(1)
     refuse(held, ErrorCode.INELIGIBLE_REPLICA)
@@ -198,8 +198,8 @@ def test_s18_a_lost_answer_leads_to_the_committed_state_through_the_metadata(fir
     for step in steps if first == "metadata" else reversed(steps):
         step()
     assert b1.isr == [1, 2, 3]
-    assert b1.p.leadership is not None
-    assert not b1.p.leadership.isr.is_in_flight
+    assert b1.p.leader_state is not None
+    assert not b1.p.leader_state.isr.is_in_flight
     fill(world, 1)
     world.loop.advance(LAG_S + 1)
     b1.said_by(2, 1)
@@ -266,8 +266,8 @@ def test_s22_an_expansion_that_is_only_proposed_does_not_unfreeze_it() -> None:
     b1 = world[1]
     fill(world, 3)
     b1.said_by(2, 3)
-    assert b1.p.leadership is not None
-    assert b1.p.leadership.isr.maximal == {1, 2}
+    assert b1.p.leader_state is not None
+    assert b1.p.leader_state.isr.maximal == {1, 2}
     assert b1.hw == 0
     assert code(b1.produce("x")) == ErrorCode.NOT_ENOUGH_REPLICAS
     commit(b1.alter.take())
@@ -347,7 +347,7 @@ def test_s38_a_retry_across_a_fail_over_gets_the_same_offsets_and_one_copy() -> 
     catch_up(world, 2)
     assert [code(request) for request in requests] == [ErrorCode.NONE, ErrorCode.NONE]
     world.elect(2, isr=(2,), at=(2,))
-    assert world[2].p.leadership is not None
+    assert world[2].p.leader_state is not None
     retries = [world[2].produce(bytearray(first)), world[2].produce(bytearray(second))]
     assert [produced(request).base_offset for request in retries] == [0, 2]
     assert [value for _, value in log_values(world[2].p)] == [b"a", b"b", b"c", b"d"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.standstill import Standstill, sleep_ms_max, while_trusted
+from strandline.broker.process.standstill import Standstill, sleep_ms_max, while_trusted
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest, ProduceResponse
 

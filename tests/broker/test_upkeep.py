@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from strandline.broker.log_manager_tasks import LOGS_PER_TURN, LogUpkeep
 from strandline.broker.replica_manager import ReplicaManager
-from strandline.broker.upkeep import LOGS_PER_TURN, LogUpkeep
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     AnyRecord,
@@ -25,9 +25,9 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.checkpoints import PartitionMetadata
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.files import DiskError, MemoryFiles
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.log_dir import LogDir
+from strandline.storage.log.log import Log, LogConfig
 
 NOW_MS = 1_700_000_000_000
 KNOWN, GONE, MOVED = (bytes([n]) * 16 for n in range(3))

@@ -25,7 +25,7 @@ from strandline.client.admin import Admin
 from strandline.client.admin_types import NewTopic
 from strandline.local_cluster import LocalCluster, free_port_range
 from strandline.protocol.errors import StrandlineError, UsageError
-from strandline.storage.claim import Claim
+from strandline.storage.directory.claim import Claim
 from strandline.storage.files import RealFiles
 
 pytestmark = pytest.mark.processes

@@ -6,7 +6,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.producer_names import is_named
 from strandline.protocol.records.batch import BatchHeader, check_crc, read_header
 from strandline.protocol.records.reader import iter_records
-from strandline.storage.producer_state import ProducerStates
+from strandline.storage.log.producer_state import ProducerStates
 
 SEQUENCES = 2**31
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.accumulator import RICH_OVERHEAD, Accumulator, headers_size_max
 from strandline.client.errors import BufferFull, ClientError, UnknownTopic
 from strandline.client.options import ProducerOptions
-from strandline.client.partition_queue import PartitionQueue
-from strandline.client.partitioner import murmur2, next_sticky, partition_for_key
+from strandline.client.producer.accumulator import RICH_OVERHEAD, Accumulator, headers_size_max
+from strandline.client.producer.partition_queue import PartitionQueue
+from strandline.client.producer.partitioner import murmur2, next_sticky, partition_for_key
 from strandline.protocol.records.reader import iter_records
 
 GOLDEN = {

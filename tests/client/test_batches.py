@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.client import arrow_batches, arrow_schema
-from strandline.client.arrow import arrow_form
-from strandline.client.batches import CREATE_TIME, LOG_APPEND_TIME, BinaryColumn, FetchedBatch, fetched_batch
+from strandline.client.consumer.arrow import arrow_form
+from strandline.client.consumer.batches import CREATE_TIME, LOG_APPEND_TIME, BinaryColumn, FetchedBatch, fetched_batch
+from strandline.client.consumer.records import TopicPartition, decode_records
 from strandline.client.errors import UsageError
-from strandline.client.records import TopicPartition, decode_records
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import encode_batch
@@ -291,7 +291,7 @@ def test_a_batch_of_another_partition_begins_another_arrow_batch():
 
 
 def test_a_join_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr("strandline.client.batches.ARROW_BYTES_MAX", 10)
+    monkeypatch.setattr("strandline.client.consumer.batches.ARROW_BYTES_MAX", 10)
     made = list(arrow_batches([of([b"x" * 4]), of([b"x" * 6]), of([b"x"]), of([b"x" * 50])]))
     assert [batch.num_rows for batch in made] == [2, 1, 1]
 

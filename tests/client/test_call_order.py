@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.accumulator import Accumulator
-from strandline.client.batch import Batch
+from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.errors import BufferFull, StrandlineError
 from strandline.client.home import Home
-from strandline.client.metadata import MetadataCache
-from strandline.client.producer import Producer
-from strandline.client.receipts import Receipt
-from strandline.client.sender import Sender
+from strandline.client.producer.accumulator import Accumulator
+from strandline.client.producer.batch import Batch
+from strandline.client.producer.producer import Producer
+from strandline.client.producer.receipts import Receipt
+from strandline.client.producer.sender import Sender
 from strandline.protocol.messages.admin import MetadataPartition, MetadataResponse, MetadataTopic
 from strandline.protocol.records.reader import iter_records
 

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from strandline.client import Admin, NewTopic, Producer
-from strandline.client import cluster as cluster_module
-from strandline.client.cluster import Cluster
+from strandline.client.cluster import cluster as cluster_module
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.links import Link
+from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
-from strandline.client.links import Link
-from strandline.client.metadata import MetadataCache
 from strandline.client.option_types import parse_bootstrap
 from strandline.client.options import ClientOptions
 from strandline.protocol.errors import BrokerError

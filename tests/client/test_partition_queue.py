@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.batch import Batch
 from strandline.client.errors import DeliveryTimeout
-from strandline.client.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
+from strandline.client.producer.batch import Batch
+from strandline.client.producer.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import read_header

@@ -18,8 +18,8 @@ from strandline.client.errors import (
     UnknownTopic,
     UsageError,
 )
-from strandline.client.partition_queue import PartitionQueue
-from strandline.client.producer import Producer
+from strandline.client.producer.partition_queue import PartitionQueue
+from strandline.client.producer.producer import Producer
 
 from .scripted import ScriptedCluster
 

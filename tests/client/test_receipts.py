@@ -8,10 +8,10 @@ import weakref
 
 import pytest
 
-from strandline.client.batch import Batch
 from strandline.client.errors import DeliveryTimeout, UnknownTopic
-from strandline.client.parking import Failure
-from strandline.client.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata, Resolvable
+from strandline.client.producer.batch import Batch
+from strandline.client.producer.parking import Failure
+from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata, Resolvable
 
 
 class Marker:

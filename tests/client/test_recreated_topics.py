@@ -7,9 +7,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.client import Consumer, TopicPartition, cluster, consumer
+from strandline.client import Consumer, TopicPartition
+from strandline.client.cluster import cluster
+from strandline.client.consumer import consumer
+from strandline.client.consumer.subscription import EARLIEST, Subscription
 from strandline.client.errors import OffsetOutOfRange, StrandlineError, TopicRecreated, UnknownTopic
-from strandline.client.subscription import EARLIEST, Subscription
 
 from .scripted import ScriptedCluster
 from .test_consumer import ORDERS, earliest, fill, read

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from strandline.client import NoBrokersAvailable, Producer, TopicPartition
-from strandline.client import cluster as cluster_module
-from strandline.client.shared_cluster import TOPICS_MAX, SharedCluster
+from strandline.client.cluster import cluster as cluster_module
+from strandline.client.cluster.shared_cluster import TOPICS_MAX, SharedCluster
 
 from .scripted import ScriptedCluster
 

@@ -154,7 +154,7 @@ async def test_a_silent_leader_does_not_hold_up_a_look_up_of_offsets(question: s
 
 async def test_a_change_is_not_sent_to_a_broker_that_has_fallen_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes to one broker alone, since two would do it twice: so to one that has just answered."""
-    monkeypatch.setattr("strandline.client.cluster.FRESH_S", 0.0)
+    monkeypatch.setattr("strandline.client.cluster.cluster.FRESH_S", 0.0)
     async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         for _ in cluster.brokers:
             await admin.describe_cluster()
@@ -178,7 +178,7 @@ async def test_a_silent_bootstrap_address_delays_the_start_by_a_moment() -> None
 
 async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is cut off from the cluster, but not from us, answers every fetch, and never has anything new."""
-    monkeypatch.setattr("strandline.client.fetcher.LOOK_AGAIN_S", 0.3)
+    monkeypatch.setattr("strandline.client.consumer.fetcher.LOOK_AGAIN_S", 0.3)
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         async with Consumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -195,9 +195,9 @@ async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypat
 async def test_a_producer_behind_a_slow_line_delivers_and_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch leaves for longer than a broker may owe a sign of life. What is asked behind it comes to the broker
     after it: silence proves nothing while our own bytes are still leaving."""
-    monkeypatch.setattr("strandline.client.links.QUIET_S", 0.1)
-    monkeypatch.setattr("strandline.client.links.PING_TIMEOUT_MS", 150)
-    monkeypatch.setattr("strandline.client.sender.STALL_S", 0.1)
+    monkeypatch.setattr("strandline.client.cluster.links.QUIET_S", 0.1)
+    monkeypatch.setattr("strandline.client.cluster.links.PING_TIMEOUT_MS", 150)
+    monkeypatch.setattr("strandline.client.producer.sender.STALL_S", 0.1)
     async with ScriptedCluster(brokers=1) as cluster:
         cluster.create("t")
         async with slow_pipe(cluster.brokers[1].port, bite_up=50_000) as pipe:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from strandline.client.errors import ClientClosed
-from strandline.client.producer import Producer
+from strandline.client.producer.producer import Producer
 
 from .scripted import ScriptedCluster
 

@@ -100,7 +100,7 @@ def test_fencing_says_for_how_long_the_broker_was_silent() -> None:
     """Since its connection broke, if the controller saw that; else since its last heartbeat."""
     world = World(brokers=3)
     world.now += 0.25
-    world.controller.measures.on_connection_lost(1, world.now)
+    world.controller.metrics.on_connection_lost(1, world.now)
     world.now += 0.5
     with capture_logs() as lines:
         world.kill_broker(1)

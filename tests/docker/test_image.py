@@ -126,7 +126,7 @@ def test_whatever_a_node_imports_is_compiled(image: str) -> None:
     """A read-only root keeps no .pyc: what is not compiled in the image is compiled again at every start and every health
     check. The official base image has its standard library as source only, so this is about that as well."""
     code = (
-        "import sys, os, strandline.node, strandline.broker.server, strandline.controller.server, strandline.cli.root, "
+        "import sys, os, strandline.node, strandline.broker.process.server, strandline.controller.server, strandline.cli.root, "
         "strandline.cli.health, strandline.client, uvloop, aiohttp.web, prometheus_client; "
         "print(*[m.__file__ for m in sys.modules.values() if getattr(m, '__cached__', None) and m.__name__ != '__main__' "
         "and not os.path.exists(m.__cached__)], sep='\\n')"

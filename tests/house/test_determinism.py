@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 from unordered import find
 
-from strandline.client.cluster import Cluster
-from strandline.client.links import Link
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.links import Link
+from strandline.client.consumer.offset_fetcher import OffsetFetcher
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.options import ConsumerOptions, parse_options
-from strandline.client.positions import Positions
-from strandline.client.subscription import Subscription
 from strandline.protocol import apis
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc import dial as dialling
@@ -201,7 +201,7 @@ def test_of_two_classes_with_a_field_of_one_name_each_has_its_own() -> None:
 # -- addresses, hashes, finalizers, seeds -------------------------------------------------------------------------------
 
 PECULIAR: dict[tuple[str, str], str] = {
-    ("storage/retention.py", "id"): "the identities of segments that are alive, for membership alone",
+    ("storage/log/retention.py", "id"): "the identities of segments that are alive, for membership alone",
     ("protocol/doors.py", "Random"): "seeded from the system: the door itself",
 }
 """(File, what it uses) -> why nothing of it gets into what the node does."""
@@ -254,16 +254,16 @@ def test_names_of_ours_that_look_like_it_are_left_alone() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
-    ("client/arrow.py", "@cache"): "pyarrow's types, made at their first use",
-    ("client/batches.py", "@lru_cache"): "a function of the length alone, remembered",
-    ("client/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
+    ("client/consumer/arrow.py", "@cache"): "pyarrow's types, made at their first use",
+    ("client/consumer/batches.py", "@lru_cache"): "a function of the length alone, remembered",
+    ("client/producer/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
     ("protocol/frames.py", "__missing__"): "the decoder of an API, made at its first use",
     ("protocol/records/check.py", "@lru_cache"): "a function of bytes and index alone, remembered",
     ("protocol/records/check.py", "__missing__"): "a function of two bytes, remembered",
     ("protocol/records/reader.py", "@lru_cache"): "a function of the lengths alone, remembered",
     ("protocol/records/reader.py", "__missing__"): "a function of two bytes, remembered",
-    ("protocol/rpc/request_measures.py", "__missing__"): "in the measures of one server",
-    ("protocol/rpc/request_measures.py", "@cache"): "a function of the message class alone, remembered",
+    ("protocol/rpc/request_metrics.py", "__missing__"): "in the measures of one server",
+    ("protocol/rpc/request_metrics.py", "@cache"): "a function of the message class alone, remembered",
     ("protocol/records/builder.py", "_prefixes"): "a function of length and index, remembered",
     ("protocol/records/builder.py", "__missing__"): "a function of the length, remembered",
     ("protocol/rpc/connection.py", "_bad_servers"): "by event loop, so each node has its own",
@@ -434,11 +434,11 @@ async def test_a_consumer_that_stops_ends_its_questions_in_the_order_in_which_th
 ) -> None:
     told: list[int] = []
 
-    async def ask(self: Positions, leader_id: int, states: object) -> None:
+    async def ask(self: OffsetFetcher, leader_id: int, states: object) -> None:
         await sleeper(leader_id, told)()
 
-    monkeypatch.setattr(Positions, "_ask", ask)
-    positions = Positions(options(), Cluster(options(), Random(1)), Subscription(None), lambda state: None, lambda: None)
+    monkeypatch.setattr(OffsetFetcher, "_ask", ask)
+    positions = OffsetFetcher(options(), Cluster(options(), Random(1)), Subscription(None), lambda state: None, lambda: None)
     positions._questions = {leader_id: {} for leader_id in range(20)}
     positions._ask_all()
     await asyncio.sleep(0)
@@ -447,7 +447,7 @@ async def test_a_consumer_that_stops_ends_its_questions_in_the_order_in_which_th
 
 
 async def test_of_brokers_that_answer_in_one_turn_the_one_asked_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.client.cluster.HEDGE_AFTER_MS", 0)
+    monkeypatch.setattr("strandline.client.cluster.cluster.HEDGE_AFTER_MS", 0)
     answer = asyncio.get_running_loop().create_future()
     asked: list[Link] = []
 

@@ -24,7 +24,7 @@ PAGES = sorted(
     if not any(part.startswith(".") or part == "build" for part in page.relative_to(ROOT).parts)
 )
 ROOMS_AS_PAGES_NAME_THEM = (".", "strandline")
-"""`broker/fetch.py` lies at the root, `observe/http.py` below `strandline/`."""
+"""`broker/fetch/fetch_handler.py` lies at the root, `observe/http.py` below `strandline/`."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`([\w.-]+/(?:[\w.-]+/)*(?:[\w-]+\.(?:py|toml|md|yml|json)|[\w.-]+/))`")
@@ -85,7 +85,7 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
 
 
 def test_a_file_that_is_not_there_would_be_found() -> None:
-    page = "`broker/fetch.py` `observe/http.py` `broker/gone.py` `gone/away/` `raft/`"
+    page = "`broker/fetch/fetch_handler.py` `observe/http.py` `broker/gone.py` `gone/away/` `raft/`"
     assert missing_files("README.md", page) == ["broker/gone.py", "gone/away/"]
 
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import pytest
 
 from strandline.protocol.log_limits import Suppressed
-from strandline.storage.log import Log, LogConfig, TailBudget
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig, TailBudget
+from strandline.storage.memory.memory_files import MemoryFiles
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("protocol", "storage", "controller", "broker", "client", "strandline")
 PAGE = (ROOT / "docs" / "logs.md").read_text()
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
-LOGGERS = ("log", "logger")
+LOGGERS = ("logger",)
 
 POSITION = {"topic", "partition", "leader_epoch", "log_start_offset", "high_watermark", "log_end_offset"}
 EXPANDED = {"told": {"suppressed", "suppressed_others"}, **dict.fromkeys(("self", "partition", "log"), POSITION)}
@@ -122,14 +122,14 @@ def test_the_page_lists_no_event_and_no_field_that_is_gone() -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('log.info("node_started")', "whom.what_happened"),
-        ('log.info(f"partition.{what}")', "whom.what_happened"),
-        ('log.info("partition.came_and_went", **partition.fields)', "not in docs/logs.md"),
-        ('log.info("broker.fenced", broker=1)', "field broker is not"),
-        ('log.info("isr.committed", **partition.fields, leo=1)', "field leo is not"),
-        ('log.info("isr.committed", **facts)', "write the fields out"),
-        ('log.info("isr.committed", topic=t, partition=0)', "without leader_epoch"),
-        ('log.info("broker.fenced", partition=0)', "without leader_epoch, topic"),
+        ('logger.info("node_started")', "whom.what_happened"),
+        ('logger.info(f"partition.{what}")', "whom.what_happened"),
+        ('logger.info("partition.came_and_went", **partition.fields)', "not in docs/logs.md"),
+        ('logger.info("broker.fenced", broker=1)', "field broker is not"),
+        ('logger.info("isr.committed", **partition.fields, leo=1)', "field leo is not"),
+        ('logger.info("isr.committed", **facts)', "write the fields out"),
+        ('logger.info("isr.committed", topic=t, partition=0)', "without leader_epoch"),
+        ('logger.info("broker.fenced", partition=0)', "without leader_epoch, topic"),
     ],
 )
 def test_a_line_that_breaks_a_rule_is_found(line: str, complaint: str) -> None:

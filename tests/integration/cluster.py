@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.controller.config import ControllerConfig
 from strandline.controller.server import ControllerServer
 from strandline.protocol import apis

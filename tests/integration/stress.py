@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import CLUSTER_ID, Cluster, wait_until
 
-from strandline.broker.fetcher_shell import Fetcher
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
+from strandline.broker.replication.fetcher_shell import Fetcher
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.controller.config import ControllerConfig
 from strandline.controller.server import ControllerServer
@@ -45,7 +45,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
 from strandline.protocol.records.batch import check_crc, iter_headers
 from strandline.storage.disk import ColdRead, DiskError
 from strandline.storage.files import MemoryFiles
-from strandline.storage.memory_files import MemoryFile
+from strandline.storage.memory.memory_files import MemoryFile
 from strandline.testing.history import History, Send, check
 
 BROKERS, REPLICAS, PARTITIONS = 4, 3, 4
@@ -599,7 +599,7 @@ def state_of(cluster: StressCluster, topic_id: bytes) -> list[str]:
     lines = [f"controller: {r}" for r in cluster.registrations(topic_id)]
     for node, broker in sorted(cluster.brokers.items()):
         for _, p in sorted(broker.replicas.partitions.items()):
-            lead = p.leadership
+            lead = p.leader_state
             replicas = {} if lead is None else {b: (r.log_end_offset, r.broker_epoch) for b, r in lead.replicas.items()}
             lines.append(f"{node}: {p!r} {p.log!r} epochs {p.log.epochs.entries[-4:]} isr {lead and lead.isr} {replicas}")
     return lines

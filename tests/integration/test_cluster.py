@@ -66,7 +66,7 @@ async def test_a_follower_that_was_away_catches_up_and_rejoins_the_isr() -> None
         await cluster.ready()
         leader = cluster.brokers[1].replicas.partitions[topic.topic_id, 0]
         await wait_until(
-            lambda: leader.leadership is not None and len(leader.leadership.isr.isr) == 3, what="3 is back in the ISR"
+            lambda: leader.leader_state is not None and len(leader.leader_state.isr.isr) == 3, what="3 is back in the ISR"
         )
         await cluster.produce(topic, "z")
         await cluster.in_step(topic.topic_id, [1, 2, 3])

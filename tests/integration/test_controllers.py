@@ -124,7 +124,7 @@ async def test_every_decision_is_passed_on_and_seen_at_once_by_the_broker_that_p
         await cluster.start(1)
         await cluster.ready()
         leader = cluster.brokers[2].replicas.partitions[topic.topic_id, 0]
-        await wait_until(lambda: leader.leadership is not None and len(leader.leadership.isr.isr) == 3, what="1 is back")
+        await wait_until(lambda: leader.leader_state is not None and len(leader.leader_state.isr.isr) == 3, what="1 is back")
         elected = await cluster.ask(
             3, apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, [ElectLeadersPartition("orders", 0)])
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster import CLUSTER_ID, Cluster, free_port, wait_until
 
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.protocol import apis
 from strandline.protocol.doors import real_doors
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
@@ -224,9 +224,9 @@ async def test_a_process_that_was_replaced_while_it_stood_still_never_leads_in_t
         image = lambda: cluster.controllers[101].controller.image  # noqa: E731
         await wait_until(lambda: 2 in image().partition(key).isr, what="the successor is in the ISR")
         await cluster.kill(1)
-        await wait_until(lambda: new.replicas.partitions[key].leadership is not None, what="the successor leads")
+        await wait_until(lambda: new.replicas.partitions[key].leader_state is not None, what="the successor leads")
         await wait_until(lambda: old.metadata.image.offset >= new.metadata.image.offset or old.failure.done())
-        assert old.replicas.partitions[key].leadership is None
+        assert old.replicas.partitions[key].leader_state is None
         assert old.failure.done()
         assert "another process has registered as broker 2" in str(old.failure.result())
         async with asyncio.timeout(2):

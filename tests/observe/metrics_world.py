@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from strandline.observe.catalog import ROWS
 from strandline.observe.collector import make_registry
 from strandline.observe.loop_lag import LoopLag
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

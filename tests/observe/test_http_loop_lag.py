@@ -9,7 +9,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from strandline.observe.loop_lag import INTERVAL_S, LoopLag
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 
 
 class SomeLoop:

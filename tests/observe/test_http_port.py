@@ -14,7 +14,7 @@ import pytest
 from http_world import ask
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.client import Admin, NewTopic
 from strandline.local_cluster import free_port_range
 from strandline.node import make_server
@@ -24,7 +24,7 @@ from strandline.observe.http import HttpPort, bind
 from strandline.observe.loop_lag import LoopLag
 from strandline.protocol.doors import real_doors
 from strandline.protocol.errors import UsageError
-from strandline.protocol.measures import Histogram
+from strandline.protocol.metrics import Histogram
 from strandline.storage.files import RealFiles
 
 

@@ -29,15 +29,15 @@ from metrics_world import (
 )
 from raft_bench import fetch_request
 
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.controller.server import ControllerServer
 from strandline.observe.catalog import ROWS
 from strandline.observe.collector import make_registry
 from strandline.observe.loop_lag import LoopLag
 from strandline.protocol import apis
 from strandline.protocol.doors import real_doors
-from strandline.protocol.measures import Histogram
 from strandline.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicState, MetadataTopic
+from strandline.protocol.metrics import Histogram
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.rpc.connection import Connection
 from strandline.storage.files import DiskError, RealFiles

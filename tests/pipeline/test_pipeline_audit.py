@@ -13,7 +13,7 @@ import pytest
 from chromium import find_chromium, new_page, running_chromium
 from cli_world import run
 
-from strandline.client.receipts import BatchMetadata, RecordMetadata
+from strandline.client.producer.receipts import BatchMetadata, RecordMetadata
 from strandline.pipeline.jobs.audit_ledger import Ledger
 from strandline.pipeline.jobs.audit_page import page
 from strandline.pipeline.jobs.audit_range import Shown

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import Consumer, UnknownTopic, cluster
-from strandline.client.records import TopicPartition
+from strandline.client import Consumer, UnknownTopic
+from strandline.client.cluster import cluster
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
 from strandline.pipeline.session import session

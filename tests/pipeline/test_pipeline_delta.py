@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_world import one_sentence, run
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs import audit, compact, delta, offload
 from strandline.pipeline.jobs.delta_offload import Reached, assign_json, check_ends, check_times, table_path
 from strandline.pipeline.jobs.lake_folder import read_manifest

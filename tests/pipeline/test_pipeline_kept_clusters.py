@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from strandline.client import TopicPartition
-from strandline.client.links import Link
-from strandline.client.subscription import LATEST
+from strandline.client.cluster.links import Link
+from strandline.client.consumer.subscription import LATEST
 from strandline.pipeline import sink
 from strandline.pipeline.kept_clusters import KEPT, KeptClusters
 from strandline.pipeline.options import write_options

@@ -17,7 +17,7 @@ from cli_world import run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake import DataFile, LakeDamaged, Manifest, decode, encode, file_path, following, join
 from strandline.pipeline.jobs.lake_folder import Folder, Lake, local_path, read_manifest
 from strandline.pipeline.jobs.lake_writer import COLUMNS, LakeWriter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_world import one_sentence, run
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
 from strandline.pipeline.jobs.materialize_source import planned

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.offsets import Place, from_json, to_json
 from strandline.pipeline.options import read_options
 from strandline.pipeline.packing import SMALL_OFFSETS, TASK_OFFSETS, TASKS, Packing, packed

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.partitioner import partition_for_key
+from strandline.client.producer.partitioner import partition_for_key
 from strandline.pipeline.placement import BLOCK_ROWS, by_place, places_of, places_of_keys
 from strandline.pipeline.rows import columns_of, fields_of
 

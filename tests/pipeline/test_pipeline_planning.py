@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.bounds import of_position, starting_at, times_of
 from strandline.pipeline.offsets import UNKNOWN_ID, Place, from_json, to_json
 from strandline.pipeline.planning import Range, limited, split

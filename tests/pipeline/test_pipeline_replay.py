@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.partitioner import partition_for_key
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
+from strandline.client.producer.partitioner import partition_for_key
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs import replay_task
 from strandline.pipeline.jobs.replay import ranges_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from strandline.client import Consumer, fetcher
-from strandline.client.cluster import Cluster
-from strandline.client.records import TopicPartition
+from strandline.client import Consumer
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.consumer import fetcher
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.session import Session
 
 if TYPE_CHECKING:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.client import Consumer, cluster, consumer, fetcher
-from strandline.client.records import TopicPartition
+from strandline.client import Consumer
+from strandline.client.cluster import cluster
+from strandline.client.consumer import consumer, fetcher
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.options import Subscription

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs import audit_frames as frames
 from strandline.pipeline.jobs.audit import BOUNDS, audit, gaps_of
 from strandline.pipeline.jobs.audit_ledger import Ledger

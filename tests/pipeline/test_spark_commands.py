@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_world import ENVIRONMENT
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake_folder import read_manifest
 
 if TYPE_CHECKING:

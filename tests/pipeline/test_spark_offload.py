@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.lake_writer import file_schema
 from strandline.pipeline.jobs.offload import offload

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet
 import pytest
 
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.java import use_java
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.materialize_folder import SnapshotFolder

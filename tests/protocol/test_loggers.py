@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-WARNING = "log.warning('producer.delivery_failed', topic='orders', records=2, reason='100 % lost')"
+WARNING = "logger.warning('producer.delivery_failed', topic='orders', records=2, reason='100 % lost')"
 
 
 def application(*lines: str, warning: str = WARNING) -> tuple[str, str]:
@@ -15,7 +15,13 @@ def application(*lines: str, warning: str = WARNING) -> tuple[str, str]:
 
     A process of its own: what structlog and logging were told is global, and pytest tells them something, too.
     """
-    code = ["import logging, sys", "import strandline.client", "from strandline.client.sender import log", *lines, warning]
+    code = [
+        "import logging, sys",
+        "import strandline.client",
+        "from strandline.client.producer.sender import logger",
+        *lines,
+        warning,
+    ]
     done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout, done.stderr
 
@@ -32,20 +38,20 @@ def test_and_nothing_below(level: str) -> None:
 def test_an_application_with_logging_has_them_in_its_format() -> None:
     """Under the module's name, so that it can be told to be silent."""
     form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
-    out, err = application(form, warning="log.debug('producer.epoch_bump', topic='orders')")
-    assert (out, err) == ("DEBUG strandline.client.sender <string>: producer.epoch_bump topic='orders'\n", "")
+    out, err = application(form, warning="logger.debug('producer.epoch_bump', topic='orders')")
+    assert (out, err) == ("DEBUG strandline.client.producer.sender <string>: producer.epoch_bump topic='orders'\n", "")
     assert application(form, "logging.getLogger('strandline').setLevel('ERROR')") == ("", "")
 
 
 def test_an_application_with_structlog_has_them_there() -> None:
     """Also when it configures it after it imported us, and logged."""
     configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
-    out, err = application("log.error('producer.broke_down')", configure)
+    out, err = application("logger.error('producer.broke_down')", configure)
     assert out == '{"topic": "orders", "records": 2, "reason": "100 % lost", "event": "producer.delivery_failed"}\n'
     assert err == "producer.broke_down\n"
 
 
-@pytest.mark.parametrize("how", ["log.exception('turn.callback_failed')", "log.error('turn.callback_failed', exc_info=e)"])
+@pytest.mark.parametrize("how", ["logger.exception('turn.callback_failed')", "logger.error('turn.callback_failed', exc_info=e)"])
 def test_a_bug_has_its_traceback(how: str) -> None:
     out, err = application(warning=f"try: 1 / 0\nexcept ZeroDivisionError as e: {how}")
     assert out == ""
@@ -53,18 +59,17 @@ def test_a_bug_has_its_traceback(how: str) -> None:
     assert err.endswith("ZeroDivisionError: division by zero\n")
 
 
-@pytest.mark.parametrize("module", ["broker.server", "controller.server", "storage.log_dir"])
+@pytest.mark.parametrize("module", ["broker.process.server", "controller.server", "storage.directory.log_dir"])
 def test_a_broker_in_somebody_elses_process_is_no_louder_than_a_client(module: str) -> None:
     """Tests run whole clusters in their own process (`strandline.testing`)."""
-    name = "logger" if module.startswith("storage") else "log"
-    lines = [f"from strandline.{module} import {name} as log", "log.info('broker.started', broker_id=1)"]
-    assert application(*lines, warning="log.warning('broker.fenced', broker_id=1)") == ("", "broker.fenced broker_id=1\n")
+    lines = [f"from strandline.{module} import logger", "logger.info('broker.started', broker_id=1)"]
+    assert application(*lines, warning="logger.warning('broker.fenced', broker_id=1)") == ("", "broker.fenced broker_id=1\n")
 
 
 def test_a_line_goes_to_whoever_speaks_where_several_nodes_share_a_process() -> None:
     spoken = "type('Spoken', (), {'warning': lambda self, event, **fields: print(event, fields)})()"
     lines = ["from strandline.protocol import loggers", f"loggers.route = lambda name: {spoken} if 'client' in name else None"]
-    out, err = application(*lines, warning="log.warning('a.b', x=1)")
+    out, err = application(*lines, warning="logger.warning('a.b', x=1)")
     assert (out, err) == ("a.b {'x': 1}\n", "")
     lines[-1] = "loggers.route = lambda name: None"
-    assert application(*lines, warning="log.warning('a.b', x=1)") == ("", "a.b x=1\n")
+    assert application(*lines, warning="logger.warning('a.b', x=1)") == ("", "a.b x=1\n")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.protocol.measures import DURATION_S, LATENCY_S, Histogram
+from strandline.protocol.metrics import DURATION_S, LATENCY_S, Histogram
 
 values = st.lists(st.one_of(st.floats(0, 100), st.sampled_from(LATENCY_S)), max_size=50)
 

@@ -7,7 +7,7 @@ from rpc_world import Parking, on_produce, produce_frame, raw_peer, request_fram
 from strandline.protocol.apis import API_VERSIONS, FETCH, PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import FetchResponse, ProducePartitionResponse, ProduceResponse
-from strandline.protocol.rpc.request_measures import FETCH_FOLLOWER, RequestMeasures
+from strandline.protocol.rpc.request_metrics import FETCH_FOLLOWER, RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server, ServerRequest
 
 
@@ -20,7 +20,7 @@ class Stopwatch:
 
 
 async def answered(server: Server, count: int, key: int = PRODUCE) -> None:
-    await until(lambda: server.measures[key].total.count == count, f"{count} answers")
+    await until(lambda: server.metrics[key].total.count == count, f"{count} answers")
 
 
 async def test_requests_that_come_together_wait_for_each_other() -> None:
@@ -31,40 +31,40 @@ async def test_requests_that_come_together_wait_for_each_other() -> None:
         watch.now += 2
         on_produce(request)
 
-    async with serving({PRODUCE: slow}, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+    async with serving({PRODUCE: slow}, metrics=RequestMetrics(watch)) as (server, port), raw_peer(port) as peer:
         peer.send(b"".join(produce_frame(number) for number in range(3)))
         await answered(server, 3)
-        measures = server.measures[PRODUCE]
-        assert (measures.requests, measures.queue.count, measures.failed) == (3, 3, 0)
-        assert measures.queue.sum == 0 + 2 + 4
-        assert measures.local_s == 6
-        assert measures.total.sum == 2 + 4 + 6
-        assert measures.request_bytes == sum(len(produce_frame(number)) - 4 for number in range(3))
+        metrics = server.metrics[PRODUCE]
+        assert (metrics.requests, metrics.queue.count, metrics.failed) == (3, 3, 0)
+        assert metrics.queue.sum == 0 + 2 + 4
+        assert metrics.local_s == 6
+        assert metrics.total.sum == 2 + 4 + 6
+        assert metrics.request_bytes == sum(len(produce_frame(number)) - 4 for number in range(3))
 
 
 async def test_the_time_in_which_a_request_is_parked_is_in_its_total_and_not_in_the_handlers() -> None:
     watch, parking = Stopwatch(), Parking()
-    async with serving({PRODUCE: parking}, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+    async with serving({PRODUCE: parking}, metrics=RequestMetrics(watch)) as (server, port), raw_peer(port) as peer:
         peer.send(produce_frame(1))
         await until(lambda: parking.parked)
         watch.now += 10
         parking.answer_all()
-        measures = server.measures[PRODUCE]
-        assert measures.total.sum == 10
-        assert measures.local_s == 0
+        metrics = server.metrics[PRODUCE]
+        assert metrics.total.sum == 10
+        assert metrics.local_s == 0
 
 
 async def test_the_time_in_which_reading_was_paused_is_time_in_the_queue() -> None:
     """Back pressure: a request that was read and could not be handed on has been waiting since then."""
     watch, parking = Stopwatch(), Parking()
     limits = Limits(max_in_flight_per_connection=1)
-    async with serving({PRODUCE: parking}, limits, measures=RequestMeasures(watch)) as (server, port), raw_peer(port) as peer:
+    async with serving({PRODUCE: parking}, limits, metrics=RequestMetrics(watch)) as (server, port), raw_peer(port) as peer:
         peer.send(produce_frame(1) + produce_frame(2))
         await until(lambda: parking.parked)
         watch.now += 5
         parking.answer_all()
         await until(lambda: parking.parked, "the second one")
-        assert server.measures[PRODUCE].queue.sum == 5
+        assert server.metrics[PRODUCE].queue.sum == 5
         parking.answer_all()
 
 
@@ -83,13 +83,13 @@ async def test_errors_are_counted_by_code_for_each_part_of_an_answer_and_for_a_r
     async with serving({PRODUCE: failing}) as (server, port), raw_peer(port) as peer:
         peer.send(b"".join(produce_frame(number) for number in range(1, 5)))
         await answered(server, 4)
-        measures = server.measures[PRODUCE]
-        assert measures.error_codes == {
+        metrics = server.metrics[PRODUCE]
+        assert metrics.error_codes == {
             ErrorCode.NOT_ENOUGH_REPLICAS: 2,
             ErrorCode.INVALID_REQUIRED_ACKS: 1,
             ErrorCode.UNKNOWN_SERVER_ERROR: 1,
         }
-        assert measures.failed == 3
+        assert metrics.failed == 3
 
 
 async def test_fetches_of_followers_and_of_consumers_are_told_apart() -> None:
@@ -100,8 +100,8 @@ async def test_fetches_of_followers_and_of_consumers_are_told_apart() -> None:
         for replica_id in (-1, 2, 3):
             peer.send(request_frame(FETCH, [replica_id, -1, 0, 0, 1, 0, 0, -1, [], []]))
         await answered(server, 2, FETCH_FOLLOWER)
-        assert server.measures[FETCH].requests == 1
-        assert [server.measures[key].name for key in (FETCH, FETCH_FOLLOWER)] == ["FetchConsumer", "FetchFollower"]
+        assert server.metrics[FETCH].requests == 1
+        assert [server.metrics[key].name for key in (FETCH, FETCH_FOLLOWER)] == ["FetchConsumer", "FetchFollower"]
 
 
 async def test_a_request_without_an_answer_is_timed_as_well() -> None:
@@ -109,20 +109,20 @@ async def test_a_request_without_an_answer_is_timed_as_well() -> None:
     async with serving() as (server, port), raw_peer(port) as peer:
         peer.send(produce_frame(1, acks=0))
         await answered(server, 1)
-        assert server.measures[PRODUCE].error_codes == {}
+        assert server.metrics[PRODUCE].error_codes == {}
 
 
 async def test_two_listeners_may_share_their_counters() -> None:
-    measures = RequestMeasures(Stopwatch())
+    metrics = RequestMetrics(Stopwatch())
     async with (
-        serving(measures=measures) as (_, port),
-        serving(measures=measures) as (_, other),
+        serving(metrics=metrics) as (_, port),
+        serving(metrics=metrics) as (_, other),
         raw_peer(port) as peer,
         raw_peer(other) as another,
     ):
         peer.send(produce_frame(1))
         another.send(produce_frame(1))
-        await until(lambda: measures[PRODUCE].total.count == 2)
+        await until(lambda: metrics[PRODUCE].total.count == 2)
 
 
 async def test_connections_and_bytes_are_counted() -> None:

@@ -8,8 +8,8 @@ from random import Random
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.disk import Files
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = b"topic-id-of-test"

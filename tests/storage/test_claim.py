@@ -9,10 +9,10 @@ import pytest
 
 from strandline.protocol.errors import UsageError
 from strandline.storage.checkpoints import MetaProperties
-from strandline.storage.claim import Claim
+from strandline.storage.directory.claim import Claim
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import make_dirs_durably
-from strandline.storage.log_dir import LogDir
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory.memory_files import MemoryFiles
 
 
 def take(files: MemoryFiles, path: str = "data", **more: object) -> Claim:

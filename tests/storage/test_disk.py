@@ -13,7 +13,7 @@ import pytest
 from strandline.protocol.errors import UsageError
 from strandline.storage.disk import DiskError, Files
 from strandline.storage.files import RealFiles
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory.memory_files import MemoryFiles
 
 
 @pytest.fixture(params=["real", "memory"])

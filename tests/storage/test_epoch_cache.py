@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storage_kit import NOW_MS, batch, fill, open_log
 
 from strandline.storage.checkpoints import LeaderEpochCheckpoint
-from strandline.storage.epoch_cache import UNKNOWN, LeaderEpochCache
+from strandline.storage.log.epoch_cache import UNKNOWN, LeaderEpochCache
 
 
 def model_of(record_epochs: list[int]) -> LeaderEpochCache:

@@ -11,7 +11,7 @@ import pytest
 from storage_kit import NOW_MS, batch, fill, open_log
 
 from strandline.storage.files import RealFiles
-from strandline.storage.log import LogConfig
+from strandline.storage.log.log import LogConfig
 
 ROOT = Path(__file__).parents[2]
 COMPLAINTS = ("mismatch", "out of order", "not found", "exception", "error", "invalid", "corrupt", "isvalid: false", "could not")

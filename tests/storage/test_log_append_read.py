@@ -15,8 +15,8 @@ from strandline.protocol.records.batch import iter_headers, read_header
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import ColdRead, DiskError
-from strandline.storage.log import Log, LogConfig, TailBudget
-from strandline.storage.memory_files import MemoryFile, MemoryFiles
+from strandline.storage.log.log import Log, LogConfig, TailBudget
+from strandline.storage.memory.memory_files import MemoryFile, MemoryFiles
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
 

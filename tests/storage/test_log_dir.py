@@ -11,11 +11,11 @@ import pytest
 from storage_kit import NOW_MS, batch, fill, read_all
 
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.storage.directory.log_dir import LogDir, log_name, parse_log_name
 from strandline.storage.disk import DiskError
 from strandline.storage.files import RealFiles
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.log_dir import LogDir, log_name, parse_log_name
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 
 X, Y = b"x" * 16, b"y" * 16
 CONFIG = LogConfig(segment_bytes=400)
@@ -202,7 +202,7 @@ SECOND_PROCESS = """
 import sys
 from strandline.protocol.errors import UsageError
 from strandline.storage.files import RealFiles
-from strandline.storage.log_dir import LogDir
+from strandline.storage.directory.log_dir import LogDir
 try:
     LogDir.open(RealFiles(), sys.argv[1], node_id=1, cluster_id="c1")
 except UsageError as e:

@@ -14,9 +14,9 @@ from storage_kit import DIR, NOW_MS, batch, check_order, fill, forget_tail, open
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import LEADER_EPOCH_POS, MAGIC_POS
 from strandline.storage.disk import DiskError
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFile, MemoryFiles
-from strandline.storage.segment import DamagedBatch
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.log.segment import DamagedBatch
+from strandline.storage.memory.memory_files import MemoryFile, MemoryFiles
 
 SEGMENT = f"{DIR}/{0:020d}.log"
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -257,7 +257,7 @@ def test_a_truncation_that_meets_damage_below_its_target_changes_nothing(index: 
         damaged += 1
         assert log.corrupt_at == 2 * index, bit
         assert (log.fields, files.read(SEGMENT)) == (fields, before), bit
-        assert log.measures.truncations == 0, bit
+        assert log.metrics.truncations == 0, bit
     assert damaged > 100 or config is not None, "an index entry may lead past the damage"
 
 

@@ -9,8 +9,8 @@ from storage_kit import NOW_MS, batch, forget_tail, open_log, read_all
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import check_crc, read_header, stamp
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.malformed_batches import assemble, encode_record, malformed_batches
 
 SHAPES = malformed_batches(NOW_MS)

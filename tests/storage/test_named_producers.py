@@ -22,9 +22,9 @@ from strandline.protocol.producer_names import (
 )
 from strandline.protocol.records.batch import MAX_SEQUENCE, iter_headers
 from strandline.storage.disk import parent
-from strandline.storage.log import AppendInfo, Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
-from strandline.storage.producer_state import KnownProducer, ProducerStates
+from strandline.storage.log.log import AppendInfo, Log, LogConfig
+from strandline.storage.log.producer_state import KnownProducer, ProducerStates
+from strandline.storage.memory.memory_files import MemoryFiles
 
 C = ErrorCode
 SMALL = LogConfig(segment_bytes=400, retention_bytes=400)

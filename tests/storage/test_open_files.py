@@ -10,7 +10,7 @@ from storage_kit import NOW_MS, fill, open_log
 
 from strandline.storage.disk import Buffer, DiskError
 from strandline.storage.files import RealFile, RealFiles
-from strandline.storage.log import Log, LogConfig
+from strandline.storage.log.log import Log, LogConfig
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_bytes=400)
 

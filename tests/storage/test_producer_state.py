@@ -11,9 +11,9 @@ from storage_kit import DIR, NOW_MS, batch, forget_tail, open_log
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import MAX_SEQUENCE
-from strandline.storage.log import AppendInfo, Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
-from strandline.storage.producer_state import ProducerStates
+from strandline.storage.log.log import AppendInfo, Log, LogConfig
+from strandline.storage.log.producer_state import ProducerStates
+from strandline.storage.memory.memory_files import MemoryFiles
 
 PID = 7
 

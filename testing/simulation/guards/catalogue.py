@@ -26,7 +26,7 @@ class Guard:
     number: str
     """Such as "G01"."""
     module: str
-    """The file, from the top of the tree: "broker/partition.py"."""
+    """The file, from the top of the tree: "broker/partition/partition.py"."""
     function: str
     """Qualified: "Partition.make_leader"."""
     guard: str
@@ -55,7 +55,7 @@ def _room(module: str, *guards: tuple[str, str, str, str, str] | tuple[str, str,
 # -- a partition's role and its follower's side -----------------------------------------------------------------------
 
 _room(
-    "broker/partition.py",
+    "broker/partition/partition.py",
     (
         "G01",
         "Partition.make_leader",
@@ -184,124 +184,124 @@ _room(
 # -- the leader: ISR and high watermark -------------------------------------------------------------------------------
 
 _room(
-    "broker/leadership.py",
+    "broker/partition/leader_state.py",
     (
         "G22",
-        "Leadership.maybe_increment_high_watermark",
+        "LeaderState.maybe_increment_high_watermark",
         "self.is_under_min_isr",
         NEVER,
         "the high watermark moves while the ISR is smaller than min.insync.replicas",
     ),
     (
         "G23",
-        "Leadership._smallest_log_end",
+        "LeaderState._smallest_log_end",
         "self._is_eligible(replica)",
         NEVER,
         "the high watermark does not wait for a follower that is about to join the ISR (KAFKA-14139)",
     ),
     (
         "G24",
-        "Leadership.on_follower_fetch",
+        "LeaderState.on_follower_fetch",
         "broker_epoch < context.registered_epoch(replica.broker_id)",
         NEVER,
         "a fetch of an earlier process of a broker counts as progress (KIP-903)",
     ),
     (
         "G25",
-        "Leadership._is_eligible",
+        "LeaderState._is_eligible",
         "context.is_active(replica.broker_id)",
         ALWAYS,
         "the leader proposes a fenced broker for the ISR (KIP-841)",
     ),
     (
         "G26",
-        "Leadership._is_eligible",
+        "LeaderState._is_eligible",
         "replica.broker_epoch == context.registered_epoch(replica.broker_id)",
         ALWAYS,
         "the leader proposes a broker whose process it has not seen fetch (KIP-903)",
     ),
     (
         "G27",
-        "Leadership._is_in_sync",
+        "LeaderState._is_in_sync",
         "self.epoch_start_offset",
         "0",
         "a replica joins the ISR below the start of the leader's epoch (KAFKA-7128)",
     ),
     (
         "G28",
-        "Leadership._is_in_sync",
+        "LeaderState._is_in_sync",
         "self.partition.log.high_watermark",
         "0",
         "a replica joins the ISR below the high watermark",
     ),
     (
         "G29",
-        "Leadership.maybe_expand_isr",
+        "LeaderState.maybe_expand_isr",
         "not isinstance(isr, CommittedIsr)",
         NEVER,
         "a second ISR proposal is made while one is in flight",
     ),
-    ("G30", "Leadership._on_result", "self.isr is not pending", NEVER, "a late answer to an older ISR proposal counts"),
+    ("G30", "LeaderState._on_result", "self.isr is not pending", NEVER, "a late answer to an older ISR proposal counts"),
     (
         "G31",
-        "Leadership._on_result",
+        "LeaderState._on_result",
         "answer.leader_epoch != self.epoch",
         NEVER,
         "an accepted ISR counts whatever leader epoch the answer names",
     ),
     (
         "G32",
-        "Leadership._on_result",
+        "LeaderState._on_result",
         "answer.partition_epoch < partition.partition_epoch",
         NEVER,
         "an accepted ISR counts although a newer partition epoch is known",
     ),
     (
         "G33",
-        "Leadership._on_refusal",
+        "LeaderState._on_refusal",
         "code in _WAIT_FOR_METADATA",
         NEVER,
         "a leader repeats its proposal when the controller knows a newer epoch",
     ),
     (
         "G34",
-        "Leadership._on_refusal",
+        "LeaderState._on_refusal",
         "isinstance(pending, PendingExpandIsr) and is_doubtful and not is_withdrawn",
         NEVER,
         "an expansion in doubt is given up as if it could not have been committed",
     ),
     (
         "G35",
-        "Leadership._install",
+        "LeaderState._install",
         "self.replicas[member].forget_progress(self.context.now())",
         NOTHING,
         "a member that leaves the ISR keeps its progress",
     ),
     (
         "G36",
-        "Leadership.on_brokers_changed",
+        "LeaderState.on_brokers_changed",
         "replica.forget_progress(self.context.now())",
         NOTHING,
         "a broker that is fenced keeps its progress",
     ),
     (
         "G37",
-        "Leadership.on_brokers_changed",
+        "LeaderState.on_brokers_changed",
         "replica.is_heard",
         ALWAYS,
         "a broker is proposed as soon as it is unfenced, before it has fetched",
     ),
     (
         "G38",
-        "Leadership.on_follower_fetch",
+        "LeaderState.on_follower_fetch",
         "fetch_offset < self.partition.log.high_watermark",
         NEVER,
         "a member of the ISR that lost records stays in it",
     ),
-    ("G39", "Leadership.resign", "self._drop_proposal()", NOTHING, "a leadership that ends leaves its ISR proposal under way"),
+    ("G39", "LeaderState.resign", "self._drop_proposal()", NOTHING, "a leadership that ends leaves its ISR proposal under way"),
 )
 _room(
-    "broker/replica.py",
+    "broker/partition/replica.py",
     (
         "G40",
         "Replica.on_fetch",
@@ -325,18 +325,18 @@ _room(
     ),
 )
 _room(
-    "broker/partition_state.py",
+    "broker/partition/partition_state.py",
     ("G43", "PendingExpandIsr.proposed", "self.is_withdrawn", NEVER, "a withdrawn expansion is proposed once more"),
 )
 
 # -- produce and fetch ------------------------------------------------------------------------------------------------
 
 _room(
-    "broker/produce.py",
+    "broker/produce/produce_handler.py",
     (
         "G44",
         "ProduceHandler._append",
-        "acks == ACKS_ALL and leadership.is_under_min_isr",
+        "acks == ACKS_ALL and leader_state.is_under_min_isr",
         NEVER,
         "a batch with acks=all is appended although the ISR is too small",
     ),
@@ -370,7 +370,7 @@ _room(
     ),
 )
 _room(
-    "broker/producer_connections.py",
+    "broker/produce/producer_connections.py",
     (
         "G197",
         "ProducerConnections.is_late",
@@ -380,11 +380,11 @@ _room(
     ),
 )
 _room(
-    "broker/fetch.py",
+    "broker/fetch/fetch_handler.py",
     (
         "G49",
         "Fetch._visit_for_follower",
-        "leadership is None or leadership.epoch != epoch",
+        "leadership is None or leader_state.epoch != epoch",
         "leadership is None",
         "the leader serves a follower of another leader epoch",
     ),
@@ -404,7 +404,7 @@ _room(
     ),
 )
 _room(
-    "broker/fetch_session.py",
+    "broker/fetch/fetch_session.py",
     (
         "G52",
         "FetchSessionCache._continue",
@@ -432,7 +432,7 @@ _room(
     ("G55", "DelayedOperation.complete", "self.is_completed", NEVER, "a waiting request is completed twice"),
     (
         "G56",
-        "OffsetWaiters.reach",
+        "HighWatermarkWatchers.reach",
         "waiting[0][0] <= high_watermark",
         "waiting[0][0] <= high_watermark + 1",
         "a waiting produce is answered one record too early",
@@ -442,7 +442,7 @@ _room(
 # -- the follower's fetcher -------------------------------------------------------------------------------------------
 
 _room(
-    "broker/fetcher.py",
+    "broker/replication/fetcher.py",
     (
         "G57",
         "FetcherCore.on_response",
@@ -483,7 +483,7 @@ _room(
 # -- broker: metadata, registration, replicas -------------------------------------------------------------------------
 
 _room(
-    "broker/metadata_follower.py",
+    "broker/process/metadata_loader.py",
     (
         "G62",
         "QuorumObserver._apply_committed",
@@ -528,7 +528,7 @@ _room(
     ),
 )
 _room(
-    "broker/lifecycle.py",
+    "broker/process/lifecycle.py",
     (
         "G68",
         "LifecycleCore.on_heartbeat",
@@ -545,7 +545,7 @@ _room(
     ),
 )
 _room(
-    "broker/alter_partition.py",
+    "broker/partition/alter_partition.py",
     (
         "G70",
         "AlterPartitionQueue.on_response",
@@ -573,7 +573,7 @@ _room(
     ("G73", "ReplicaManager.apply_delta", "self.disk_error is None", ALWAYS, "a broker whose disk failed takes up roles"),
 )
 _room(
-    "broker/standstill.py",
+    "broker/process/standstill.py",
     (
         "G74",
         "Standstill._has_news",
@@ -583,7 +583,7 @@ _room(
     ),
 )
 _room(
-    "broker/upkeep.py",
+    "broker/log_manager_tasks.py",
     (
         "G75",
         "LogUpkeep.clear_strays",
@@ -596,7 +596,7 @@ _room(
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 _room(
-    "storage/log.py",
+    "storage/log/log.py",
     (
         "G76",
         "Log.append_as_leader",
@@ -667,7 +667,7 @@ _room(
     ),
 )
 _room(
-    "storage/truncation.py",
+    "storage/log/truncation.py",
     ("G90", "_cut", "segment.file.fsync()", NOTHING, "a truncation is not durable before new records are written over it"),
     ("G91", "_lower", "lowered and log.on_lowered is not None", NEVER, "the checkpoints are not lowered before a truncation"),
     (
@@ -682,7 +682,7 @@ _room(
     ("G95", "_after_cut", "log.cursors.clear()", NOTHING, "a reader goes on at a position that a truncation has cut"),
 )
 _room(
-    "storage/epoch_cache.py",
+    "storage/log/epoch_cache.py",
     (
         "G96",
         "LeaderEpochCache.assign",
@@ -699,7 +699,7 @@ _room(
     ),
 )
 _room(
-    "storage/producer_state.py",
+    "storage/log/producer_state.py",
     ("G98", "ProducerStates.check", "epoch < known_epoch", NEVER, "a producer of an older epoch may write"),
     (
         "G99",
@@ -731,7 +731,7 @@ _room(
     ),
 )
 _room(
-    "storage/validation.py",
+    "storage/log/validation.py",
     (
         "G103",
         "check_batch",
@@ -770,7 +770,7 @@ _room(
     ),
 )
 _room(
-    "storage/log_read.py",
+    "storage/log/log_read.py",
     ("G108", "read", "offset >= corrupt_at", NEVER, "a log serves what lies behind its damage"),
     (
         "G109",
@@ -788,7 +788,7 @@ _room(
     ),
 )
 _room(
-    "storage/retention.py",
+    "storage/log/retention.py",
     ("G111", "_deletable", "end > log.high_watermark", NEVER, "retention deletes segments above the high watermark"),
     (
         "G112",
@@ -802,7 +802,7 @@ _room(
 # -- recovery and checkpoints -----------------------------------------------------------------------------------------
 
 _room(
-    "storage/log_dir.py",
+    "storage/directory/log_dir.py",
     (
         "G113",
         "LogDir._load",
@@ -827,7 +827,7 @@ _room(
     ),
 )
 _room(
-    "storage/recovery.py",
+    "storage/log/recovery.py",
     (
         "G117",
         "_Scan._problem",
@@ -1007,7 +1007,7 @@ _room(
     ("G145", "NodeBase._elect", "election.epoch < self.election.epoch", NEVER, "the epoch of a voter may go back"),
 )
 _room(
-    "controller/raft/learning.py",
+    "controller/raft/voter_recovery.py",
     (
         "G146",
         "Learning._has_learned",
@@ -1231,7 +1231,7 @@ _room(
 # -- the client -------------------------------------------------------------------------------------------------------
 
 _room(
-    "client/partition_queue.py",
+    "client/producer/partition_queue.py",
     (
         "G176",
         "PartitionQueue.take",
@@ -1284,7 +1284,7 @@ _room(
     ),
 )
 _room(
-    "client/sender.py",
+    "client/producer/sender.py",
     (
         "G184",
         "Sender._on_answer",
@@ -1315,7 +1315,7 @@ _room(
     ),
 )
 _room(
-    "client/fetcher.py",
+    "client/consumer/fetcher.py",
     (
         "G188",
         "Fetcher._on_partition",
@@ -1332,24 +1332,24 @@ _room(
     ),
 )
 _room(
-    "client/positions.py",
+    "client/consumer/offset_fetcher.py",
     (
         "G190",
-        "Positions._on_end_offset",
+        "OffsetFetcher._on_end_offset",
         "0 <= state.fetch_offset <= answer.end_offset",
         ALWAYS,
         "a consumer goes on at a position that the new leader's log does not have",
     ),
     (
         "G191",
-        "Positions._look_up",
+        "OffsetFetcher._look_up",
         "state.reset != timestamp or answer is None",
         "answer is None",
         "an answer to an earlier reset moves the position",
     ),
 )
 _room(
-    "client/subscription.py",
+    "client/consumer/subscription.py",
     (
         "G192",
         "PartitionState.on_leader",
@@ -1366,7 +1366,7 @@ _room(
     ),
 )
 _room(
-    "client/metadata.py",
+    "client/cluster/metadata.py",
     (
         "G194",
         "MetadataCache._update_partitions",
@@ -1383,6 +1383,6 @@ _room(
     ),
 )
 _room(
-    "client/fetch_session.py",
+    "client/consumer/fetch_session.py",
     ("G196", "FetchSession.on_response", "error_code", NEVER, "a consumer goes on with a fetch session that the broker refused"),
 )

@@ -1,6 +1,6 @@
 """What the disk really has, read behind the back of the code: no fault strikes here, and no time passes.
 
-Knows the disks of `storage/memory_files.py` and what is built on them. Of a real disk the cache is read as anybody would,
+Knows the disks of `storage/memory/memory_files.py` and what is built on them. Of a real disk the cache is read as anybody would,
 and what is durable is not known.
 """
 
@@ -14,7 +14,7 @@ from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_cr
 from strandline.testing.simulation.invariants.paths import Batch
 
 if TYPE_CHECKING:
-    from strandline.storage.segment import Segment
+    from strandline.storage.log.segment import Segment
 
 
 def batch_of(header: BatchHeader, crc: int | None = None) -> Batch:

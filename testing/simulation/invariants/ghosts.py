@@ -24,8 +24,8 @@ from strandline.testing.simulation.invariants.paths import Path, Tree
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
-    from strandline.broker.partition import Partition
-    from strandline.storage.log import Log
+    from strandline.broker.partition.partition import Partition
+    from strandline.storage.log.log import Log
 
 Key = tuple[bytes, int]
 METADATA: Key = (METADATA_TOPIC_ID, 0)
@@ -136,8 +136,8 @@ class ReplicaGhost:
     @property
     def leads_in(self) -> int | None:
         """The epoch in which the broker takes itself for the leader."""
-        leadership = self.live.leadership if self.is_live and self.live is not None else None
-        return None if leadership is None else leadership.epoch
+        leader_state = self.live.leader_state if self.is_live and self.live is not None else None
+        return None if leader_state is None else leader_state.epoch
 
     def __repr__(self) -> str:
         return f"<{self.partition.name} on {self.node}: {self.path}>"

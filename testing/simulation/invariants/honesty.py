@@ -13,7 +13,7 @@ from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGho
 def on_damage(replica: ReplicaGhost, offset: int, counted_before: int) -> None:
     """The log has found damaged bytes at `offset`."""
     partition, log = replica.partition, replica.log
-    counted = 0 if log is None else log.measures.corrupt_ranges
+    counted = 0 if log is None else log.metrics.corrupt_ranges
     if counted <= counted_before:
         text = f"broker {replica.node} found damage at {offset}, and its metric says so of {counted} ranges as before"
         raise partition.violation("I20", text, replica.node)

@@ -21,7 +21,7 @@ from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGho
 from strandline.testing.simulation.invariants.paths import NOTHING, Batch, Path
 
 if TYPE_CHECKING:
-    from strandline.storage.log import Log
+    from strandline.storage.log.log import Log
 
 
 # -- appends ----------------------------------------------------------------------------------------------------------

@@ -33,10 +33,10 @@ from strandline.testing.simulation.invariants.ghosts import METADATA, Ghosts, Pr
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
-    from strandline.broker.partition import Partition
+    from strandline.broker.partition.partition import Partition
     from strandline.controller.metadata.image import MetadataImage
     from strandline.protocol.messages.common import SnapshotId
-    from strandline.storage.log import Log
+    from strandline.storage.log.log import Log
 
 SWEEP_STEPS = 1024
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.broker.produce import DelayedProduce
+from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
 from strandline.testing.simulation.invariants.violation import Violation
 

@@ -73,15 +73,15 @@ def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
 
 def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
     """I10: a client is told a high watermark. `is_answer`: it had asked for the latest offset."""
-    partition, leadership = replica.partition, replica.live.leadership if replica.live is not None else None
+    partition, leader_state = replica.partition, replica.live.leader_state if replica.live is not None else None
     if partition.is_deleted:
         return
     if high_watermark > partition.told_end:
         text = f"broker {replica.node} tells the high watermark {high_watermark}, the true one is {partition.committed.end}"
         raise partition.violation("I10", text, replica.node)
-    if leadership is None or not (is_answer or high_watermark >= leadership.epoch_start_offset):
+    if leader_state is None or not (is_answer or high_watermark >= leader_state.epoch_start_offset):
         return
-    _check_applied(partition, replica.node, leadership.epoch, high_watermark)
+    _check_applied(partition, replica.node, leader_state.epoch, high_watermark)
 
 
 def _check_applied(partition: PartitionGhost, node: int, epoch: int, high_watermark: int) -> None:

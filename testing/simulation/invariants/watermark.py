@@ -20,7 +20,7 @@ from strandline.testing.simulation.invariants.ghosts import Ghosts, Loss, Partit
 from strandline.testing.simulation.invariants.paths import NOTHING
 
 if TYPE_CHECKING:
-    from strandline.broker.leadership import Leadership
+    from strandline.broker.partition.leader_state import LeaderState
 
 
 # -- high watermarks --------------------------------------------------------------------------------------------------
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def on_moved(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None:
     """A replica has raised its own."""
     ghosts.dirty[replica] = None
-    leadership = replica.live.leadership if replica.live is not None else None
-    if leadership is None:
+    leader_state = replica.live.leader_state if replica.live is not None else None
+    if leader_state is None:
         check_local(replica, high_watermark)
     else:
-        on_leader_moved(ghosts, replica, leadership, high_watermark)
+        on_leader_moved(ghosts, replica, leader_state, high_watermark)
 
 
 def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
@@ -69,12 +69,12 @@ def _check_same(replica: ReplicaGhost, high_watermark: int) -> None:
         raise partition.violation("I4", text, replica.node)
 
 
-def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadership, high_watermark: int) -> None:
+def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
     """I10, I7: may the records below be called committed?"""
     partition, path, committed = replica.partition, replica.path, replica.partition.committed
     if partition.loss_permitted:
-        if not _is_deposed(partition, leadership.epoch):
-            _maybe_lose(replica, leadership.epoch)
+        if not _is_deposed(partition, leader_state.epoch):
+            _maybe_lose(replica, leader_state.epoch)
         elif not path.holds_all_of(committed):
             return  # its successor's log is the truth, and has more
     if high_watermark <= committed.end:
@@ -84,7 +84,7 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadershi
         text = f"broker {replica.node} commits up to {high_watermark}, and its log ends at {path.end}"
         raise partition.violation("I10", text, replica.node)
     if not partition.loss_permitted:
-        _check_min_isr(ghosts, replica, leadership, high_watermark)
+        _check_min_isr(ghosts, replica, leader_state, high_watermark)
         _check_isr_holds(ghosts, replica, high_watermark)
         if not path.holds_all_of(committed):
             parts = path.agrees_until(committed)
@@ -97,12 +97,12 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadershi
     producers.on_committed(partition, before, high_watermark)
 
 
-def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leadership: Leadership, high_watermark: int) -> None:
+def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
     """By the ISR that was committed with the partition epoch which this leader knows."""
     partition, live = replica.partition, replica.live
     assert live is not None
     known = partition.history.get(live.partition_epoch)
-    isr = leadership.isr.isr if known is None else known.isr
+    isr = leader_state.isr.isr if known is None else known.isr
     needed = ghosts.min_isr(partition, replica)
     if len(isr) < needed:
         text = f"broker {replica.node} commits up to {high_watermark} with the ISR {list(isr)}, of {needed} at least"
@@ -189,10 +189,10 @@ def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
     leader = None if registration is None else partition.replicas.get(registration.leader)
     if registration is None or leader is None or leader.leads_in != registration.leader_epoch or partition.is_deleted:
         return
-    leadership = leader.live.leadership if leader.live is not None else None
-    if leadership is None:
+    leader_state = leader.live.leader_state if leader.live is not None else None
+    if leader_state is None:
         return
-    isr = leadership.isr
+    isr = leader_state.isr
     if not isr.is_in_flight and set(isr.maximal) != set(isr.isr):
         text = (
             f"broker {leader.node} proposes nothing, and its maximal ISR {sorted(isr.maximal)} is not its ISR {sorted(isr.isr)}"

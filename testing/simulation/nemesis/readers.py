@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.broker.fetch import storage_code
+from strandline.broker.fetch.fetch_handler import storage_code
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.raft.metadata_log import MetadataLog
 from strandline.protocol.errors import BrokerError
 from strandline.storage.disk import DiskError
-from strandline.storage.log import Log
+from strandline.storage.log.log import Log
 from strandline.testing.simulation.nemesis.engine import Nemesis
 
 

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.client import NewTopic
 from strandline.client.errors import ClientError
 from strandline.protocol.errors import StrandlineError

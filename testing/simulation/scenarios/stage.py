@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from strandline.broker.partition import Partition
+from strandline.broker.partition.partition import Partition
 from strandline.client import NewTopic
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -46,8 +46,8 @@ from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.protocol.rpc.connection import Connection
-from strandline.storage.log import Log
-from strandline.storage.log_config import LogConfig
+from strandline.storage.log.log import Log
+from strandline.storage.log.log_config import LogConfig
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster import BROKER_PORT, Client, SimCluster
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost
@@ -188,7 +188,7 @@ class Stage:
             [self.cluster.partition(broker, topic, index) for broker in each if broker not in missing]
             for index, each in enumerate(replicas)
         ]
-        return all(None not in each and any(p and p.leadership is not None for p in each) for each in held)
+        return all(None not in each and any(p and p.leader_state is not None for p in each) for each in held)
 
     @property
     def client(self) -> Client:
@@ -409,7 +409,7 @@ class Stage:
     def knows_isr(self, broker: int, isr: set[int], index: int = 0) -> bool:
         """The broker leads, and this is the committed ISR that it has heard of."""
         found = self.cluster.partition(broker, self.topic, index)
-        return found is not None and found.leadership is not None and set(found.leadership.isr.isr) == isr
+        return found is not None and found.leader_state is not None and set(found.leader_state.isr.isr) == isr
 
     def epochs(self, broker: int, index: int = 0) -> list[tuple[int, int]]:
         """The broker's leader-epoch cache: (epoch, start offset)."""
@@ -418,7 +418,7 @@ class Stage:
     def leads(self, broker: int, index: int = 0) -> bool:
         """The broker itself acts as leader."""
         found = self.cluster.partition(broker, self.topic, index)
-        return found is not None and found.leadership is not None
+        return found is not None and found.leader_state is not None
 
     def log_bytes(self, broker: int, index: int = 0, start: int = 0) -> bytes:
         """What the broker's replica holds, from this offset (or its log's start) on."""

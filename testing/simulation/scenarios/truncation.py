@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from strandline.broker.partition import FetchPosition, Partition
+from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.protocol.messages.data import FetchPartitionResponse
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch

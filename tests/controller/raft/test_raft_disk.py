@@ -22,7 +22,7 @@ from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.checkpoints import RECOVERY_POINTS
 from strandline.storage.files import MemoryFiles
-from strandline.storage.memory_files import MemoryFile
+from strandline.storage.memory.memory_files import MemoryFile
 
 VOTERS = (1, 2, 3)
 STATE = encode_quorum_state("c", VOTERS, ElectionState(5, 2, 2), 7)

@@ -14,7 +14,7 @@ from raft_simulation import WIPES, SimNode, Simulation, Violation, Weather, empt
 from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.node import RaftNode
 from strandline.controller.raft.outbox import Send
-from strandline.controller.raft.roles import Lessons
+from strandline.controller.raft.roles import VoterWithoutState
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import VoteResponse
@@ -197,8 +197,8 @@ class FetchesBeforeItHasHeardAll(RaftNode):
 
 
 class HearsAMajority(RaftNode):
-    def _has_learned(self, lessons: Lessons) -> bool:
-        return len(lessons.unheard) <= 1 and super()._has_learned(Lessons(set()))
+    def _has_learned(self, lessons: VoterWithoutState) -> bool:
+        return len(lessons.unheard) <= 1 and super()._has_learned(VoterWithoutState(set()))
 
 
 def steady(seed: int, node_class: type[RaftNode] = RaftNode, voters: int = 3) -> tuple[Simulation, list[SimNode]]:

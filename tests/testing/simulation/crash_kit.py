@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 
 from strandline.protocol.errors import StrandlineError
 from strandline.storage.disk import Files
-from strandline.storage.memory_files import matches
-from strandline.storage.memory_inodes import Inode
+from strandline.storage.memory.memory_files import matches
+from strandline.storage.memory.memory_inodes import Inode
 from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
 from strandline.testing.simulation.disk_faults import MUTATING, Moment
 

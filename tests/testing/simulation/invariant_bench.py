@@ -12,8 +12,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from strandline.broker.leadership import PartitionContext
-from strandline.broker.partition import Partition
+from strandline.broker.partition.leader_state import PartitionContext
+from strandline.broker.partition.partition import Partition
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import (
     AnyRecord,
@@ -23,8 +23,8 @@ from strandline.controller.metadata.records import (
     TopicRecord,
 )
 from strandline.protocol.records.builder import encode_batch
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.invariants import membership
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost, Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants

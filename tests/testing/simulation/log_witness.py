@@ -10,10 +10,10 @@ from storage_kit import NOW_MS, check_order, forget_tail, read_all
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import BatchHeader, iter_headers
 from strandline.protocol.records.builder import encode_batch
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import Files
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.log_dir import LogDir
-from strandline.storage.producer_state import AppendedBatch, ProducerStates
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.log.producer_state import AppendedBatch, ProducerStates
 from strandline.testing.simulation.disk import SimFiles
 
 TOPIC_ID = b"topic-id-of-test"

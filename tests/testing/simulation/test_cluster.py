@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.server import BrokerServer
+from strandline.broker.process.server import BrokerServer
 from strandline.client import TopicPartition
 from strandline.client.errors import NoBrokersAvailable
 from strandline.controller.server import ControllerServer
@@ -70,7 +70,7 @@ async def until_led(cluster: SimCluster) -> int:
 
     def leads() -> bool:
         partition = cluster.partition(leader(), TOPIC)
-        return partition is not None and partition.leadership is not None
+        return partition is not None and partition.leader_state is not None
 
     await cluster.world.until(lambda: leader() >= 0 and leads(), what="a leader")
     return leader()

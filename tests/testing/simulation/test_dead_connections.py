@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.fetcher_shell import REQUEST_TIMEOUT_MS
+from strandline.broker.replication.fetcher_shell import REQUEST_TIMEOUT_MS
 from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.world import World
 

@@ -15,7 +15,7 @@ import pytest
 
 from strandline.protocol.errors import UsageError
 from strandline.storage.disk import ColdRead, DiskError, Files
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.disk import Latency, Mount, ProcessDied, SimFiles
 from strandline.testing.simulation.disk_faults import MUTATING
 

@@ -15,8 +15,8 @@ from log_witness import Witness, base_of, check_log, go_on, open_dir, open_log, 
 from storage_kit import forget_tail, read_all
 from structlog.testing import capture_logs
 
-from strandline.storage import recovery
 from strandline.storage.disk import DiskError, Files
+from strandline.storage.log import recovery
 from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
 
 SEEDS = range(4)

@@ -12,8 +12,8 @@ from log_witness import Witness, check_log, open_dir, open_log
 from structlog.testing import capture_logs
 
 from strandline.protocol.errors import UsageError
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import DiskError, Files
-from strandline.storage.log_dir import LogDir
 from strandline.testing.simulation.disk import Mount, SimFiles
 
 X, Y, Z = b"x" * 16, b"y" * 16, b"z" * 16

@@ -115,8 +115,8 @@ def test_the_same_seed_tells_the_same_lies() -> None:
 
 def test_a_lie_that_is_taken_for_true_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The instrument itself: a leader that does not look at records is found."""
-    monkeypatch.setattr("strandline.storage.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
-    monkeypatch.setattr("strandline.storage.validation._check_timestamps", lambda *_: None)
+    monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
+    monkeypatch.setattr("strandline.storage.log.validation._check_timestamps", lambda *_: None)
     with closing(World(1)) as world:
         cluster = SimCluster(world, controllers=1, brokers=3)
 

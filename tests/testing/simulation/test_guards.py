@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.partition import Partition
+from strandline.broker.partition.partition import Partition
 from strandline.controller.raft.elections import Elections
 from strandline.protocol.errors import BrokerError, UsageError
 from strandline.testing.simulation.guards import table
@@ -75,11 +75,11 @@ def test_a_watched_guard_says_when_it_makes_a_difference() -> None:
 
 
 def test_an_entry_that_fits_nothing_is_refused() -> None:
-    gone = Guard("G999", "broker/partition.py", "Partition.leading", "epoch == 42", "False", "nothing")
-    with pytest.raises(NoSuchGuard, match=r"G999: broker/partition.py: Partition.leading does not have 'epoch == 42'"):
+    gone = Guard("G999", "broker/partition/partition.py", "Partition.leading", "epoch == 42", "False", "nothing")
+    with pytest.raises(NoSuchGuard, match=r"G999: broker/partition/partition.py: Partition.leading does not have 'epoch == 42'"):
         check(gone)
     with pytest.raises(NoSuchGuard, match=r"has no function Partition\.nowhere"):
-        check(Guard("G999", "broker/partition.py", "Partition.nowhere", "epoch == 42", "False", "nothing"))
+        check(Guard("G999", "broker/partition/partition.py", "Partition.nowhere", "epoch == 42", "False", "nothing"))
 
 
 def test_a_guard_of_the_quorum_is_found_by_a_scenario() -> None:

@@ -26,8 +26,8 @@ from strandline.controller.metadata.records import (
 )
 from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.builder import encode_values
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.invariants import leaders, membership, quorum
 from strandline.testing.simulation.invariants.ghosts import ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants

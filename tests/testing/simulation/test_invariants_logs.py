@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from invariant_bench import KEY, NOW_MS, TOPIC_ID, Bench, batch_of, bench
 
-from strandline.storage.log import Log, LogConfig
-from strandline.storage.memory_files import MemoryFiles
+from strandline.storage.log.log import Log, LogConfig
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.invariants import logs, rest
 from strandline.testing.simulation.invariants.ghosts import METADATA
 

@@ -15,9 +15,9 @@ import pytest
 from cluster import Cluster, wait_until
 from invariant_bench import EmittedOnly
 
-from strandline.broker.fetch import Fetch
+from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.protocol.records.builder import encode_batch
-from strandline.storage.log import Log
+from strandline.storage.log.log import Log
 from strandline.testing.simulation import probes as probes_module
 from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.invariants.observer import Invariants
@@ -284,8 +284,8 @@ WRAPPED = [(Log, "_append"), (Log, "open"), (Fetch, "_reply")]
 
 def test_a_log_that_no_known_process_opened_is_left_alone():
     """Somebody's own log, in the same Python process."""
-    from strandline.storage.log import LogConfig
-    from strandline.storage.memory_files import MemoryFiles
+    from strandline.storage.log.log import LogConfig
+    from strandline.storage.memory.memory_files import MemoryFiles
 
     invariants = Invariants(EmittedOnly())
     with Probes(invariants):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from invariant_bench import TOPIC_ID, Bench, bench
 
-from strandline.broker.partition_state import CommittedIsr
+from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.testing.simulation.invariants import reads, watermark
 
 
@@ -240,9 +240,9 @@ def test_until_it_has_a_successor_a_deposed_leader_commits_where_a_loss_is_permi
 
 
 def test_i12_a_leader_that_does_not_wait_for_a_member_of_the_isr(at: Bench):
-    leadership = at.partitions[1].leadership
-    assert leadership is not None
-    leadership.isr = CommittedIsr((1, 2))
+    leader_state = at.partitions[1].leader_state
+    assert leader_state is not None
+    leader_state.isr = CommittedIsr((1, 2))
     at.ghosts.disturbed[at.orders] = None
     with at.flags("I12", "waits for [1, 2] only, and the controllers may elect any of [1, 2, 3]"):
         at.step()
@@ -251,9 +251,9 @@ def test_i12_a_leader_that_does_not_wait_for_a_member_of_the_isr(at: Bench):
 def test_while_an_expansion_is_under_way_the_leader_waits_for_the_newcomer(at: Bench):
     at.change(isr=(1, 2))
     hear(at, 1)
-    leadership = at.partitions[1].leadership
-    assert leadership is not None
-    leadership._propose(leadership.isr.committed.expand(3, leadership.replicas[3].broker_epoch))
+    leader_state = at.partitions[1].leader_state
+    assert leader_state is not None
+    leader_state._propose(leader_state.isr.committed.expand(3, leader_state.replicas[3].broker_epoch))
     at.change(isr=(1, 2, 3))
     at.step()
 

@@ -24,21 +24,21 @@ from replica_world import World as ReplicaWorld
 from replica_world import batch as record_batch
 from storage_kit import DIR, NOW_MS, fill, open_log
 
-from strandline.broker.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
-from strandline.broker.fetch_session import FetchSessionCache
-from strandline.broker.fetcher import FetcherCore, FetcherSettings
-from strandline.broker.metadata_follower import QuorumObserver
+from strandline.broker.fetch.fetch_session import FetchSessionCache
+from strandline.broker.partition.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
+from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.standstill import Standstill, while_trusted
 from strandline.broker.purgatory import DelayedOperation
-from strandline.broker.standstill import Standstill, while_trusted
-from strandline.client.batch import Batch
-from strandline.client.cluster import Cluster
+from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.consumer.fetch_session import FetchSession
+from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.records import TopicPartition
+from strandline.client.consumer.subscription import EARLIEST, Subscription
 from strandline.client.errors import DeliveryTimeout
-from strandline.client.fetch_session import FetchSession
-from strandline.client.fetcher import Fetcher
 from strandline.client.options import ConsumerOptions, parse_options
-from strandline.client.partition_queue import PartitionQueue
-from strandline.client.records import TopicPartition
-from strandline.client.subscription import EARLIEST, Subscription
+from strandline.client.producer.batch import Batch
+from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.controller.raft.election import ElectionState
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -66,11 +66,11 @@ from strandline.protocol.messages.data import (
     ProduceRequest,
 )
 from strandline.protocol.records.batch import read_header
+from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import DiskError
-from strandline.storage.log import LogConfig
-from strandline.storage.log_dir import LogDir
-from strandline.storage.memory_files import MemoryFiles
-from strandline.storage.producer_state import ProducerStates
+from strandline.storage.log.log import LogConfig
+from strandline.storage.log.producer_state import ProducerStates
+from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.cluster import SimCluster
 from strandline.testing.simulation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
 from strandline.testing.simulation.trace import Trace, captured_logs
@@ -199,9 +199,9 @@ def the_isr_falls_below_the_minimum() -> None:
     world.set_isr(1)
     world[1].produce("b")
     world[1].produce("c", acks=1)
-    leadership = world[1].p.leadership
-    assert leadership is not None
-    leadership.maybe_increment_high_watermark()
+    leader_state = world[1].p.leader_state
+    assert leader_state is not None
+    leader_state.maybe_increment_high_watermark()
 
 
 @drive("produce.duplicate", "produce.out_of_order", "produce.old_producer_epoch")

@@ -12,7 +12,7 @@ import pytest
 from test_nemesis import quiet
 
 from strandline.client.admin_types import NewTopic, TopicDescription
-from strandline.client.records import TopicPartition
+from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.records.check import RecordTimes
 from strandline.testing.simulation.options import draw_options
 from strandline.testing.simulation.run import _Run, run_seed
@@ -196,8 +196,8 @@ def test_a_lying_client_is_refused_and_nobody_else_notices() -> None:
 
 def test_a_lie_that_is_taken_for_true_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a leader that looks at no record: the answer says so, or a consumer reads what nobody has written."""
-    monkeypatch.setattr("strandline.storage.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
-    monkeypatch.setattr("strandline.storage.validation._check_timestamps", lambda *_: None)
+    monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
+    monkeypatch.setattr("strandline.storage.log.validation._check_timestamps", lambda *_: None)
     found = {v["invariant"] for seed in range(5, 9) for v in run_seed(seed, options=quiet(seed).replaced(lies=60)).violations}
     assert found & {"client", "unwritten-read"}
 

@@ -19,7 +19,7 @@ from strandline.testing.simulation.loop import NodeLoop
 from strandline.testing.simulation.scheduler import OutOfTime
 from strandline.testing.simulation.world import ProcessGone, Unhandled, World
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_what_is_logged_goes_to_the_trace_with_the_node_that_says_it(world: Worl
     loop, _, _ = machine.boot()
 
     def say(where: str) -> None:
-        log.warning("said", where=where)
+        logger.warning("said", where=where)
 
     def say_and_die() -> None:
         machine.crash()

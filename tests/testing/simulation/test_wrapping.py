@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.storage.log import Log
+from strandline.storage.log.log import Log
 from strandline.testing.simulation import wrapping
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.run import Report, run_seed

@@ -1,0 +1,117 @@
+"""Who has to be looked at when this turn of the event loop is over.
+
+Partitions tell what moved; here it is noted in dirty sets, and at the end of the turn one pass serves them: several
+follower fetches that arrive in one turn cost one pass over the waiting produces, several appends one answer to a parked
+follower. Nothing is scanned: who is in no set costs nothing.
+
+What wakes whom:
+
+    the log end moved          followers' parked fetches
+    the high watermark moved   waiting produces, consumers' parked fetches; news for followers with their next answer
+    the ISR changed            waiting produces (it may be below min ISR now)
+    role or epoch changed      everybody
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.partition.partition import Partition, Role
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.loggers import get_logger
+
+if TYPE_CHECKING:
+    from strandline.broker.fetch.fetch_session import SessionPartition
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class ActionQueue:
+    """The observer of all partitions of a broker."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._is_scheduled = False
+        self._produces: dict[Partition, None] = {}
+        self._fetches: dict[Fetch, None] = {}
+
+    # -- told by partitions -------------------------------------------------------------------------------------------
+
+    def on_log_end_moved(self, partition: Partition) -> None:
+        if partition.followers:
+            self._wake(partition.followers)
+
+    def on_high_watermark_moved(self, partition: Partition) -> None:
+        for cached in partition.followers:
+            cached.session.dirty[cached.key] = cached
+        if partition.consumers:
+            self._wake(partition.consumers)
+        if len(partition.waiters):
+            self._produces[partition] = None
+            self._schedule()
+
+    def on_isr_changed(self, partition: Partition) -> None:
+        for cached in partition.followers:
+            cached.session.dirty[cached.key] = cached
+        if len(partition.waiters):
+            self._produces[partition] = None
+            self._schedule()
+
+    def on_role_changed(self, partition: Partition) -> None:
+        attached = [*partition.followers, *partition.consumers]
+        self._wake(attached)
+        if partition.role is Role.NONE:
+            for cached in attached:
+                cached.detach()
+        if len(partition.waiters):
+            self._produces[partition] = None
+            self._schedule()
+
+    def _wake(self, attached: Iterable[SessionPartition]) -> None:
+        for cached in attached:
+            session = cached.session
+            session.dirty[cached.key] = cached
+            if session.parked is not None:
+                self._fetches[session.parked] = None
+                if not self._is_scheduled:
+                    self._schedule()
+
+    # -- the pass -----------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """Serve everyone who was woken. What this wakes in turn is served in the next turn."""
+        self._is_scheduled = False
+        produces, self._produces = self._produces, {}
+        fetches, self._fetches = self._fetches, {}
+        for partition in produces:
+            _guarded(serve_waiters, partition)
+        for fetch in fetches:
+            _guarded(Fetch.try_complete, fetch)
+
+
+def _guarded(serve: Callable[[T], None], whom: T) -> None:
+    """A bug in one operation must not keep the others from being served."""
+    try:
+        serve(whom)
+    except Exception:
+        logger.exception("wakeup.failed", whom=repr(whom))
+
+
+def serve_waiters(partition: Partition) -> None:
+    """Complete the produces whose fate is decided by the partition's present state."""
+    leader_state = partition.leader_state
+    if leader_state is None:
+        partition.waiters.fail(partition.absence)
+    elif leader_state.is_under_min_isr:
+        partition.waiters.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    else:
+        partition.waiters.reach(partition.log.high_watermark, leader_state.epoch)

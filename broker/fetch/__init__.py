@@ -1,0 +1,1 @@
+"""Serving Fetch and its sessions (KIP-227), ListOffsets and OffsetForLeaderEpoch."""

@@ -1,0 +1,396 @@
+"""Serving Fetch: one read path for followers and consumers.
+
+A request updates its session (`fetch_session.py`), then the session's dirty partitions are visited: the asker's epoch
+and position are checked, a follower's progress is recorded, and what he may see is read, as long as the response has
+room. The first partition with anything to read gives at least one batch, however large, so that nobody is stuck.
+
+If that makes an answer (enough bytes, an error, a divergence, no wish to wait), it leaves at once. Else the request is
+parked on its session until a partition tells that it moved, and the dirty ones are visited again. A follower's progress
+is recorded by the request alone, never by such a second look: he did not fetch at that moment.
+
+A read that would block on the disk is not done here. The page is brought in on a thread and the visit is repeated
+afterwards, with every check. Meanwhile nothing is promised and no other request waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from strandline.broker.fetch.fetch_session import FetchSession, FetchSessionCache, SessionPartition
+from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.partition.partition import Partition, Role
+from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
+from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.files import Buffer, ColdRead, DiskError
+
+logger = get_logger(__name__)
+
+Key = tuple[bytes, int]
+WAIT_MS_MAX = 300_000
+"""The longest wait, whatever was asked for: a client that is gone is noticed when something moves, or by the end of it."""
+RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
+
+
+class PartitionDirectory(Protocol):
+    """Where the handlers find partitions (`ReplicaManager`)."""
+
+    partitions: dict[Key, Partition]
+    metrics: BrokerMetrics
+
+    def partition(self, key: Key) -> Partition:
+        """`BrokerError` says why it is not here."""
+
+    def current_leader(self, key: Key) -> CurrentLeader: ...
+    def on_disk_error(self, error: DiskError) -> None: ...
+    def on_damage(self, key: Key) -> None:
+        """A read met a damaged batch of our own log, or it refused a write; nothing happens when it is not damaged."""
+
+
+def storage_code(directory: PartitionDirectory, key: Key, error: BrokerError) -> ErrorCode:
+    """What the asker is told. CORRUPT_MESSAGE would blame what was sent; here it is our own disk that is damaged."""
+    if error.code != ErrorCode.CORRUPT_MESSAGE:
+        return error.code
+    directory.on_damage(key)
+    return ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class _Answer:
+    """A response in the making. It changes nothing in the session before it is sent."""
+
+    __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size")
+
+    def __init__(self) -> None:
+        self.responses: list[FetchPartitionResponse] = []
+        self.records: list[list[Buffer]] = []
+        """One entry per response."""
+        self.seen: list[tuple[SessionPartition, int, bool]] = []
+        """Per response: whose it is, how many bytes it holds, and whether to look again without anything new."""
+        self.quiet: list[SessionPartition] = []
+        """Visited, and neither news nor a reason to look again."""
+        self.size = 0
+        self.is_urgent = False
+        """An error or a divergence that the asker does not know yet."""
+        self.cold: ColdRead | None = None
+        """The first read that would have blocked."""
+        self.cold_key: Key | None = None
+
+    @property
+    def is_only_cold(self) -> bool:
+        """There is something to read, all of it on the disk."""
+        return self.cold is not None and self.size == 0 and not self.is_urgent
+
+
+class Fetch(DelayedOperation):
+    """One fetch request, until it is answered."""
+
+    __slots__ = ("_counted", "_handler", "_is_full", "_max_bytes", "_min_bytes", "_request", "_warmed", "session")
+
+    def __init__(self, handler: FetchHandler, request: ServerRequest, session: FetchSession, is_full: bool) -> None:
+        super().__init__()
+        body = request.body
+        assert isinstance(body, FetchRequest)
+        self._handler = handler
+        self._request = request
+        self.session = session
+        self._is_full = is_full
+        """The answer lists every partition of the session, changed or not."""
+        self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
+        self._min_bytes = min(max(0, body.min_bytes), self._max_bytes)
+        self._warmed: Key | None = None
+        """The partition whose bytes were brought into the page cache for us: reading it may block now."""
+        self._counted: dict[Key, tuple[int, int]] = {}
+        """Partition -> (offset up to which bytes were counted, how many)."""
+
+    def begin(self, max_wait_ms: int) -> None:
+        """Answer at once, or wait."""
+        answer = self._collect(arrival=True)
+        if answer.is_only_cold:
+            self._settle(answer)
+            self._warm_up(answer)
+        elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
+            self.is_completed = True
+            self._reply(answer)
+        else:
+            self._settle(answer)
+            self._park(max_wait_ms)
+
+    def _is_enough(self, answer: _Answer) -> bool:
+        return answer.size >= self._min_bytes or answer.is_urgent
+
+    def _park(self, max_wait_ms: int) -> None:
+        self.session.parked = self
+        self._handler.purgatory.park(self, max_wait_ms)
+
+    # -- what ends it -------------------------------------------------------------------------------------------------
+
+    def try_complete(self) -> None:
+        """Something moved in the session."""
+        if self.is_completed or (self._min_bytes > 1 and not self._has_counted_enough()):
+            return
+        if self._request.connection.closed:
+            self._leave()
+            self._part()
+            return
+        answer = self._collect(arrival=False)
+        if answer.is_only_cold:
+            self._leave()
+            self._warm_up(answer)
+        elif self._is_enough(answer):
+            self._leave()
+            self._reply(answer)
+        else:
+            self._settle(answer)
+
+    def on_complete(self) -> None:
+        """The session ends, or its next request is here: answer with what there is."""
+        self._reply(self._collect(arrival=False))
+
+    def on_expiration(self) -> None:
+        metrics = self._handler.directory.metrics
+        if self.session.is_follower:
+            metrics.expired_follower_fetches += 1
+        else:
+            metrics.expired_consumer_fetches += 1
+        self.on_complete()
+
+    def _warm_up(self, answer: _Answer) -> None:
+        """The only thing to read is on the disk: bring it in, then look again."""
+        assert answer.cold is not None
+        self.is_completed = False
+        self.session.parked = self
+        self._warmed = answer.cold_key
+        self._handler.warm_up(answer.cold, self._on_warm)
+
+    def _on_warm(self) -> None:
+        if not self.is_completed:
+            self._leave()
+            self._reply(self._collect(arrival=False))
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _collect(self, arrival: bool) -> _Answer:
+        """Visit the dirty partitions. With `arrival` the visit is the follower's fetch itself."""
+        answer = _Answer()
+        is_follower = self.session.is_follower
+        for cached in list(self.session.dirty.values()):
+            try:
+                partition = cached.partition or self._attach(cached)
+                if is_follower:
+                    self._visit_for_follower(cached, partition, answer, arrival)
+                else:
+                    self._visit_for_consumer(cached, partition, answer)
+            except BrokerError as e:
+                self._add_error(cached, storage_code(self._handler.directory, cached.key, e), answer)
+            except DiskError as e:
+                self._handler.directory.on_disk_error(e)
+                self._add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)
+        return answer
+
+    def _attach(self, cached: SessionPartition) -> Partition:
+        partition = self._handler.directory.partition(cached.key)
+        cached.attach(partition)
+        return partition
+
+    def _visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
+        session, leader_state, log_ = self.session, partition.leader_state, partition.log
+        epoch, offset = cached.current_leader_epoch, cached.fetch_offset
+        if leader_state is None or leader_state.epoch != epoch:
+            leader_state = partition.leading_follower(epoch)
+        replica = leader_state.replicas.get(session.replica_id) or leader_state.replica(session.replica_id)
+        diverging = None
+        if cached.last_fetched_epoch != epoch or not log_.log_start_offset <= offset <= log_.log_end_offset:
+            diverging = partition.divergence(offset, cached.last_fetched_epoch)
+        if arrival and diverging is None:
+            known = session if session.id else None
+            leader_state.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
+        # Outside the ISR each fetch counts: it may be the one that lets the follower in.
+        look_again = session.replica_id not in leader_state.isr.isr
+        self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
+
+    def _visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
+        partition.check_leader_epoch(cached.current_leader_epoch)
+        if partition.role is Role.NONE:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
+        self._add(cached, partition, partition.log.high_watermark, diverging, False, answer)
+
+    def _add(
+        self,
+        cached: SessionPartition,
+        partition: Partition,
+        end: int,
+        diverging: EpochEndOffset | None,
+        look_again: bool,
+        answer: _Answer,
+    ) -> None:
+        """Read up to `end`, and take the partition into the answer if there is any news."""
+        log_ = partition.log
+        buffers: list[Buffer] = []
+        size = 0
+        if diverging is not None:
+            answer.is_urgent = True
+        elif cached.fetch_offset < end:
+            look_again = True
+            buffers, size = self._read(cached, partition, end, answer)
+        high_watermark, start = log_.high_watermark, log_.log_start_offset
+        if not (
+            size
+            or self._is_full
+            or high_watermark != cached.sent_high_watermark
+            or start != cached.sent_log_start_offset
+            or diverging is not None
+        ):
+            if not look_again:
+                answer.quiet.append(cached)
+            return
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        if diverging is not None:
+            response.diverging_epoch = diverging
+        answer.responses.append(response)
+        answer.records.append(buffers)
+        answer.seen.append((cached, size, look_again))
+        answer.size += size
+
+    def _add_error(self, cached: SessionPartition, code: ErrorCode, answer: _Answer) -> None:
+        leader = self._handler.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
+        answer.responses.append(FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader))
+        answer.records.append([])
+        answer.seen.append((cached, 0, True))
+        answer.is_urgent |= code != cached.sent_error
+
+    def _read(self, cached: SessionPartition, partition: Partition, end: int, answer: _Answer) -> tuple[list[Buffer], int]:
+        room = self._max_bytes - answer.size
+        if answer.size and room <= 0:
+            return [], 0
+        may_block = not self._handler.has_threads or cached.key == self._warmed
+        wanted = cached.max_bytes if cached.max_bytes < room else room
+        partition.metrics.fetches += 1
+        try:
+            read = partition.log.read(cached.fetch_offset, wanted, end, min_one=not answer.size, may_block=may_block)
+        except ColdRead as e:
+            if answer.cold is None:
+                answer.cold, answer.cold_key = e, cached.key
+            return [], 0
+        return read.buffers, read.size
+
+    def _has_counted_enough(self) -> bool:
+        """Do the bytes that came since suffice? Counts each byte once, however often we are woken."""
+        total = 0
+        for cached in self.session.dirty.values():
+            partition = cached.partition
+            if partition is None or cached.current_leader_epoch not in (-1, partition.leader_epoch):
+                return True
+            end = partition.log.log_end_offset if self.session.is_follower else partition.log.high_watermark
+            offset, size = self._counted.get(cached.key, (cached.fetch_offset, 0))
+            if offset < end and size < cached.max_bytes:
+                try:
+                    size += partition.log.read(offset, cached.max_bytes, end, may_block=False).size
+                except (BrokerError, DiskError, ColdRead):
+                    return True
+                self._counted[cached.key] = (end, size)
+            total += min(size, cached.max_bytes)
+        return total >= self._min_bytes or not total
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def _settle(self, answer: _Answer) -> None:
+        """Nothing is sent now: forget what is quiet, and keep the rest for the next look."""
+        for cached in answer.quiet:
+            self.session.dirty.pop(cached.key, None)
+
+    def _reply(self, answer: _Answer) -> None:
+        session = self.session
+        self._settle(answer)
+        for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
+            cached.on_answer(response, size)
+            if size or response.error_code:
+                self._count(cached, size, response.error_code)
+            # Served partitions go to the end of the queue, so that a full response does not starve the others.
+            if size or not look_again:
+                session.dirty.pop(cached.key, None)
+            if look_again and cached.key in session.partitions:
+                session.dirty[cached.key] = cached
+        if answer.cold is not None:
+            self._handler.warm_up(answer.cold, None)
+        self._part()
+        self._request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
+
+    def _count(self, cached: SessionPartition, size: int, error_code: int) -> None:
+        partition = cached.partition
+        metrics = self._handler.directory.metrics.departed if partition is None else partition.metrics
+        if error_code:
+            metrics.fetches += 1
+            metrics.failed_fetches += 1
+        elif self.session.is_follower:
+            metrics.replication_bytes_out += size
+        else:
+            metrics.bytes_out += size
+
+    def _part(self) -> None:
+        session = self.session
+        if session.parked is self:
+            session.parked = None
+        if not session.id:
+            session.close()
+
+
+class FetchHandler:
+    """Answers Fetch requests of a broker."""
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        sessions: FetchSessionCache,
+        purgatory: Purgatory,
+        now: Callable[[], float],
+        *,
+        response_bytes_max: int,
+        run_blocking: RunBlocking | None = None,
+    ) -> None:
+        self.directory = directory
+        self.sessions = sessions
+        self.purgatory = purgatory
+        self.response_bytes_max = response_bytes_max
+        """However much is asked for; one batch may exceed it."""
+        self.has_threads = run_blocking is not None
+        self._now = now
+        self._run_blocking = run_blocking
+        self._warming: set[tuple[str, int]] = set()
+        """Files and positions that a thread is bringing in."""
+
+    def handle(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, FetchRequest)
+        try:
+            session, is_full = self.sessions.session_for(body, self._now())
+        except BrokerError as e:
+            if e.code == ErrorCode.INVALID_REQUEST:
+                raise
+            request.reply(FetchResponse(0, e.code, 0, [], []))
+            return
+        Fetch(self, request, session, is_full).begin(min(body.max_wait_ms, WAIT_MS_MAX))
+
+    def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
+        """Bring a range of a file into the page cache; without `then` only if nobody does it already."""
+        assert self._run_blocking is not None
+        place = (cold.path, cold.position)
+        if then is None and place in self._warming:
+            return
+        self._warming.add(place)
+
+        def done() -> None:
+            # Whether it failed is seen by the read that follows.
+            self._warming.discard(place)
+            if then is not None:
+                then()
+
+        self._run_blocking(cold.warm, done)
+
+
+_LEADER_HELPS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})

@@ -1,0 +1,186 @@
+"""What a broker does to its logs now and then: flush, delete old segments, write checkpoints, clear strays away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from strandline.broker.replica_manager import ReplicaManager
+from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.loggers import get_logger
+from strandline.storage.checkpoints import StrayMetadata
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.strays import find_strays
+from strandline.storage.files import DiskError, Files
+from strandline.storage.log.log import FlushWork, Log, LogConfig
+
+logger = get_logger(__name__)
+
+LOGS_PER_TURN = 50
+"""So many logs are visited in one turn of the event loop; requests come in between."""
+
+
+class LogUpkeep:
+    def __init__(
+        self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
+    ) -> None:
+        self._log_dir = log_dir
+        self._files = files
+        self._wall_clock_ms = wall_clock_ms
+        self._on_disk_error = on_disk_error
+        self._interrupted = False
+        """Set on the loop, read by the recovering thread between two logs."""
+        self.logs = 0
+        """How many logs were here at the start. This and the next two are for whoever asks how far the recovery is."""
+        self.logs_recovered = 0
+        self.recovered = False
+
+    async def recover(self) -> None:
+        """Open every log that is here, before the broker registers: after a crash each one scans its tail, and that may
+        take long. On a thread, so that an impatient SIGTERM is heard; then no further log is begun."""
+        work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
+        try:
+            await asyncio.shield(work)
+            self.recovered = True
+        except asyncio.CancelledError:
+            self._interrupted = True
+            await asyncio.wait({work})
+            raise
+
+    def _open_all(self) -> None:
+        now_ms = self._wall_clock_ms()
+        existing = self._log_dir.existing_logs()
+        self.logs = len(existing)
+        for topic, partition, topic_id in existing:
+            if self._interrupted:
+                return
+            self._log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
+            self.logs_recovered += 1
+        if existing:
+            logger.info("logs.recovered", log_dir=self._log_dir.path, logs=len(existing), clean=self._log_dir.was_clean)
+
+    def checkpoint(self) -> None:
+        """Make closed segments durable, then write down that they are. The disk's part is on a thread."""
+        work = self._log_dir.flush_work()
+        self._aside(lambda: [item.run() for _, item in work], lambda: self._on_flushed(work))
+
+    def _on_flushed(self, work: list[tuple[Log, FlushWork]]) -> None:
+        for log_, item in work:
+            log_.on_flushed(item)
+        self._aside(self._log_dir.checkpoints().write)
+
+    def _aside(self, work: Callable[[], object], then: Callable[[], None] | None = None) -> None:
+        """On a thread, then on the loop; a disk error is told instead."""
+
+        def on_done(done: asyncio.Future[object]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, DiskError):
+                self._on_disk_error(error)
+            elif error is not None:
+                logger.error("upkeep.failed", exc_info=error)
+            elif then is not None and not done.cancelled():
+                then()
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
+
+    def flush_due(self, replicas: ReplicaManager) -> None:
+        now_ms = self._wall_clock_ms()
+        self._for_each(replicas, lambda log_: log_.maybe_flush(now_ms))
+
+    def delete_old_segments(self, replicas: ReplicaManager) -> None:
+        """Retention, and what was heard of producers long ago. Unlinking a big file may take 100 ms: on a thread."""
+        now_ms = self._wall_clock_ms()
+
+        def visit(log_: Log) -> None:
+            log_.expire_producers(now_ms, replicas.image.knows_producer)
+            log_.forget_indexes()
+            paths = log_.delete_old_segments(now_ms)
+            if paths:
+                asyncio.get_running_loop().run_in_executor(None, self._unlink, paths)
+
+        self._for_each(replicas, visit)
+
+    def _unlink(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._files.remove(path)
+            except DiskError as e:
+                logger.warning("logs.segment_not_removed", path=path, reason=str(e))
+
+    def _for_each(self, replicas: ReplicaManager, action: Callable[[Log], object]) -> None:
+        """Some now, the rest in the next turns; a partition that is gone by then is passed over."""
+        keys = list(replicas.partitions)
+
+        def visit(start: int) -> None:
+            for key in keys[start : start + LOGS_PER_TURN]:
+                partition = replicas.partitions.get(key)
+                if partition is None:
+                    continue
+                try:
+                    action(partition.log)
+                except DiskError as e:
+                    self._on_disk_error(e)
+                    return
+            if start + LOGS_PER_TURN < len(keys):
+                asyncio.get_running_loop().call_soon(visit, start + LOGS_PER_TURN)
+
+        visit(0)
+
+    def remove_leavings(self) -> None:
+        """Directories that an earlier process had renamed and not yet removed."""
+        for path in self._log_dir.leaving():
+            self.remove_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        asyncio.get_running_loop().run_in_executor(None, self._remove_tree, path)
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self._files.remove_tree(path)
+        except DiskError as e:
+            logger.warning("logs.not_removed", path=path, reason=str(e))
+
+    def clear_strays(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+        """Logs of topics that were deleted, or moved to others, while this broker was away.
+
+        They are deleted only if the metadata log provably goes on from where this directory last saw it: its clean
+        shutdown wrote a broker epoch (an offset of that log) that is below ours, and it knows one of our topics by id.
+        Otherwise they are set aside: a quorum that lost its log and begins anew under the same cluster id knows no topic,
+        and its word must not delete data. After an unclean stop that is said by the topics alone, and the logs are kept for
+        `log.stray.retention.ms` (`storage/directory/strays.py`).
+        """
+        existing = self._log_dir.existing_logs()
+        witness_id = next((topic_id for _, _, topic_id in existing if topic_id in image.topics_by_id), None)
+        proven = witness_id is not None and 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        stray = None if witness_id is None else StrayMetadata(self._wall_clock_ms(), witness_id)
+        for topic, index, topic_id in existing:
+            registration = image.partition((topic_id, index))
+            if registration is not None and broker_id in registration.replicas:
+                continue
+            logger.warning("logs.stray", topic_id=topic_id.hex(), log=f"{topic}-{index}", deleted=proven)
+            path = self._log_dir.delete_log(topic, index, topic_id) if proven else None
+            if path is not None:
+                self.remove_directory(path)
+            elif not proven:
+                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has given it to others", stray)
+
+    def remove_strays(self, image: MetadataImage, broker_id: int, retention_ms: int) -> None:
+        """Remove the strays that are older than `retention_ms` (-1: none) and proven to be ours to remove. On a thread.
+
+        `image`: the metadata as it was published last. One that holds nothing yet says nothing of any log.
+        """
+        if retention_ms >= 0 and image.offset >= 0:
+            self._aside(partial(self._remove_strays, image, broker_id, self._wall_clock_ms() - retention_ms))
+
+    def _remove_strays(self, image: MetadataImage, broker_id: int, before_ms: int) -> None:
+        try:
+            for stray in find_strays(self._files, self._log_dir.path):
+                registration = image.partition((stray.topic_id, stray.partition))
+                is_ours = registration is not None and broker_id in registration.replicas
+                if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.leaving_path):
+                    logger.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
+                    self._files.rename(stray.path, stray.leaving_path)
+                    self._remove_tree(stray.leaving_path)
+        except DiskError as e:
+            logger.warning("logs.not_removed", path=self._log_dir.path, reason=str(e))

@@ -1,0 +1,240 @@
+"""How a leader's ISR proposals reach the controller: one request on the wire, at most one proposal per partition.
+
+The queue (a plain core) keeps what waits and what is on the wire; the manager (its shell) carries it. Rules:
+
+- A partition has at most one proposal here. A second `submit` is refused until the first was answered or cancelled.
+- Everything that waits goes into the next request; while that one is on the wire, new proposals wait for the next.
+- A proposal leaves the queue *before* its result is told, so that the partition may propose again from its callback
+  (otherwise the retry meets "already pending" and is lost for good).
+- Errors of transport and of the controller as a whole are retried for ever, after a short pause: the proposal is not
+  refused, only late. What ends it is an answer for the partition, or `cancel` when newer metadata superseded it.
+- A copy that got no answer is **doubtful**: it may arrive behind a later one, and a refusal of that one says nothing about it.
+- An answer to a proposal that was cancelled meanwhile is dropped: the proposal is recognised by identity, so the
+  answer of an earlier leadership can not be taken for that of the present one.
+- `STALE_BROKER_EPOCH` says that this registration is over: nothing is sent until the broker registered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from strandline.broker.process.controller_channel import Channel
+from strandline.protocol.apis import ALTER_PARTITION
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.cluster import (
+    AlterPartitionPartition,
+    AlterPartitionPartitionResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+)
+
+logger = get_logger(__name__)
+
+Key = tuple[bytes, int]
+
+RETRY_BACKOFF_MS = 50
+REQUEST_TIMEOUT_MS = 30_000
+
+_NOT_DECIDED = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.STALE_BROKER_EPOCH,
+    }
+)
+"""Answers that say nothing about the proposal itself: it stays in the queue."""
+
+
+class AlterPartitionItem(NamedTuple):
+    """One proposal: the ISR that the leader of (topic_id, partition) wants, on top of `partition_epoch`."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    """(broker id, broker epoch) of each proposed member; the epoch is the one that the leader last saw."""
+    on_result: Callable[[AlterPartitionPartitionResponse, bool], None]
+    """Called at most once, with the controller's answer for this partition (an error code inside), and whether an earlier copy
+    of the proposal may still reach a controller."""
+
+    @property
+    def key(self) -> Key:
+        return self.topic_id, self.partition
+
+
+class Decided(NamedTuple):
+    item: AlterPartitionItem
+    answer: AlterPartitionPartitionResponse
+    is_doubtful: bool
+    """An earlier copy of it may still reach a controller."""
+
+
+class AlterPartitionQueue:
+    """What waits and what is on the wire. No clock, no socket."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Key, AlterPartitionItem] = {}
+        """Proposals without an answer, those on the wire included; in the order of submission."""
+        self._in_flight: Sequence[AlterPartitionItem] | None = None
+        """What the request on the wire carries; None when there is none."""
+        self._doubtful: set[Key] = set()
+        """Pending proposals of which a copy was sent that got no answer."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def in_flight(self) -> bool:
+        return self._in_flight is not None
+
+    def submit(self, item: AlterPartitionItem) -> bool:
+        """False: the partition has a proposal already, and nothing was queued."""
+        if item.key in self._pending:
+            return False
+        self._pending[item.key] = item
+        return True
+
+    def cancel(self, key: Key) -> None:
+        """Newer metadata superseded the proposal: its callback will not be called."""
+        self._pending.pop(key, None)
+        self._doubtful.discard(key)
+
+    def next_request(self, broker_id: int, broker_epoch: int) -> AlterPartitionRequest | None:
+        """Everything that waits, as one request; None while another is on the wire or nothing waits."""
+        if self._in_flight is not None or not self._pending:
+            return None
+        self._in_flight = list(self._pending.values())
+        return AlterPartitionRequest(broker_id, broker_epoch, [_wire_partition(item) for item in self._in_flight])
+
+    def on_lost(self) -> None:
+        """What is on the wire got no answer, and is sent again."""
+        self._doubtful.update(item.key for item in self._in_flight or () if self._pending.get(item.key) is item)
+
+    def on_failure(self) -> None:
+        """No answer for any partition: the request timed out, was lost, or was refused as a whole."""
+        self._in_flight = None
+
+    def on_response(self, response: AlterPartitionResponse) -> list[Decided]:
+        """The proposals that are decided; they have left the queue. The rest is still pending."""
+        sent, self._in_flight = self._in_flight or (), None
+        if response.error_code:
+            return []
+        answers = {(p.topic_id, p.partition): p for p in response.partitions}
+        decided = []
+        for item in sent:
+            answer = answers.get(item.key)
+            if answer is None or self._pending.get(item.key) is not item or answer.error_code in _NOT_DECIDED:
+                continue
+            decided.append(Decided(item, answer, item.key in self._doubtful))
+            self.cancel(item.key)
+        return decided
+
+
+def _wire_partition(item: AlterPartitionItem) -> AlterPartitionPartition:
+    return AlterPartitionPartition(
+        topic_id=item.topic_id,
+        partition=item.partition,
+        leader_epoch=item.leader_epoch,
+        new_isr=[BrokerState(broker_id, epoch) for broker_id, epoch in item.isr],
+        leader_recovery_state=0,
+        partition_epoch=item.partition_epoch,
+    )
+
+
+class Registration(Protocol):
+    """What the manager needs of the broker's registration (`broker/process/lifecycle.py`)."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    async def renew(self, stale_epoch: int) -> None:
+        """Returns once the broker is registered, after a request with `stale_epoch` was told that this is over."""
+
+
+class AlterPartitionManager:
+    """The shell: one task that sends what the queue gives it, one request at a time."""
+
+    def __init__(self, broker_id: int, channel: Channel, registration: Registration) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._registration = registration
+        self._queue = AlterPartitionQueue()
+        self._wake = asyncio.Event()
+        self._limits = LineLimits()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="alter-partition")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def submit(self, item: AlterPartitionItem) -> bool:
+        """False: the partition has a proposal already, and nothing was queued."""
+        accepted = self._queue.submit(item)
+        if accepted:
+            self._wake.set()
+        return accepted
+
+    def cancel(self, key: Key) -> None:
+        self._queue.cancel(key)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while len(self._queue):
+                if not await self._send_once():
+                    await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+    async def _send_once(self) -> bool:
+        """One round trip. False: something is undecided, and a pause is due before the next."""
+        epoch = self._registration.broker_epoch
+        request = self._queue.next_request(self._broker_id, epoch)
+        if request is None:
+            return True
+        try:
+            answer = await self._channel.request(ALTER_PARTITION, request, REQUEST_TIMEOUT_MS, self._queue.on_lost)
+        except BrokerError as e:
+            self._queue.on_failure()
+            return await self._on_refusal(e.code, epoch)
+        except BaseException:
+            self._queue.on_failure()
+            raise
+        response = cast(AlterPartitionResponse, answer)
+        decided = self._queue.on_response(response)
+        for each in decided:
+            self._tell(*each)
+        if response.error_code:
+            return await self._on_refusal(to_code(response.error_code), epoch)
+        return len(decided) == len(request.partitions)
+
+    async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:
+        told = self._limits.admit(code.name, asyncio.get_running_loop().time())
+        if told is not None:
+            logger.info("alter_partition.retry", error=code.name, partitions=len(self._queue), **told.fields)
+        if code == ErrorCode.STALE_BROKER_EPOCH:
+            await self._registration.renew(epoch)
+        return False
+
+    def _tell(self, item: AlterPartitionItem, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
+        try:
+            item.on_result(answer, is_doubtful)
+        except Exception:
+            logger.exception(
+                "alter_partition.callback_failed",
+                topic_id=item.topic_id.hex(),
+                partition=item.partition,
+                leader_epoch=item.leader_epoch,
+                partition_epoch=item.partition_epoch,
+            )

@@ -1,0 +1,361 @@
+"""What a partition's leader knows and decides in one leader epoch: its followers, the ISR, the high watermark.
+
+An instance lives as long as the leader epoch. A new epoch makes a new one, so nothing that a follower said in an
+earlier epoch can move the high watermark in this one.
+
+- **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and
+  eligible (it may be in the ISR a moment later; counting it now means that it never joins below the HW). It stands
+  while the committed ISR is smaller than the effective min ISR, and it never goes back. The maximal ISR alone is what
+  safety needs: nobody else can be elected. So who leaves the ISR, or is fenced, is waited for again only when it has
+  caught up anew.
+- **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
+  the second clause it could be elected while lacking records between a new leader's stale HW and the true one. The
+  proposal names the process (broker epoch) of that fetch; before it is repeated all of this is looked at again.
+- **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`; at once, a member whose fetch
+  asks for committed records that it had before.
+- **Commit**: the controller commits a proposal (AlterPartition) and raises the partition epoch. At most one proposal is
+  under way. Its outcome is known from the answer or from the metadata log, whichever comes first; the later is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.partition.alter_partition import AlterPartitionItem
+from strandline.broker.partition.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
+from strandline.broker.partition.replica import NEVER, FetchTimes, Replica
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
+
+if TYPE_CHECKING:
+    from strandline.broker.partition.partition import Partition
+    from strandline.controller.metadata.image import PartitionRegistration
+    from strandline.storage.log.log import AppendInfo
+
+logger = get_logger(__name__)
+
+
+class AlterPartitionSubmitter(Protocol):
+    """The way of a proposal to the controller (`broker/partition/alter_partition.py`)."""
+
+    def submit(self, item: AlterPartitionItem) -> bool:
+        """False: one is already pending for this partition, and nothing was queued."""
+
+    def cancel(self, key: tuple[bytes, int]) -> None:
+        """Newer metadata superseded the proposal: its answer will not be told."""
+
+
+class PartitionObserver(Protocol):
+    """Who wants to know that a partition moved (`broker/action_queue.py`). Called synchronously; must only take a note."""
+
+    def on_log_end_moved(self, partition: Partition) -> None: ...
+    def on_high_watermark_moved(self, partition: Partition) -> None: ...
+    def on_isr_changed(self, partition: Partition) -> None: ...
+    def on_role_changed(self, partition: Partition) -> None:
+        """The role, the leader epoch, or whether the partition is here at all."""
+
+
+@dataclass(slots=True)
+class PartitionContext:
+    """What all partitions of a broker share."""
+
+    broker_id: int
+    now: Callable[[], float]
+    alter_partition: AlterPartitionSubmitter
+    observer: PartitionObserver
+    replica_lag_s_max: float
+    own_broker_epoch: Callable[[], int]
+    registered_epoch: Callable[[int], int]
+    """Broker id -> the broker epoch in the metadata image; -1 when it is not registered."""
+    is_active: Callable[[int], bool]
+    """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
+    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+
+
+_NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
+"""The controller looked at the proposal and refused it: nothing was committed."""
+_WAIT_FOR_METADATA = frozenset(
+    {
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""The controller is ahead of us, maybe by our own proposal: what is true comes with the metadata log."""
+
+
+class LeaderState:
+    """The leader's side of one partition, in one leader epoch."""
+
+    __slots__ = ("_repeat", "context", "epoch", "epoch_start_offset", "isr", "min_isr", "partition", "replicas")
+
+    def __init__(
+        self, partition: Partition, context: PartitionContext, registration: PartitionRegistration, epoch_start_offset: int
+    ) -> None:
+        self.partition = partition
+        self.context = context
+        self.epoch = registration.leader_epoch
+        self.epoch_start_offset = epoch_start_offset
+        """The log end at which this epoch began. What lies below it may be committed although our HW is lower."""
+        self.isr: IsrState = CommittedIsr(registration.isr)
+        self.replicas: dict[int, Replica] = {}
+        """Every assigned replica but ourselves."""
+        self.min_isr = 1
+        """`min.insync.replicas`, capped by the number of replicas."""
+        self._repeat = False
+        """The proposal under way got an answer that says nothing: propose it again at the next tick."""
+        self._assign(registration)
+
+    def _assign(self, registration: PartitionRegistration) -> None:
+        known, now = self.replicas, self.context.now()
+        in_sync = self.isr.maximal
+        self.replicas = {}
+        for broker_id in registration.replicas:
+            if broker_id != self.context.broker_id:
+                # A member of the ISR gets the whole lag time for its first fetch in this epoch.
+                caught_up = now if broker_id in in_sync else NEVER
+                self.replicas[broker_id] = known.get(broker_id) or Replica(broker_id, last_caught_up_time=caught_up)
+        self._set_min_isr()
+
+    def _set_min_isr(self) -> None:
+        self.min_isr = min(self.partition.min_insync_replicas, len(self.replicas) + 1)
+
+    def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
+        """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
+        is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
+        self._drop_proposal()
+        if set(registration.isr) != set(self.isr.isr):
+            reason = "we proposed it" if is_ours else "the controller changed it"
+            logger.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason=reason)
+        self._install(registration.isr)
+        self._assign(registration)
+        self._after_isr_change()
+
+    def _install(self, isr: tuple[int, ...]) -> None:
+        for member in self.isr.isr:
+            if member not in isr and member in self.replicas:
+                self.replicas[member].forget_progress(self.context.now())
+        self.isr = CommittedIsr(isr)
+
+    def resign(self) -> None:
+        self._drop_proposal()
+
+    def _drop_proposal(self) -> None:
+        if self.isr.is_in_flight:
+            self.context.alter_partition.cancel(self.partition.key)
+            self.isr = self.isr.committed
+
+    # -- appends ------------------------------------------------------------------------------------------------------
+
+    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
+        """Append a producer's batches. The caller has checked the min ISR where it counts."""
+        log_ = self.partition.log
+        end = log_.log_end_offset
+        for replica in self.replicas.values():
+            if replica.log_end_offset == end:
+                replica.before_leader_appends()
+        info = log_.append_as_leader(records, self.epoch, now_ms)
+        if not info.duplicate:
+            metrics = self.partition.metrics
+            metrics.bytes_in += info.size
+            metrics.messages_in += info.last_offset - info.first_offset + 1
+            self.context.observer.on_log_end_moved(self.partition)
+            # With another member in the ISR the HW waits for that member's fetch.
+            if len(self.isr.maximal) == 1:
+                self.maybe_increment_high_watermark()
+        return info
+
+    # -- the high watermark -------------------------------------------------------------------------------------------
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.isr.isr) < self.min_isr
+
+    def maybe_increment_high_watermark(self) -> bool:
+        """Commit what the followers' progress allows; True when the HW moved."""
+        log_ = self.partition.log
+        if log_.high_watermark >= log_.log_end_offset or self.is_under_min_isr:
+            return False
+        high_watermark = self._smallest_log_end()
+        if high_watermark <= log_.high_watermark or not log_.update_high_watermark(high_watermark):
+            return False
+        self.context.observer.on_high_watermark_moved(self.partition)
+        return True
+
+    def _smallest_log_end(self) -> int:
+        end = smallest = self.partition.log.log_end_offset
+        maximal = self.isr.maximal
+        for broker_id, replica in self.replicas.items():
+            if replica.log_end_offset < smallest and (
+                broker_id in maximal
+                or (replica.is_caught_up(end, self.context.now(), self.context.replica_lag_s_max) and self._is_eligible(replica))
+            ):
+                smallest = replica.log_end_offset
+        return smallest
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def replica(self, broker_id: int) -> Replica:
+        replica = self.replicas.get(broker_id)
+        if replica is None:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} is not a replica of this partition")
+        return replica
+
+    def on_follower_fetch(
+        self, replica: Replica, fetch_offset: int, log_start_offset: int, broker_epoch: int, session: FetchTimes | None
+    ) -> None:
+        """A fetch in this leader epoch, from a position that agrees with our log: it proves what the follower has."""
+        context = self.context
+        if broker_epoch < context.registered_epoch(replica.broker_id):
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica.broker_id} has registered anew since")
+        end = self.partition.log.log_end_offset
+        moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
+        replica.session = session
+        if replica.broker_id not in self.isr.maximal:
+            self.maybe_expand_isr(replica)
+        elif fetch_offset < self.partition.log.high_watermark:
+            self._on_member_lost_records(replica)
+        if moved:
+            self.maybe_increment_high_watermark()
+
+    def _is_eligible(self, replica: Replica) -> bool:
+        """May it be in the ISR? The process that fetched must be the one that is registered and active."""
+        context = self.context
+        return context.is_active(replica.broker_id) and replica.broker_epoch == context.registered_epoch(replica.broker_id)
+
+    def _is_in_sync(self, replica: Replica) -> bool:
+        return replica.log_end_offset >= max(self.partition.log.high_watermark, self.epoch_start_offset)
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+
+    def maybe_expand_isr(self, replica: Replica) -> None:
+        isr = self.isr
+        if not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
+            return
+        if self._is_in_sync(replica) and self._is_eligible(replica):
+            self._propose(isr.expand(replica.broker_id, replica.broker_epoch))
+
+    def on_brokers_changed(self, changed: list[int]) -> None:
+        """Registered or active only now, a follower may have been in step for a while; if we heard of it meanwhile. One that
+        was cut off is unfenced by a heartbeat, and its fetches may take seconds longer to find their way."""
+        for broker_id in changed:
+            replica = self.replicas.get(broker_id)
+            if replica is None:
+                continue
+            if not self.context.is_active(broker_id):
+                replica.forget_progress(self.context.now())
+            elif replica.is_heard:
+                self.maybe_expand_isr(replica)
+
+    def maybe_shrink_isr(self) -> None:
+        isr = self.isr
+        if isinstance(isr, CommittedIsr):
+            removed = self.out_of_sync()
+            if removed:
+                self._tell_lag(removed)
+                self._propose(isr.shrink(removed))
+        elif self._repeat:
+            self._propose(self._still_right(isr))
+
+    def _still_right(self, pending: PendingExpandIsr | PendingShrinkIsr) -> PendingExpandIsr | PendingShrinkIsr:
+        """The proposal to repeat. An expansion rests on what one process of the replica had: if that process is gone, or its log
+        no longer reaches far enough, the proposal is withdrawn; a copy of it may have reached the controller."""
+        if isinstance(pending, PendingShrinkIsr) or pending.is_withdrawn:
+            return pending
+        replica = self.replicas.get(pending.added)
+        if replica is None or replica.broker_epoch != pending.added_epoch:
+            return pending.withdraw()
+        return pending if self._is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
+
+    def _on_member_lost_records(self, replica: Replica) -> None:
+        """A member asks for records that it had acknowledged: its disk lost or damaged them. It must not be elected before
+        it has them again."""
+        isr = self.isr
+        if isinstance(isr, CommittedIsr):
+            who, where = replica.broker_id, replica.log_end_offset
+            logger.warning("isr.member_lost_records", **self.partition.fields, broker_id=who, fetch_offset=where)
+            self._propose(isr.shrink((replica.broker_id,)))
+
+    def _tell_lag(self, removed: tuple[int, ...]) -> None:
+        for member in removed:
+            replica = self.replicas[member]
+            since, at = replica.last_caught_up_time, replica.log_end_offset
+            behind_ms = None if since == NEVER else round((self.context.now() - since) * 1000)
+            logger.info("isr.member_lags", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
+
+    def out_of_sync(self) -> tuple[int, ...]:
+        """Members that have not been caught up for too long: stuck ones and slow ones alike."""
+        end, now, lag = self.partition.log.log_end_offset, self.context.now(), self.context.replica_lag_s_max
+        return tuple(
+            member for member in self.isr.isr if member in self.replicas and not self.replicas[member].is_caught_up(end, now, lag)
+        )
+
+    def _propose(self, pending: PendingExpandIsr | PendingShrinkIsr) -> None:
+        partition = self.partition
+        before, self.isr, self._repeat = self.isr, pending, False
+        item = AlterPartitionItem(
+            topic_id=partition.key[0],
+            partition=partition.key[1],
+            leader_epoch=self.epoch,
+            partition_epoch=partition.partition_epoch,
+            isr=tuple((member, self._broker_epoch_of(member, pending)) for member in pending.proposed),
+            on_result=partial(self._on_result, pending),
+        )
+        if not self.context.alter_partition.submit(item):
+            self.isr = before
+            self._repeat = before.is_in_flight
+            return
+        logger.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
+
+    def _broker_epoch_of(self, member: int, pending: PendingExpandIsr | PendingShrinkIsr) -> int:
+        """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet. For the replica
+        that is to be added: that of the fetch which showed it to be in sync."""
+        if isinstance(pending, PendingExpandIsr) and member == pending.added:
+            return pending.added_epoch
+        return self.context.own_broker_epoch() if member == self.context.broker_id else self.replicas[member].broker_epoch
+
+    def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
+        """The controller's answer. It counts only if nothing else has happened since the proposal."""
+        partition = self.partition
+        if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
+            logger.info("isr.stale_answer", **partition.fields, error=to_code(answer.error_code).name)
+            return
+        if answer.error_code:
+            self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
+        elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
+            told = [answer.leader_epoch, answer.partition_epoch]
+            logger.info("isr.stale_answer", **partition.fields, told_epochs=told)
+        else:
+            partition.partition_epoch = answer.partition_epoch
+            self._install(tuple(answer.isr))
+            logger.info("isr.committed", **partition.fields, isr=list(answer.isr), reason="we proposed it")
+            self._after_isr_change()
+
+    def _on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:
+        self.context.metrics.refused_isr_proposals += 1
+        logger.info("isr.refused", **self.partition.fields, isr=list(pending.isr), error=code.name)
+        if code in _WAIT_FOR_METADATA:
+            return
+        is_withdrawn = isinstance(pending, PendingExpandIsr) and pending.is_withdrawn
+        if isinstance(pending, PendingExpandIsr) and is_doubtful and not is_withdrawn:
+            self._propose(pending.withdraw())
+        elif code in _NOT_APPLIED and not is_withdrawn:
+            self.isr = pending.committed
+            self.maybe_increment_high_watermark()
+        else:
+            self._repeat = True
+
+    def _after_isr_change(self) -> None:
+        self.context.observer.on_isr_changed(self.partition)
+        self.maybe_increment_high_watermark()
+
+    def on_min_isr_changed(self) -> None:
+        self._set_min_isr()
+        self._after_isr_change()

@@ -1,0 +1,392 @@
+"""One replica of one partition on this broker: its role, its log, and what it answers.
+
+Roles come from the metadata log. `make_leader` and `make_follower` apply a registration; one with an older partition
+epoch is refused, one with the same leader epoch leaves the role's state alone. A new leader records where its epoch
+begins, durably, before it serves anyone: a replica that once led and wrote nothing can still say where its epoch lies.
+
+Everything here is synchronous and owned by the event loop, so a check and the change that rests on it stand together.
+Whatever comes back after a wait (a fetch response, an AlterPartition answer) names the epoch it was asked in and is
+checked against the present one before anything is changed.
+
+Reading: a follower reads to the log end, a consumer to the high watermark (the last stable offset is the same until
+there are transactions). A position is first compared with our history: below the log start is OFFSET_OUT_OF_RANGE,
+even when the epochs diverge too, because only a restart at our log start helps then.
+
+Damage (a bit flipped on the disk): the log serves nothing from `corrupt_at` on. A leader says so, and its broker asks to
+be fenced for a moment if somebody else in the ISR can lead. A follower
+fetches from there, and cuts what lies behind the damage when the leader's records are at hand. Not while the controller
+counts it to the ISR, though: elected in that moment, it would lack records that were acknowledged, and nobody would
+notice. Its fetch from below the high watermark makes the leader take it out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from strandline.broker.partition.leader_state import LeaderState, PartitionContext
+from strandline.broker.purgatory import HighWatermarkWatchers
+from strandline.controller.metadata.image import NO_LEADER, PartitionRegistration
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.common import EpochEndOffset
+from strandline.protocol.messages.data import FetchPartitionResponse
+from strandline.protocol.records.batch import read_header
+from strandline.storage.log.producer_state import KnownProducer, ProducerStates
+
+if TYPE_CHECKING:
+    from strandline.broker.fetch.fetch_session import SessionPartition
+    from strandline.storage.log.log import Log
+
+logger = get_logger(__name__)
+
+Key = tuple[bytes, int]
+
+
+class Role(Enum):
+    NONE = "none"
+    """Not told yet, or offline, or deleted."""
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class FetchPosition(NamedTuple):
+    """Where a follower stands, and in which epoch: what a fetch asks with, and what its response must still find."""
+
+    leader_epoch: int
+    fetch_offset: int
+    """The follower's log end."""
+    last_fetched_epoch: int
+    """The epoch of its last record; -1 while the log has none."""
+    log_start_offset: int
+
+
+class Partition:
+    __slots__ = (
+        "absence",
+        "consumers",
+        "context",
+        "damage_told",
+        "followers",
+        "is_in_isr",
+        "key",
+        "leader_epoch",
+        "leader_id",
+        "leader_state",
+        "log",
+        "metrics",
+        "min_insync_replicas",
+        "partition_epoch",
+        "role",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, key: Key, topic: str, log: Log, context: PartitionContext, min_insync_replicas: int = 1) -> None:
+        self.key = key
+        self.topic = topic
+        self.log = log
+        self.context = context
+        self.metrics = context.metrics.on_partition_came(topic)
+        """The topic's."""
+        self.min_insync_replicas = min_insync_replicas
+        self.is_in_isr = False
+        """Whether a follower is a member of the ISR, as of the registration known last."""
+        self.damage_told: int | None = None
+        """The damaged offset that this partition's fetcher knows of."""
+        self.role = Role.NONE
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        """Never decreases."""
+        self.partition_epoch = -1
+        """Never decreases; the token of an AlterPartition."""
+        self.leader_state: LeaderState | None = None
+        """Not None exactly when the role is LEADER."""
+        self.absence = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        """What a produce is told that waits here when the leadership ends."""
+        self.waiters = HighWatermarkWatchers()
+        """Produces that wait for the high watermark."""
+        self.followers: dict[SessionPartition, None] = {}
+        """Where followers' sessions hold the partition: woken when the log end moves."""
+        self.consumers: dict[SessionPartition, None] = {}
+        """Where consumers' sessions hold it: woken when the high watermark moves."""
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic}-{self.key[1]} {self.role.value} e{self.leader_epoch} p{self.partition_epoch})"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """For every log line about this partition."""
+        log_ = self.log
+        return {
+            "topic": self.topic,
+            "partition": self.key[1],
+            "leader_epoch": self.leader_epoch,
+            "partition_epoch": self.partition_epoch,
+            "log_start_offset": log_.log_start_offset,
+            "high_watermark": log_.high_watermark,
+            "log_end_offset": log_.log_end_offset,
+        }
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def make_leader(self, registration: PartitionRegistration) -> bool:
+        """Lead as registered. True when a new leader epoch began."""
+        if self._is_stale(registration):
+            return False
+        known, self.partition_epoch = self.partition_epoch, registration.partition_epoch
+        if self.leader_state is not None and registration.leader_epoch == self.leader_epoch:
+            # Also when the same epoch is told twice: a proposal on top of it may be under way, and stays.
+            if registration.partition_epoch > known:
+                self.leader_state.on_new_partition_epoch(registration)
+            return False
+        start = self.log.log_end_offset
+        self.log.assign_epoch_start_offset(registration.leader_epoch, start)
+        self._leave_role(registration)
+        self.role = Role.LEADER
+        self._tell_damage("reads from there on and all writes are refused; another replica should lead")
+        self._tell_less(registration)
+        self.leader_state = LeaderState(self, self.context, registration, start)
+        self.context.observer.on_role_changed(self)
+        self.leader_state.maybe_increment_high_watermark()
+        return True
+
+    def make_follower(self, registration: PartitionRegistration) -> bool:
+        """Follow as registered, maybe no one. True when the leader epoch advanced: the fetcher must start over."""
+        if self._is_stale(registration):
+            return False
+        self.partition_epoch = registration.partition_epoch
+        self.is_in_isr = self.context.broker_id in registration.isr
+        if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
+            return False
+        self._leave_role(registration)
+        if registration.leader >= 0:
+            self.log.may_lack = False  # What its leader does not have either, that leader tells.
+        self.role = Role.FOLLOWER
+        self._tell_damage("all from there on will be fetched anew from the leader")
+        self.context.observer.on_role_changed(self)
+        return True
+
+    def stop(self, reason: ErrorCode) -> None:
+        """Deleted, offline, or the broker shuts down: whoever waits is answered with `reason`."""
+        self.absence = reason
+        if self.leader_state is not None:
+            self.leader_state.resign()
+        self.leader_state = None
+        self.role = Role.NONE
+        self.context.observer.on_role_changed(self)
+
+    def _is_stale(self, registration: PartitionRegistration) -> bool:
+        stale = registration.partition_epoch < self.partition_epoch or registration.leader_epoch < self.leader_epoch
+        if stale:
+            told = [registration.leader_epoch, registration.partition_epoch]
+            logger.info("partition.stale_registration", **self.fields, told_epochs=told)
+        return stale
+
+    def _leave_role(self, registration: PartitionRegistration) -> None:
+        if self.leader_state is not None:
+            self.leader_state.resign()
+            self.leader_state = None
+        self.leader_id = registration.leader
+        self.leader_epoch = registration.leader_epoch
+
+    def _tell_damage(self, outcome: str) -> None:
+        damage = self.damage_told = self.log.corrupt_at
+        if damage is not None:
+            logger.warning("partition.damaged", **self.fields, offset=damage, role=self.role.value, reason=outcome)
+
+    def _tell_less(self, registration: PartitionRegistration) -> None:
+        """The last in-sync replica came back, and something is not there any more. In its first epoch a partition is empty."""
+        if self.log.may_lack and registration.leader_epoch > 0:
+            self.context.metrics.led_with_less += 1
+            logger.warning("partition.leads_with_less", **self.fields, isr=list(registration.isr))
+        self.log.may_lack = False
+
+    def set_min_insync_replicas(self, value: int) -> None:
+        self.min_insync_replicas = value
+        if self.leader_state is not None:
+            self.leader_state.on_min_isr_changed()
+
+    # -- fencing ------------------------------------------------------------------------------------------------------
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Both sides must mean the same leadership; -1: the asker does not say."""
+        if epoch == self.leader_epoch or epoch == -1:
+            return
+        if epoch < self.leader_epoch:
+            raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, f"epoch {epoch} is older than ours, {self.leader_epoch}")
+        raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is newer than ours, {self.leader_epoch}")
+
+    def leading(self, epoch: int = -1) -> LeaderState:
+        """The leadership, if it is ours and the asker means this epoch."""
+        if epoch != self.leader_epoch:
+            self.check_leader_epoch(epoch)
+        if self.leader_state is None:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.leader_state
+
+    def leading_follower(self, epoch: int) -> LeaderState:
+        """As `leading`, for a follower, who must name the epoch: an old one's progress must not move our HW."""
+        if epoch < 0:
+            raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, "a follower has to name the leader epoch")
+        return self.leading(epoch)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
+        """Where the asker's history leaves ours, or None when its position is one of our log."""
+        log_ = self.log
+        if fetch_offset < log_.log_start_offset:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is below the start, {log_.log_start_offset}")
+        end = log_.log_end_offset
+        if self.leader_state is None:
+            # A follower is no judge of histories: a consumer may have heard from the leader what is not here yet.
+            if fetch_offset > end:
+                raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{fetch_offset} is not here yet")
+        elif last_fetched_epoch >= 0:
+            known = last_fetched_epoch
+            if known != log_.latest_epoch:
+                known, end = log_.end_offset_for_epoch(last_fetched_epoch)
+                if known < 0:
+                    raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {last_fetched_epoch} is not in our history")
+            if known < last_fetched_epoch or end < fetch_offset:
+                return EpochEndOffset(known, end)
+        elif fetch_offset > end:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is above the end, {end}")
+        return None
+
+    def last_offset_for_leader_epoch(self, current_leader_epoch: int, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` of our history and its end offset; (-1, -1) when there is none."""
+        self.leading(current_leader_epoch)
+        return self.log.end_offset_for_epoch(epoch)
+
+    # -- the follower's side ------------------------------------------------------------------------------------------
+
+    def fetch_position(self) -> FetchPosition:
+        log_ = self.log
+        if (damage := log_.corrupt_at) is not None:
+            return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
+        return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
+
+    def _is_at(self, position: FetchPosition) -> bool:
+        """Is the replica still the follower that asked, in that epoch, at that log end (or damage)?"""
+        log_ = self.log
+        return (
+            self.role is Role.FOLLOWER
+            and self.leader_epoch == position.leader_epoch
+            and position.fetch_offset == (log_.log_end_offset if log_.corrupt_at is None else log_.corrupt_at)
+        )
+
+    def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
+        """Take a fetch response: records up to the epoch that was asked with, then the leader's HW and log start.
+
+        False when the response is stale: nothing was changed.
+        """
+        if not self._is_at(position):
+            return False
+        log_ = self.log
+        if log_.corrupt_at is not None:
+            self._cut_damage(log_.corrupt_at)
+            if log_.log_end_offset != position.fetch_offset:
+                return False
+        if len(records):
+            self._check_own_epoch(read_header(records, 0).leader_epoch)
+            info = log_.append_as_follower(records, position.leader_epoch)
+            self.metrics.replication_bytes_in += 0 if info is None else info.size
+            if info is None or info.size < len(records):
+                # The leader went through another epoch while it built the response: its HW is not of our epoch either.
+                logger.info("partition.future_epoch_cut", **self.fields)
+                return True
+        moved = response.high_watermark > log_.high_watermark and log_.update_high_watermark(response.high_watermark)
+        if log_.log_start_offset < response.log_start_offset <= log_.high_watermark:
+            log_.increment_log_start_offset(response.log_start_offset)
+        if moved:
+            self.context.observer.on_high_watermark_moved(self)
+        return True
+
+    def _check_own_epoch(self, epoch: int) -> None:
+        """The checksum of a batch does not cover its epoch. When the leader has found our last epoch in its history, and what
+        it has behind our end is older, the epoch that we hold is not what was written."""
+        log_ = self.log
+        if 0 <= epoch < log_.latest_epoch:
+            known, start = log_.epochs.entries[-1]
+            log_.mark_corrupt(max(start, log_.log_start_offset))
+            reason = f"the leader goes on in epoch {epoch} where we have epoch {known}: what we have from {start} on is damaged"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def _cut_damage(self, offset: int) -> None:
+        """The leader agrees with our history up to the damage and has what follows: let go of our own rest."""
+        log_ = self.log
+        self._check_may_drop_damage(offset)
+        logger.warning("partition.damaged_tail_dropped", **self.fields, offset=offset, records=log_.log_end_offset - offset)
+        log_.truncate_to(offset)
+        self.damage_told = log_.corrupt_at
+
+    def _check_may_drop_damage(self, offset: int) -> None:
+        """With the damage go whole records behind it, and a member of the ISR has promised to have them."""
+        if self.is_in_isr:
+            reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
+        """The leader says that our history is not its own.
+
+        Where its log starts behind the place at which they part, it cannot say where that is, and names its log start. All
+        that we have below is let go of at once, then: it may be a fork, of which nobody can tell us any more.
+        """
+        if not self._is_at(position):
+            return
+        self.truncate_to_divergence(position, diverging)
+        if 0 < self.log.log_end_offset <= leader_log_start_offset:
+            # One before it: the next fetch is out of range, and what the leader is asked then tells of producers, too.
+            self.truncate_fully_and_start_at(self.fetch_position(), leader_log_start_offset - 1)
+
+    def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
+        """Cut what the leader's history does not have (KIP-101, KIP-279); the next fetch compares again.
+
+        | the leader's answer                      | cut at                                                       |
+        | no end offset                            | our high watermark                                           |
+        | its epoch is ours too                    | the smallest of: our end of it, the leader's end, our end    |
+        | we only know smaller epochs              | our end of the largest of them, and ask again                |
+        | all our epochs are newer                 | the start of our oldest, or the leader's end if smaller      |
+        | we know no epoch at all                  | the leader's end                                             |
+
+        The high watermark of such a response is not taken: it says nothing about the part that is cut.
+
+        DamagedBatch when something below the cut cannot be read: nothing is cut then, and the next fetch asks from the damage.
+        """
+        if not self._is_at(position):
+            return
+        log_ = self.log
+        if diverging.end_offset < 0:
+            offset = log_.high_watermark
+        else:
+            epoch, end = log_.end_offset_for_epoch(diverging.epoch)
+            is_common = epoch == diverging.epoch
+            offset = diverging.end_offset if epoch < 0 else min(end, diverging.end_offset) if is_common else end
+        self._truncate(min(offset, log_.log_end_offset), "diverging epoch")
+
+    def truncate_to_leader_end(self, position: FetchPosition, leader_end_offset: int) -> None:
+        """Out of range because the leader's log ends below ours: cut to its end."""
+        if self._is_at(position) and leader_end_offset < self.log.log_end_offset:
+            self._truncate(leader_end_offset, "the leader's log is shorter")
+
+    def truncate_fully_and_start_at(self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = ()) -> None:
+        """Out of range because the leader deleted what follows our log: begin again at its start, with what the leader knows of
+        named producers whose batches it has deleted."""
+        if self._is_at(position):
+            if self.log.corrupt_at is not None:
+                self._check_may_drop_damage(self.log.corrupt_at)
+            logger.info("partition.restarted", **self.fields, offset=offset)
+            self.log.truncate_fully_and_start_at(offset, ProducerStates.told(producers, offset))
+
+    def _truncate(self, offset: int, reason: str) -> None:
+        log_ = self.log
+        high_watermark, end = log_.high_watermark, log_.log_end_offset
+        if log_.truncate_to(offset):  # else only the epochs differ, of which no record was written
+            logger.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
+        offset = min(offset, log_.log_end_offset)  # lower, where it lies inside a batch
+        if offset < high_watermark:
+            self.context.metrics.truncated_below_hw += 1
+            logger.warning("partition.truncated_below_hw", **self.fields, offset=offset, previous_high_watermark=high_watermark)

@@ -1,0 +1,1 @@
+"""The broker as a process: start, registration, metadata, and shutdown."""

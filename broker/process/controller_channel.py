@@ -1,0 +1,139 @@
+"""The broker's way to the active controller, whoever that is at the moment.
+
+One connection, kept for as long as the same node leads the quorum. The controller watches it: the broker's heartbeats
+travel on it, and when it breaks the controller looks at once whether the broker still lives. A request that met the
+wrong node, or lost its connection, is sent again to the next active controller until its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from strandline.broker.config import Voter
+from strandline.protocol.apis import api_name
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.connection import Connection
+
+logger = get_logger(__name__)
+
+RETRY_BACKOFF_MS = 20
+CONNECT_TIMEOUT_MS = 1000
+
+_TRY_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION})
+
+
+class ControllerFinder(Protocol):
+    """Knows the active controller (`broker/process/metadata_loader.py`)."""
+
+    on_controller_changed: list[Callable[[], None]]
+
+    @property
+    def controller(self) -> tuple[Voter, int] | None: ...
+
+
+class Channel(Protocol):
+    """What others need of the channel."""
+
+    async def request(
+        self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None
+    ) -> Message: ...
+
+
+class NodeToControllerChannel:
+    def __init__(self, *, broker_id: int, finder: ControllerFinder) -> None:
+        self._client_id = f"broker-{broker_id}"
+        self._finder = finder
+        self._connection: Connection | None = None
+        self._connected_to: Voter | None = None
+        """Whom the connection leads to, or the one that is being made."""
+        self._connecting: asyncio.Task[Connection] | None = None
+        self._changed = asyncio.Event()
+        finder.on_controller_changed.append(self._on_controller_changed)
+
+    def _on_controller_changed(self) -> None:
+        """What is in flight to the old one fails at once, and goes to the new one."""
+        controller = self._finder.controller
+        if controller is None or controller[0] != self._connected_to:
+            self.close()
+        self._changed.set()
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
+        """The active controller's answer. `BrokerError(REQUEST_TIMED_OUT)` when there was none in time. `on_lost` is called when
+        a copy of the request got no answer, whatever comes of the next: it may still arrive, even after that one."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        last = "no active controller is known"
+        while True:
+            remaining_ms = round((deadline - loop.time()) * 1000)
+            if remaining_ms <= 0:
+                raise BrokerError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{api_name(api_key)} got no answer from a controller in {timeout_ms} ms: {last}"
+                )
+            self._changed.clear()
+            if self._finder.controller is not None:
+                try:
+                    return await self._request_once(api_key, body, remaining_ms, on_lost)
+                except BrokerError as e:
+                    if e.code not in _TRY_AGAIN:
+                        raise
+                    last = str(e)
+            await self._wait_for_change(min(RETRY_BACKOFF_MS, remaining_ms) if self._finder.controller else remaining_ms)
+
+    async def _request_once(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None) -> Message:
+        connection = await self._ready_connection()
+        try:
+            response = await connection.request(api_key, body, timeout_ms=timeout_ms)
+        except BrokerError:
+            if on_lost is not None:
+                on_lost()
+            raise
+        if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER)
+        return response
+
+    async def _wait_for_change(self, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _ready_connection(self) -> Connection:
+        """The one connection; callers that come while it is being made share the attempt."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="controller-connect")
+        attempt = self._connecting
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            asker = asyncio.current_task()
+            if attempt.cancelled() and not (asker is not None and asker.cancelling()):
+                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the active controller changed") from None
+            raise
+        finally:
+            if attempt.done() and self._connecting is attempt:
+                self._connecting = None
+
+    async def _connect(self) -> Connection:
+        controller = self._finder.controller
+        if controller is None:
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "no active controller is known")
+        voter = self._connected_to = controller[0]
+        self._connection = await Connection.connect(
+            voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
+        )
+        return self._connection

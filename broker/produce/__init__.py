@@ -1,0 +1,1 @@
+"""Serving Produce, InitProducerId and DescribeProducers."""

@@ -1,0 +1,225 @@
+"""Serving Produce: append to the logs that we lead, answer when the asked-for safety is reached.
+
+    acks   min ISR is checked   answered
+    0      no                   never (an error closes the connection: the producer learns that something is wrong)
+    1      no                   after the append
+    -1     before the append    when the high watermark has passed the last record of every partition; if the ISR shrank
+                                below the minimum meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND, which promises nothing
+
+A retried batch that is in the log already is answered with the offsets it got then, and waits for the high watermark
+like a new one: that it was appended before does not say that it was committed.
+
+What a producer has sent on an older connection than its present one comes too late (`producer_connections.py`).
+
+No producer id is believed before its batch was checked: a batch with a wrong checksum may name any.
+
+A named producer is refused when the controllers have said that its generation is over, or that whoever has the name after
+it is alone: also where that one has not written.
+
+Partitions of one request succeed and fail each for itself. A request that names a partition twice is refused whole,
+before anything is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from strandline.broker.fetch.fetch_handler import PartitionDirectory
+from strandline.broker.metrics import BrokerMetrics, TopicMetrics
+from strandline.broker.partition.partition import Partition
+from strandline.broker.produce.producer_connections import ProducerConnections, is_whole
+from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.producer_names import generation_of
+from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
+from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.files import DiskError
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+_IDENTITY = Struct(">qh")
+"""Producer id and epoch lie side by side in a batch's header."""
+_LENGTH, _LENGTH_POS = Struct(">i"), 8
+_NAMED, _NAMED_BITS = 0x40, 0xC0
+"""The first byte of a producer id that has a name (`protocol/producer_names.py`)."""
+
+_MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
+"""The batch itself is bad: its producer, or what carried it, is worth a line (one a minute)."""
+
+
+class DelayedProduce(DelayedOperation):
+    """A produce that waits for the high watermark of one or more partitions."""
+
+    __slots__ = ("_metrics", "_partitions", "_request", "_responses")
+
+    def __init__(self, request: ServerRequest, responses: list[ProducePartitionResponse], metrics: BrokerMetrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+        self._request = request
+        self._responses = responses
+        """May still grow while the request is being handled."""
+        self._partitions: dict[int, Partition] = {}
+        """Those it still waits for, by their place in the response."""
+
+    def wait_for(self, partition: Partition, index: int, required_offset: int) -> None:
+        self._partitions[index] = partition
+        partition.waiters.add(required_offset, index, self, partition.leader_epoch)
+
+    def on_reached(self, index: int) -> None:
+        """The high watermark covers our records there."""
+        del self._partitions[index]
+        if not self._partitions:
+            self.complete()
+
+    def on_failed(self, index: int, error_code: int) -> None:
+        self._partitions[index].metrics.failed_produces += 1
+        _fail(self._responses[index], ErrorCode(error_code))
+        self.on_reached(index)
+
+    def on_complete(self) -> None:
+        self._request.reply(ProduceResponse(self._responses))
+
+    def on_expiration(self) -> None:
+        self._metrics.expired_produces += 1
+        for index, partition in self._partitions.items():
+            partition.waiters.discard(self)
+            partition.metrics.failed_produces += 1
+            _fail(self._responses[index], ErrorCode.REQUEST_TIMED_OUT)
+        self._request.reply(ProduceResponse(self._responses))
+
+
+def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | None = None) -> None:
+    response.error_code = code
+    response.error_message = message
+    response.base_offset = response.log_append_time_ms = response.log_start_offset = -1
+
+
+class ProduceHandler:
+    """Answers Produce requests of a broker."""
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        purgatory: Purgatory,
+        wall_clock_ms: Callable[[], int],
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        self._directory = directory
+        self._image = image
+        self._purgatory = purgatory
+        self._wall_clock_ms = wall_clock_ms
+        self._connections = ProducerConnections()
+
+    def handle(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, ProduceRequest)
+        acks = body.acks
+        _check(body)
+        if body.records and self._connections.is_late(body.records[0], request.connection):
+            request.no_reply()
+            request.connection.close()
+            return
+        responses: list[ProducePartitionResponse] = []
+        waiting: DelayedProduce | None = None
+        now_ms = self._wall_clock_ms()
+        for item, records in zip(body.partitions, body.records, strict=True):
+            response = ProducePartitionResponse(item.topic_id, item.partition)
+            responses.append(response)
+            partition, required_offset = self._append(item, records, acks, response, now_ms)
+            if partition is None and response.error_code in _MALFORMED:
+                request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
+            if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:
+                if waiting is None:
+                    waiting = DelayedProduce(request, responses, self._directory.metrics)
+                waiting.wait_for(partition, len(responses) - 1, required_offset)
+        if waiting is not None:
+            self._purgatory.park(waiting, body.timeout_ms)
+        elif acks == ACKS_NONE:
+            _finish_unasked(request, responses)
+        else:
+            request.reply(ProduceResponse(responses))
+
+    def _check_not_over(self, records: memoryview) -> None:
+        """Refuse what a named producer sends in an epoch that is over. A batch that is not whole names nobody: the append
+        refuses it for what it is."""
+        position = 0
+        while position + HEADER_SIZE <= len(records):
+            if records[position + PRODUCER_ID_POS] & _NAMED_BITS == _NAMED:
+                self._check_named(records, position)
+            (length,) = _LENGTH.unpack_from(records, position + _LENGTH_POS)
+            position += max(length + LENGTH_PREFIX, HEADER_SIZE)
+
+    def _check_named(self, records: memoryview, position: int) -> None:
+        producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
+        is_over = (generation_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id)
+        if is_over and is_whole(records[position:]):
+            text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+
+    def _append(
+        self, item: ProducePartition, records: memoryview, acks: int, response: ProducePartitionResponse, now_ms: int
+    ) -> tuple[Partition | None, int]:
+        """Append to one partition; returns it with the high watermark that its records need, or (None, 0) on failure."""
+        key = (item.topic_id, item.partition)
+        metrics = self._directory.metrics.departed
+        try:
+            partition = self._directory.partitions.get(key) or self._directory.partition(key)
+            metrics = partition.metrics
+            leader_state = partition.leader_state
+            if leader_state is None:
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if acks == ACKS_ALL and leader_state.is_under_min_isr:
+                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            self._check_not_over(records)
+            info = leader_state.append(records, now_ms)
+        except BrokerError as e:
+            self._refuse(key, response, e)
+            _count_failure(metrics)
+            return None, 0
+        except DiskError as e:
+            self._directory.on_disk_error(e)
+            _fail(response, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+            _count_failure(metrics)
+            return None, 0
+        metrics.produces += 1
+        response.base_offset = info.first_offset
+        response.log_append_time_ms = info.log_append_time_ms
+        response.log_start_offset = partition.log.log_start_offset
+        return partition, info.last_offset + 1
+
+    def _refuse(self, key: tuple[bytes, int], response: ProducePartitionResponse, error: BrokerError) -> None:
+        if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            # All followers may be caught up, and no consumer there: nothing else may ever meet the damage.
+            self._directory.on_damage(key)
+        _fail(response, error.code, error.message)
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            response.current_leader = self._directory.current_leader(key)
+
+
+def _count_failure(metrics: TopicMetrics) -> None:
+    metrics.produces += 1
+    metrics.failed_produces += 1
+
+
+def _check(body: ProduceRequest) -> None:
+    """Refuse the request as a whole, before anything is appended."""
+    partitions = body.partitions
+    if body.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if body.transactional_id is not None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered")
+    if len(partitions) != len(body.records):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{len(partitions)} partitions, but {len(body.records)} sets of records")
+    if len(partitions) > 1 and len({(p.topic_id, p.partition) for p in partitions}) != len(partitions):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
+
+
+def _finish_unasked(request: ServerRequest, responses: list[ProducePartitionResponse]) -> None:
+    failed = [response for response in responses if response.error_code]
+    request.no_reply()
+    if failed:
+        code = ErrorCode(failed[0].error_code).name
+        request.connection.close_because(f"a produce with acks=0 failed: {code}", request.client_id)

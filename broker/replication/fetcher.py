@@ -1,0 +1,438 @@
+"""A replica fetcher: how a follower copies from one leader, for all its partitions there, with one fetch at a time.
+
+The core, here, plans fetches and digests responses; the shell (`fetcher_shell.py`) owns the connection. One fetcher serves
+one source leader (and one fetcher id, when `num.replica.fetchers` spreads the partitions). Rules:
+
+- A follower always fetches at its log end. What it asks with (its *position*: leader epoch, log end, epoch of the last
+  record) is recomputed for every partition whose position changed, and only these go into the request: the fetch
+  session (KIP-227) remembers the rest at the leader. 333 idle partitions cost nothing per round.
+- A response counts for a partition only if it answers the position that the partition has *now*. Between the request
+  and the response it may have been removed, given to another leader, or truncated.
+- Every fetch carries the epoch of the last local record. When the leader's history disagrees it answers a diverging
+  epoch in place of records; the follower truncates, takes neither records nor high watermark from that response, and
+  asks again (KIP-595).
+- A partition in trouble is delayed by itself, a little longer each time, and leaves the session meanwhile; the others
+  go on. The delay starts small because right after an election the new leader may be a few ms behind our metadata.
+- `FENCED_LEADER_EPOCH` for the epoch that we still have: our metadata is behind, only newer metadata helps.
+
+A long poll must not hold up a partition that just arrived (a new topic, a new leader). So when a partition becomes
+ready while an incremental fetch is parked at the leader, a second one is sent behind it in the same session. Then a
+response may be built from a position that a later request already replaced: requests are numbered, and a response
+does not count for a partition that a later request carried.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strandline.broker.partition.partition import FetchPosition, Partition
+from strandline.broker.replication.leader_range import LeaderRange
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
+from strandline.protocol.log_limits import LineLimits, Suppressed, printable
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.data import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    ForgottenPartition,
+)
+from strandline.storage.files import DiskError
+
+logger = get_logger(__name__)
+
+Key = tuple[bytes, int]
+
+FIRST_BACKOFF_MS = 20
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """`replica.fetch.*`"""
+
+    wait_ms_max: int = 500
+    bytes_min: int = 1
+    partition_bytes_max: int = 1 << 20
+    response_bytes_max: int = 10 << 20
+    backoff_ms: int = 1000
+    """The longest delay of a partition in trouble."""
+
+
+class Plan(NamedTuple):
+    """A fetch to send, with what is needed to judge its response."""
+
+    request: FetchRequest
+    sequence: int
+    generation: int
+
+
+class _State:
+    """One partition of the fetcher."""
+
+    __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.sent: FetchPosition | None = None
+        """The position that the leader's session holds for us; None when it was never sent in this session."""
+        self.sequence = 0
+        """The number of the request that carried `sent`."""
+        self.due = 0.0
+        """Not fetched before this time; NEVER while it waits for ListOffsets answers."""
+        self.attempts = 0
+        """Troubles in a row; back to 0 with the first response that counts."""
+        self.leader_high_watermark = 0
+        """As the leader told it last."""
+
+
+class FetcherCore:
+    """What to ask and what to make of the answers. No clock, no socket."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        settings: FetcherSettings,
+        on_disk_error: Callable[[DiskError], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._settings = settings
+        self._on_disk_error = on_disk_error
+        self._states: dict[Key, _State] = {}
+        self._dirty: dict[Key, None] = {}
+        """Ready partitions whose position the session does not know yet; never delayed ones."""
+        self._delayed: list[tuple[float, Key]] = []
+        """A heap of wake-up times. An entry counts only if it equals its partition's `due`."""
+        self._session_keys: dict[Key, None] = {}
+        """The partitions of the leader's session, as of the last request that was sent."""
+        self._forgotten: dict[Key, None] = {}
+        """Partitions to drop from the session: a subset of `_session_keys`, disjoint from `_dirty`."""
+        self._session_id = 0
+        self._session_epoch = 0
+        """0: the next fetch is a full one that asks for a new session."""
+        self._session_refused = False
+        self._generation = 0
+        """Counts sessions; a response of an earlier one does not count."""
+        self._sequence = 0
+        self._in_flight = 0
+        self._full_in_flight = False
+        self._paused_until = 0.0
+        self._failures = 0
+        self._out_of_range: dict[Key, FetchPosition] = {}
+        self._limits = LineLimits()
+        """By trouble and partition: what fails at every attempt is told once a minute."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def lags(self) -> Iterator[tuple[Partition, int]]:
+        """How far each replica is behind its leader's high watermark; for metrics."""
+        for state in self._states.values():
+            yield state.partition, max(0, state.leader_high_watermark - state.partition.log.log_end_offset)
+
+    # -- membership ---------------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        """Start (or start over) fetching a partition, from where its log ends."""
+        self._states[partition.key] = _State(partition)
+        self._make_ready(partition.key)
+
+    def remove(self, key: Key) -> None:
+        if self._states.pop(key, None) is not None:
+            self._set_aside(key)
+
+    def _make_ready(self, key: Key) -> None:
+        self._forgotten.pop(key, None)
+        self._dirty[key] = None
+
+    def _set_aside(self, key: Key) -> None:
+        self._dirty.pop(key, None)
+        if key in self._session_keys:
+            self._forgotten[key] = None
+
+    def _delay(self, state: _State, now: float) -> None:
+        """Leave the partition alone for a while; twice as long as the last time."""
+        delay_ms = min(FIRST_BACKOFF_MS << min(state.attempts, 16), self._settings.backoff_ms)
+        state.attempts += 1
+        state.due = now + delay_ms / 1000
+        heapq.heappush(self._delayed, (state.due, state.partition.key))
+        self._set_aside(state.partition.key)
+
+    def _wake_delayed(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now:
+            due, key = heapq.heappop(self._delayed)
+            state = self._states.get(key)
+            if state is not None and state.due == due:
+                state.due = 0.0
+                self._make_ready(key)
+
+    def next_due(self) -> float | None:
+        """When a delayed partition (or the fetcher as a whole) wants `plan` to be called again."""
+        if self._paused_until:
+            return self._paused_until
+        return self._delayed[0][0] if self._delayed else None
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> Plan | None:
+        """The next fetch, or None when there is nothing to send at this moment."""
+        if now < self._paused_until:
+            return None
+        self._paused_until = 0.0
+        self._wake_delayed(now)
+        if not self._may_send():
+            return None
+        full = self._session_epoch == 0
+        self._sequence += 1
+        partitions = self._take_dirty()
+        if full:
+            self._session_keys = dict.fromkeys((p.topic_id, p.partition) for p in partitions)
+            self._forgotten.clear()
+        request = self._request(partitions, full)
+        if not full:
+            self._session_epoch = self._session_epoch % (2**31 - 1) + 1
+        self._in_flight += 1
+        self._full_in_flight = full
+        return Plan(request, self._sequence, self._generation)
+
+    def _may_send(self) -> bool:
+        """One fetch at a time; a second one only behind a parked incremental one, for partitions that just got ready."""
+        if self._in_flight == 0:
+            return bool(self._dirty or self._session_keys)
+        return self._in_flight == 1 and not self._full_in_flight and self._session_epoch > 0 and bool(self._dirty)
+
+    def _take_dirty(self) -> list[FetchPartition]:
+        partitions = []
+        for key in self._dirty:
+            state = self._states[key]
+            position = state.sent = state.partition.fetch_position()
+            state.sequence = self._sequence
+            self._session_keys[key] = None
+            partitions.append(
+                FetchPartition(
+                    topic_id=key[0],
+                    partition=key[1],
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    last_fetched_epoch=position.last_fetched_epoch,
+                    log_start_offset=position.log_start_offset,
+                    partition_max_bytes=self._settings.partition_bytes_max,
+                )
+            )
+            assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (
+                "a fetch from a log with records carries the epoch of the last one"
+            )
+        self._dirty.clear()
+        return partitions
+
+    def _request(self, partitions: list[FetchPartition], full: bool) -> FetchRequest:
+        forgotten = [ForgottenPartition(*key) for key in self._forgotten]
+        for key in self._forgotten:
+            self._session_keys.pop(key, None)
+        self._forgotten.clear()
+        settings = self._settings
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch(),
+            # The full fetch only opens the session: it returns at once, and the long poll starts with the next one.
+            max_wait_ms=0 if full and not self._session_refused else settings.wait_ms_max,
+            min_bytes=settings.bytes_min,
+            max_bytes=settings.response_bytes_max,
+            isolation_level=0,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=partitions,
+            forgotten=forgotten,
+        )
+
+    # -- responses ----------------------------------------------------------------------------------------------------
+
+    def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[Key]:
+        """Digest a response; returns the partitions whose log or high watermark it may have moved."""
+        if plan.generation != self._generation:
+            return []
+        self._in_flight -= 1
+        if response.error_code:
+            self._on_session_error(to_code(response.error_code), now)
+            return []
+        if len(response.partitions) != len(response.records):
+            raise PeerError("a fetch response has as many record sets as partitions")
+        self._failures = 0
+        touched = []
+        for answer, records in zip(response.partitions, response.records, strict=True):
+            state = self._states.get((answer.topic_id, answer.partition))
+            if state is None or state.sent is None or state.due or state.sequence > plan.sequence:
+                continue
+            if self._on_partition(state, state.sent, answer, records, now):
+                touched.append(state.partition.key)
+        self._take_session(plan, response)
+        return touched
+
+    def _take_session(self, plan: Plan, response: FetchResponse) -> None:
+        if plan.request.session_epoch == 0:
+            self._full_in_flight = False
+            self._session_id = response.session_id
+            self._session_refused = response.session_id == 0
+        if response.session_id == 0:
+            self._session_id = 0
+            self._end_session()
+        elif plan.request.session_epoch == 0:
+            self._session_epoch = 1
+
+    def _on_session_error(self, code: ErrorCode, now: float) -> None:
+        if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._session_id = 0
+        lost_session = code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        self._failures += 1
+        if not lost_session or self._failures > 1:
+            self._pause(now)
+        told = self._limits.admit(code.name, now)
+        if told is not None:
+            logger.info("fetcher.session_lost", error=code.name, attempts=self._failures, **told.fields)
+        self._end_session()
+
+    def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
+        """The request was refused as a whole, or timed out."""
+        if plan.generation == self._generation:
+            self._on_session_error(code, now)
+
+    def on_connection_lost(self) -> None:
+        self._start_over()
+
+    def _pause(self, now: float) -> None:
+        self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
+
+    def _start_over(self) -> None:
+        """The leader may be another process: nothing that was asked will be answered."""
+        self._out_of_range.clear()
+        for state in self._states.values():
+            if state.due == NEVER:
+                state.due = 0.0
+        self._end_session()
+
+    def _end_session(self) -> None:
+        """Forget the session: the next fetch is a full one. The old session's id goes with it, to close it. Who waits for
+        the leader's range goes on waiting."""
+        self._generation += 1
+        self._session_epoch = 0
+        self._in_flight = 0
+        self._full_in_flight = False
+        self._session_keys.clear()
+        self._forgotten.clear()
+        for key, state in self._states.items():
+            if state.due == NEVER:
+                continue
+            state.sent = None
+            if not state.due:
+                self._dirty[key] = None
+
+    # -- one partition of a response ----------------------------------------------------------------------------------
+
+    def _on_partition(
+        self, state: _State, sent: FetchPosition, answer: FetchPartitionResponse, records: memoryview, now: float
+    ) -> bool:
+        """True when the partition's log or high watermark may have moved."""
+        if answer.error_code:
+            self._on_error(state, sent, to_code(answer.error_code), now)
+            return False
+        try:
+            if answer.diverging_epoch.epoch >= 0:
+                state.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
+                appended = False
+            else:
+                appended = state.partition.append_fetched(sent, answer, records)
+        except DiskError as e:
+            self._on_disk_failure(state, e)
+            return False
+        except BrokerError as e:
+            self._on_refusal(state, e, now)
+            return False
+        except Exception:
+            logger.exception("fetcher.partition_failed", **state.partition.fields)
+            self.remove(state.partition.key)
+            return False
+        state.attempts = 0
+        state.leader_high_watermark = answer.high_watermark
+        if not appended or len(records):
+            self._make_ready(state.partition.key)
+        return appended
+
+    def _on_refusal(self, state: _State, error: BrokerError, now: float) -> None:
+        """Our own replica cannot take what the leader sent, or must not yet. It asks again, from where its log is damaged if
+        that was the reason."""
+        told = self._admit(state, error.code, now)
+        if told is not None:
+            partition, name = state.partition, error.code.name
+            logger.warning("fetcher.append_refused", **partition.fields, error=name, reason=printable(error), **told.fields)
+        self._delay(state, now)
+
+    def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            logger.info("fetcher.out_of_range", **state.partition.fields, fetch_offset=sent.fetch_offset)
+            state.due = NEVER
+            self._set_aside(state.partition.key)
+            self._out_of_range[state.partition.key] = sent
+            return
+        if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == state.partition.fetch_position().leader_epoch:
+            logger.info("fetcher.fenced", **state.partition.fields)
+            self.remove(state.partition.key)
+            return
+        if state.attempts:  # once is nothing: a new leader may be a moment behind our metadata
+            told = self._admit(state, code, now)
+            if told is not None:
+                attempts = state.attempts + 1
+                logger.info(
+                    "fetcher.partition_delayed", **state.partition.fields, error=code.name, attempts=attempts, **told.fields
+                )
+        self._delay(state, now)
+
+    def _on_disk_failure(self, state: _State, error: DiskError) -> None:
+        logger.error("fetcher.disk_failed", **state.partition.fields, reason=str(error))
+        self.remove(state.partition.key)
+        self._on_disk_error(error)
+
+    def _admit(self, state: _State, code: ErrorCode, now: float) -> Suppressed | None:
+        return self._limits.admit(f"{code.name} {state.partition.topic}-{state.partition.key[1]}", now)
+
+    # -- out of range -------------------------------------------------------------------------------------------------
+
+    def take_out_of_range(self) -> dict[Key, FetchPosition]:
+        """Partitions for which the leader must be asked where its log starts and ends."""
+        taken, self._out_of_range = self._out_of_range, {}
+        return taken
+
+    def on_leader_range(self, key: Key, asked: FetchPosition, found: LeaderRange, now: float) -> None:
+        """The leader's log is behind us: cut our tail. Ahead of all we have: begin again at its start, with what it knows of
+        producers."""
+        state = self._states.get(key)
+        if state is None or state.sent is not asked:
+            return
+        partition, (start, end, producers) = state.partition, found
+        try:
+            if end < asked.fetch_offset:
+                partition.truncate_to_leader_end(asked, end)
+            elif start > asked.fetch_offset:
+                partition.truncate_fully_and_start_at(asked, start, producers)
+            else:
+                self._delay(state, now)
+                return
+        except DiskError as e:
+            self._on_disk_failure(state, e)
+            return
+        except BrokerError as e:
+            self._on_refusal(state, e, now)
+            return
+        logger.info("fetcher.range_taken", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
+        state.due = 0.0
+        self._make_ready(key)
+
+    def on_leader_range_failed(self, key: Key, asked: FetchPosition, now: float) -> None:
+        state = self._states.get(key)
+        if state is not None and state.sent is asked:
+            self._delay(state, now)

@@ -1,0 +1,149 @@
+"""Which fetcher copies which partition: one per source leader and fetcher id.
+
+With `num.replica.fetchers` above 1 the partitions of a leader are spread over several connections by a hash of topic
+name and index. It is a hash of our own: Python's differs from process to process, and a partition must find its fetcher
+again. A fetcher without partitions is closed at the end of the turn, not at once: a new leader epoch of the same leader
+removes a partition and adds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from zlib import crc32
+
+from strandline.broker.partition.partition import Partition
+from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings, Key
+from strandline.broker.replication.fetcher_shell import Fetcher
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.rpc.connection import Connection
+from strandline.storage.files import DiskError
+
+logger = get_logger(__name__)
+
+CONNECT_TIMEOUT_MS = 1000
+
+FetcherKey = tuple[int, int]
+"""(leader id, fetcher id)"""
+
+
+def fetcher_id(topic: str, partition: int, fetchers: int) -> int:
+    """The same in every process and on every machine."""
+    return (31 * crc32(topic.encode()) + partition) % fetchers
+
+
+class FetcherManager:
+    """Implements `FetcherPort` for the replica manager."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        fetchers_per_leader: int,
+        settings: FetcherSettings,
+        address_of: Callable[[int], tuple[str, int] | None],
+        on_progress: Callable[[list[Key]], None],
+        on_disk_error: Callable[[DiskError], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._fetchers_per_leader = fetchers_per_leader
+        self._settings = settings
+        self._address_of = address_of
+        self._on_progress = on_progress
+        self._on_disk_error = on_disk_error
+        self._fetchers: dict[FetcherKey, Fetcher] = {}
+        self._fetcher_of: dict[Key, Fetcher] = {}
+        """The fetcher of each partition; it may have given the partition up (fenced, failed disk)."""
+        self._reap_scheduled = False
+        self._closed = False
+        """A broker that stops still follows the metadata for a moment; it starts no fetcher any more."""
+
+    def add(self, partition: Partition, leader_id: int) -> None:
+        """Fetch the partition from this leader, from now on and from where its log ends."""
+        if self._closed:
+            return
+        fetcher = self._fetcher_for(partition, leader_id)
+        before = self._fetcher_of.get(partition.key)
+        if before is not None and before is not fetcher:
+            self._detach(partition.key, before)
+        self._fetcher_of[partition.key] = fetcher
+        fetcher.add(partition)
+
+    def remove(self, key: Key) -> None:
+        fetcher = self._fetcher_of.pop(key, None)
+        if fetcher is not None:
+            self._detach(key, fetcher)
+
+    def hurry(self, leader_id: int) -> None:
+        """A new process of this broker registered: reconnect without waiting for the end of a back-off."""
+        for number in range(self._fetchers_per_leader):
+            fetcher = self._fetchers.get((leader_id, number))
+            if fetcher is not None:
+                fetcher.hurry()
+
+    def close(self) -> None:
+        self._closed = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._fetcher_of.clear()
+
+    def __len__(self) -> int:
+        return len(self._fetchers)
+
+    # -- for metrics --------------------------------------------------------------------------------------------------
+
+    def lags(self) -> Iterator[tuple[str, Partition, int]]:
+        """Fetcher, partition, records behind the leader's high watermark."""
+        for (leader_id, number), fetcher in self._fetchers.items():
+            name = f"ReplicaFetcher-{number}-{leader_id}"
+            for partition, lag in fetcher.core.lags():
+                yield name, partition, lag
+
+    @property
+    def connected(self) -> int:
+        """How many fetchers have a connection to their leader."""
+        return sum(fetcher.is_connected for fetcher in self._fetchers.values())
+
+    @property
+    def given_up(self) -> int:
+        """Partitions whose fetcher fetches them no more: fenced, or after an error."""
+        return len(self._fetcher_of) - sum(len(fetcher.core) for fetcher in self._fetchers.values())
+
+    def _fetcher_for(self, partition: Partition, leader_id: int) -> Fetcher:
+        number = fetcher_id(partition.topic, partition.key[1], self._fetchers_per_leader)
+        fetcher = self._fetchers.get((leader_id, number))
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id, number] = self._new_fetcher(leader_id, number)
+        return fetcher
+
+    def _new_fetcher(self, leader_id: int, number: int) -> Fetcher:
+        client_id = f"broker-{self._broker_id}-fetcher-{number}"
+
+        async def connect(on_lost: Callable[[Connection, Exception | None], None]) -> Connection:
+            address = self._address_of(leader_id)
+            if address is None:
+                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {leader_id} is not known")
+            return await Connection.connect(*address, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS, on_lost=on_lost)
+
+        core = FetcherCore(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch,
+            settings=self._settings,
+            on_disk_error=self._on_disk_error,
+        )
+        return Fetcher(leader_id=leader_id, broker_id=self._broker_id, core=core, connect=connect, on_progress=self._on_progress)
+
+    def _detach(self, key: Key, fetcher: Fetcher) -> None:
+        fetcher.remove(key)
+        if not len(fetcher.core) and not self._reap_scheduled:
+            self._reap_scheduled = True
+            asyncio.get_running_loop().call_soon(self._reap)
+
+    def _reap(self) -> None:
+        self._reap_scheduled = False
+        for key in [key for key, fetcher in self._fetchers.items() if not len(fetcher.core)]:
+            self._fetchers.pop(key).close()

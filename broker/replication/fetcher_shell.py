@@ -1,0 +1,233 @@
+"""The shell of a replica fetcher: one connection to the leader, callbacks, and no task but the one that connects.
+
+What to ask, and what to make of an answer, is the core's affair (`fetcher.py`). Here a fetch leaves in the same turn in
+which the answer to the last one came, and a lost connection is made anew with a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+
+from strandline.broker.partition.partition import Partition
+from strandline.broker.replication.fetcher import FetcherCore, Key, Plan
+from strandline.broker.replication.leader_range import RangeQuestion
+from strandline.protocol.apis import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
+from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.data import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchResponse,
+)
+from strandline.protocol.rpc.connection import Connection
+
+logger = get_logger(__name__)
+
+REQUEST_TIMEOUT_MS = 3000
+"""On top of the long poll. A leader that says nothing at all for so long is taken for gone, and connected to anew: what a
+cut network swallowed comes again by TCP's own means only after many seconds. Megabytes may take longer to arrive: they
+are no silence."""
+RECONNECT_BACKOFF_MS = 50
+RECONNECT_BACKOFF_MS_MAX = 1000
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    return error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class Fetcher:
+    """The shell: one connection to the leader, callbacks, and no task but the one that connects."""
+
+    def __init__(
+        self,
+        *,
+        leader_id: int,
+        broker_id: int,
+        core: FetcherCore,
+        connect: Callable[[Callable[[Connection, Exception | None], None]], Awaitable[Connection]],
+        on_progress: Callable[[list[Key]], None],
+    ) -> None:
+        self.leader_id = leader_id
+        self._broker_id = broker_id
+        self.core = core
+        self._connect = connect
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._backoff_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump_scheduled = False
+        self._closed = False
+        self._limits = LineLimits()
+        """By what happened: a leader that is down is tried every second, and told once a minute."""
+
+    # -- from the manager ---------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        self.core.add(partition)
+        self._schedule_pump()
+
+    def remove(self, key: Key) -> None:
+        self.core.remove(key)
+
+    def hurry(self) -> None:
+        """The leader's process is new: do not wait for the end of a back-off."""
+        if self._connection is None and self._connecting is not None and not self._closed:
+            self._connecting.cancel()
+            self._connecting = None
+            self._backoff_ms = 0
+            self._schedule_pump()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _schedule_pump(self) -> None:
+        """At the end of this turn: a metadata delta adds many partitions at once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self._closed:
+            return
+        if self._connection is None:
+            self._start_connecting()
+            return
+        plan = self.core.plan(self._loop.time())
+        if plan is not None:
+            self._connection.send(
+                FETCH,
+                plan.request,
+                on_response=partial(self._on_response, plan),
+                timeout_ms=plan.request.max_wait_ms + REQUEST_TIMEOUT_MS,
+                of_silence=True,
+            )
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        due = self.core.next_due()
+        if due is None or (self._timer is not None and not self._timer.cancelled() and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _on_response(self, plan: Plan, response: Message | Exception) -> None:
+        if self._closed or self._connection is None or self._connection.closed:
+            return  # `_on_lost` starts over
+        now = self._loop.time()
+        if isinstance(response, Exception):
+            told = self._limits.admit("fetch", now)
+            if told is not None:
+                logger.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **told.fields)
+            if _code_of(response) == ErrorCode.REQUEST_TIMED_OUT:
+                self._drop_connection(response)  # not a byte for so long: a connection may be dead without a word
+                return
+            self.core.on_failure(plan, _code_of(response), now)
+        else:
+            try:
+                touched = self.core.on_response(plan, cast(FetchResponse, response), now)
+            except PeerError as e:
+                self._drop_connection(e)
+                return
+            if touched:
+                self._on_progress(touched)
+            self._ask_ranges()
+        self._pump()
+
+    def _drop_connection(self, reason: Exception) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+            self._on_lost(connection, reason)
+
+    def _ask_ranges(self) -> None:
+        asked = self.core.take_out_of_range()
+        if not asked or self._connection is None:
+            return
+        question = RangeQuestion(self._broker_id, asked)
+        for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
+            self._ask(question, LIST_OFFSETS, question.request(timestamp), partial(question.on_answer, timestamp))
+        self._ask(question, DESCRIBE_PRODUCERS, question.producers_request, question.on_producers)
+
+    def _ask(self, question: RangeQuestion, api_key: int, request: Message, take: Callable[[Message | Exception], None]) -> None:
+        def on_response(response: Message | Exception) -> None:
+            take(response)
+            self._maybe_take_range(question)
+
+        assert self._connection is not None
+        self._connection.send(api_key, request, on_response=on_response, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def _maybe_take_range(self, question: RangeQuestion) -> None:
+        if question.open or self._closed:
+            return
+        now = self._loop.time()
+        for key, position in question.asked.items():
+            found = question.range_of(key)
+            if found is None:
+                self.core.on_leader_range_failed(key, position, now)
+            else:
+                self.core.on_leader_range(key, position, found, now)
+        self._pump()
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def _start_connecting(self) -> None:
+        if self._connecting is None and len(self.core):
+            self._connecting = self._loop.create_task(self._connect_with_backoff(), name=f"fetcher-connect-{self.leader_id}")
+
+    async def _connect_with_backoff(self) -> None:
+        while not self._closed:
+            if self._backoff_ms:
+                await asyncio.sleep(self._backoff_ms / 1000)
+            self._backoff_ms = min(max(2 * self._backoff_ms, RECONNECT_BACKOFF_MS), RECONNECT_BACKOFF_MS_MAX)
+            try:
+                connection = await self._connect(self._on_lost)
+            except BrokerError as e:
+                told = self._limits.admit("connect", self._loop.time())
+                if told is not None:
+                    logger.info("fetcher.connect_failed", leader_id=self.leader_id, reason=printable(e), **told.fields)
+                continue
+            self._connecting = None
+            if self._closed or connection.closed:
+                connection.close()
+                self._schedule_pump()
+                return
+            self._connection = connection
+            self._backoff_ms = 0
+            self._pump()
+            return
+
+    def _on_lost(self, connection: Connection, error: Exception | None) -> None:
+        if connection is not self._connection or self._closed:
+            return
+        told = self._limits.admit("lost", self._loop.time())
+        if told is not None:
+            logger.info("fetcher.connection_lost", leader_id=self.leader_id, reason=printable(error), **told.fields)
+        self._connection = None
+        self._backoff_ms = RECONNECT_BACKOFF_MS
+        self.core.on_connection_lost()
+        self._start_connecting()

@@ -1,0 +1,1 @@
+"""Connections to the brokers, and the metadata that the clients share."""

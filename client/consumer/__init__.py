@@ -1,0 +1,1 @@
+"""The consumer: `consumer.py` has its calls, `fetcher.py` fetches ahead."""

@@ -1,0 +1,727 @@
+"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks.
+
+    async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+        async for record in consumer:
+            ...
+
+Without a group it reads every partition of its topics (new ones too), or those that were assigned by hand. Records are
+fetched ahead in the background (fetcher.py) and decoded a batch at a time when they are asked for. Only records below
+the high watermark are ever seen.
+
+A partition that cannot be read on (truncated log, position outside the log, corrupt batch) raises its error where
+records are asked for: at once the first time, and again whenever there is nothing else to hand out. A seek clears it.
+
+A topic that is deleted and recreated under its name is another topic, with another id. A consumer that subscribed to the name
+reads the new one from its beginning. If the partition was assigned by hand, its position is an offset of a log that is gone:
+the consumer logs that, and goes on in the new topic by `auto_offset_reset`; with "error" it raises TopicRecreated until a seek.
+Without a position yet, it reads the new topic from its beginning. If the topic is deleted and not recreated, both raise
+UnknownTopic. The consumer waits a moment (`MISSING_TOPIC_GRACE_MS`) before that: a broker that is behind still knows the old
+topic, or does not know the new one yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from strandline.client.arguments import (
+    OFFSET_MAX,
+    TIMESTAMP_MAX,
+    checked_by_partition,
+    checked_name,
+    checked_partition,
+    checked_partitions,
+    checked_whole,
+)
+from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, Cluster
+from strandline.client.cluster.metadata import TopicInfo
+from strandline.client.consumer.batches import FetchedBatch, fetched_batch
+from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.records import (
+    ConsumerRecord,
+    OffsetAndTimestamp,
+    TopicPartition,
+    by_topic,
+    decode_records,
+    deserialize,
+)
+from strandline.client.consumer.subscription import EARLIEST, LATEST, PartitionState, Subscription
+from strandline.client.errors import (
+    ClientClosed,
+    CorruptRecords,
+    OffsetOutOfRange,
+    RequestTimeout,
+    StrandlineError,
+    TopicRecreated,
+    UsageError,
+)
+from strandline.client.home import Home
+from strandline.client.option_docs import documents
+from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
+from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.records.batch import BatchHeader, Buffer
+
+logger = get_logger(__name__)
+
+MANY_RECORDS = 10_000
+"""`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""
+
+MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
+"""`fetch_batches` without a limit hands out no more of the log than this: some ten milliseconds of decoding."""
+
+Taken = TypeVar("Taken")
+
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
+
+
+@documents(ConsumerOptions)
+class Consumer:
+    """Reads records.
+
+        async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+            async for record in consumer:
+                print(record.partition, record.offset, record.key, record.value)
+
+    Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was started.
+    The position of a consumer is not stored anywhere: it begins where `auto_offset_reset` or a `seek` says."""
+
+    def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
+        self.options = parse_options(ConsumerOptions, options)
+        self._doors = doors or real_doors()
+        self._subscription = Subscription(_RESETS[self.options.auto_offset_reset], self._skips, self.options.check_crcs)
+        self._skipped = {"skipped_batches": 0, "skipped_offsets": 0}
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._home: Home | None = None
+        self._stopped = False
+        self._topic_errors: dict[str, StrandlineError] = {}
+        """Subscribed topics that do not exist, not raised yet."""
+        self._missing_since: dict[str, float] = {}
+        self._assigning: Coroutine[Any, Any, None] | None = None
+        """The newest `assign`. If no one has awaited it, reading is an error."""
+        self._assigning_places: list[TopicPartition] = []
+        if topics:
+            self._subscription.subscribe(_checked_topics(topics))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers."""
+        if self._cluster is not None or self._stopped:
+            raise UsageError("a consumer is started once")
+        self._home = Home("consumer", between_runs=True)
+        cluster = self._cluster = Cluster(self.options, self._doors.random)
+        cluster.listeners.append(self._on_cluster)
+        self._fetcher = Fetcher(self.options, cluster, self._subscription)
+        cluster.want_topics(self._subscription.topics)
+        try:
+            await cluster.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._on_cluster()
+
+    async def stop(self) -> None:
+        """Stop fetching and close the connections. A call that waits for records raises ClientClosed."""
+        if self._stopped:
+            return
+        self._check_caller()
+        self._stopped = True
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop()
+
+    def _check_caller(self) -> None:
+        """UsageError for a call from another thread or event loop than that of `start`. (Its coroutines wait on its own loop.)"""
+        if self._home is not None:
+            self._home.check()
+
+    def _running(self) -> tuple[Fetcher, Cluster]:
+        self._check_caller()
+        if self._stopped:
+            raise ClientClosed("the consumer was stopped")
+        if self._fetcher is None or self._cluster is None:
+            raise ClientClosed("the consumer was not started: use `async with Consumer(...)`, or `await consumer.start()`")
+        return self._fetcher, self._cluster
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, *topics: str | Iterable[str]) -> None:
+        """Read all partitions of these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. There are no
+        consumer groups, so each consumer reads everything."""
+        self._check_caller()
+        names = _checked_topics(topics)
+        self._drop(self._subscription.subscribe(names))
+        self._assigning = None
+        self._topic_errors.clear()
+        self._missing_since.clear()
+        if self._cluster is not None:
+            self._cluster.want_topics(names)
+            self._cluster.request_refresh()
+            self._on_cluster()
+
+    def unsubscribe(self) -> None:
+        """Read nothing until the next `subscribe` or `assign`."""
+        self._check_caller()
+        self._assigning = None
+        self._drop(self._subscription.clear())
+
+    def _drop(self, states: Iterable[PartitionState]) -> None:
+        if self._fetcher is not None:
+            for state in states:
+                self._fetcher.ready.pop(state, None)
+                self._fetcher.look_at(state)
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
+        """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
+        `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
+        self._assigning_places = checked_partitions(partitions)
+        self._assigning = self._assign(self._assigning_places)
+        return self._assigning
+
+    async def _assign(self, places: list[TopicPartition]) -> None:
+        fetcher, cluster = self._running()
+        ids: dict[str, bytes] = {}
+        for topic, wanted in by_topic(places).items():
+            ids[topic] = (await cluster.topic(topic, self.options.max_block_ms, wanted)).topic_id
+        states = self._subscription.states.items()
+        kept = {place: state for place, state in states if place in places and state.topic_id == ids[place.topic]}
+        if self._subscription.topics:
+            self._drop(self._subscription.clear())
+            kept = {}
+        self._drop([self._subscription.remove(place) for place in list(self._subscription.states) if place not in kept])
+        for place in places:
+            if place not in kept:
+                self._begin(self._subscription.add(place, ids[place.topic], self._subscription.default_reset))
+        fetcher.on_cluster()
+
+    def _check_assigned_is_awaited(self) -> None:
+        if self._assigning is not None and inspect.getcoroutinestate(self._assigning) == inspect.CORO_CREATED:
+            raise UsageError(
+                f"assign() of {', '.join(map(str, self._assigning_places))} was not awaited and has done nothing: "
+                "write `await consumer.assign(...)`"
+            )
+
+    def _begin(self, state: PartitionState) -> None:
+        """A new state: without a reset policy it needs a seek before it can be read."""
+        if state.reset is None:
+            state.fail(
+                OffsetOutOfRange(
+                    'no position and auto_offset_reset="error"', topic=state.place.topic, partition=state.place.partition
+                )
+            )
+        assert self._fetcher is not None
+        self._fetcher.look_at(state)
+        if state.error is not None:
+            self._fetcher.wake()
+
+    async def refresh_metadata(self) -> None:
+        """Ask the cluster for its topics and partitions now, for example after the event loop stood still for long. It waits
+        at most `max_block_ms`."""
+        _, cluster = self._running()
+        await cluster.refresh(self.options.max_block_ms)
+        self._on_cluster()
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now, by `assign` or by `subscribe`."""
+        return set(self._subscription.states)
+
+    def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
+        """The id (16 bytes) of the topic whose log this consumer reads as the assigned `partition`. A topic that is deleted and
+        recreated under its name has another one (KIP-516)."""
+        return self._state(partition).topic_id
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
+        """The ids (16 bytes) of those of these topics that this consumer knows, as of its newest metadata. It asks no broker."""
+        _, cluster = self._running()
+        known = cluster.cache.topics
+        return {name: known[name].topic_id for name in _checked_topics([topics]) if name in known}
+
+    def _on_cluster(self) -> None:
+        """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing or others by now."""
+        if self._fetcher is None or self._cluster is None or self._stopped:
+            return
+        if not self._subscription.topics:
+            for state in list(self._subscription.states.values()):
+                self._check_assigned(state)
+        cache = self._cluster.cache
+        for topic in list(self._subscription.topics):
+            info = cache.topics.get(topic)
+            if info is None:
+                self._on_missing(topic)
+                continue
+            self._missing_since.pop(topic, None)
+            self._topic_errors.pop(topic, None)
+            added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
+            self._drop(removed)
+            for state in added:
+                self._begin(state)
+            if added:
+                self._fetcher.on_cluster()
+
+    def _on_missing(self, topic: str) -> None:
+        """Ask again for a while; then it is an error, or a wait for somebody to create it."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        if topic not in self._cluster.cache.failed:
+            return
+        loop = asyncio.get_running_loop()
+        waited_ms = (loop.time() - self._missing_since.setdefault(topic, loop.time())) * 1000
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and self.options.on_missing_topic == "raise":
+            self._topic_errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
+            self._fetcher.wake()
+        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
+
+    def _check_assigned(self, state: PartitionState) -> None:
+        """Does the cluster still know the log that was assigned? Who waits for a seek is not told of it again."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        topic, index = state.place
+        cache = self._cluster.cache
+        info = cache.topics.get(topic)
+        if (info is None and topic not in cache.failed) or isinstance(state.error, TopicRecreated):
+            return
+        is_other = info is not None and info.topic_id != state.topic_id
+        if info is not None and not is_other and index in info.partitions:
+            if state.on_found():
+                self._fetcher.look_at(state)
+        elif info is not None and is_other and state.position < 0:
+            self._begin(self._renew(state, info.topic_id, None if state.reset is None else EARLIEST))
+        else:
+            self._on_missing_assigned(state, info if is_other else None)
+
+    def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
+        """Ask again for a while; then it is an error. `other`: the topic that has the name now."""
+        assert self._fetcher is not None
+        assert self._cluster is not None
+        topic, index = state.place
+        waited_ms = state.on_missing(asyncio.get_running_loop().time())
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
+            error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
+            self._on_recreated(state, error)
+            return
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self.options.on_missing_topic == "raise":
+            state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
+            self._fetcher.wake()
+        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
+
+    def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
+        """Without a reset policy it is an error. With one, the new topic is read by the policy, once the records that were
+        fetched of the old one are handed out."""
+        assert self._fetcher is not None
+        if self._follows_policy(state):
+            policy = self.options.auto_offset_reset
+            reason = f'the position {error.position} is of a log that is gone; auto_offset_reset="{policy}" applies'
+            logger.warning("consumer.topic_recreated", topic=error.topic, partition=error.partition, reason=reason)
+            if not state.has_buffered:
+                self._read_recreated(state, error.topic_id)
+                return
+        state.fail(error)
+        self._fetcher.wake()
+
+    def _follows_policy(self, state: PartitionState) -> bool:
+        """Whether `auto_offset_reset` says where to go on in a recreated topic."""
+        return self._subscription.default_reset is not None and self._subscription.states.get(state.place) is state
+
+    def _read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
+        self._begin(self._renew(state, topic_id, self._subscription.default_reset))
+
+    def _renew(self, state: PartitionState, topic_id: bytes, reset: int | None = None) -> PartitionState:
+        """Read the topic that has the name now."""
+        assert self._fetcher is not None
+        renewed = self._subscription.renew(state, topic_id, reset)
+        self._drop([state])
+        self._fetcher.learn_leader(renewed)
+        return renewed
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Every record of every partition, without end. The position is that of the record after the one in the loop body."""
+        while True:
+            state = await self._next_ready(None, None)
+            assert state is not None
+            records = state.rest(self._decode)
+            version = state.version
+            for record in records:
+                state.cursor = record
+                yield record
+                if state.version != version:
+                    break
+            else:
+                if records:
+                    state.finish()
+                self._after_reading(state)
+            await asyncio.sleep(0)
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """The records that were fetched, by partition; those of `partitions` only, if some are given. It waits at most
+        `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
+        `max_poll_records`).
+
+        It raises the error of a partition that cannot be read on: OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic,
+        CorruptRecords. A `seek` clears it."""
+        limit = _checked_limit("max_records", max_records) or self.options.max_poll_records
+        left = limit or MANY_RECORDS
+
+        def pull(state: PartitionState) -> list[ConsumerRecord]:
+            nonlocal left
+            records = self._pull(state, left, whole=limit is None) if left > 0 else []
+            left -= len(records)
+            return records
+
+        return await self._poll(partitions, timeout_ms, pull)
+
+    async def fetch_batches(
+        self,
+        *partitions: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        """As `getmany`, but it returns whole batches by column, without a Python object per record: several million records a
+        second. `arrow_batches` (or `batch.to_arrow`) makes Arrow record batches of them.
+
+        Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` is
+        returned all the same. After a `seek`, or after records that were taken one by one, it begins at the position."""
+        room = Room(
+            _checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
+            _checked_limit("max_bytes", max_bytes) or MANY_BYTES,
+        )
+        return await self._poll(partitions, timeout_ms, lambda state: self._pull_batches(state, room))
+
+    async def _poll(
+        self, partitions: tuple[TopicPartition, ...], timeout_ms: float, pull: Callable[[PartitionState], list[Taken]]
+    ) -> dict[TopicPartition, list[Taken]]:
+        """What `pull` takes of each partition that has something; waits at most `timeout_ms` for the first of it."""
+        fetcher, _ = self._running()
+        only = {checked_partition(place) for place in partitions} or None
+        result: dict[TopicPartition, list[Taken]] = {}
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        await asyncio.sleep(0)
+        while not result and await self._next_ready(only, deadline) is not None:
+            for state in [s for s in fetcher.ready if (only is None or s.place in only) and not s.paused]:
+                taken = pull(state)
+                if taken:
+                    result[state.place] = taken
+        return result
+
+    def _pull(self, state: PartitionState, left: int, whole: bool) -> list[ConsumerRecord]:
+        """Up to `left` records of one partition; `whole`: never part of a batch, so that nothing is sliced twice."""
+        records: list[ConsumerRecord] = []
+        while left > 0:
+            more = state.pull(self._decode, 1 << 62 if whole else left)
+            if not more:
+                break
+            left -= len(more)
+            if records:
+                records.extend(more)
+            else:
+                records = more
+        self._after_reading(state)
+        return records
+
+    def _pull_batches(self, state: PartitionState, room: Room) -> list[FetchedBatch]:
+        """What there is room for. A partition that gets none now keeps its turn."""
+        batches: list[FetchedBatch] = []
+        looked = False
+        while (header := state.next_header()) is not None and room.holds(header):
+            looked = True
+            batch = state.pull_batch(self._decode_columns)
+            if batch is not None:
+                room.take(header)
+                batches.append(batch)
+        if looked:
+            self._after_reading(state)
+        return batches
+
+    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+        """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
+        Errors are those of `getmany`."""
+        only = {checked_partition(place) for place in partitions} or None
+        deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
+        while True:
+            state = await self._next_ready(only, deadline)
+            if state is None:
+                raise RequestTimeout("no record arrived", elapsed_ms=timeout_ms)
+            records = self._pull(state, 1, whole=False)
+            if records:
+                return records[0]
+
+    async def _next_ready(self, only: set[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
+        """A state with something buffered; None at the deadline. Raises what stands against reading on."""
+        if self._assigning is not None:
+            await asyncio.sleep(0)  # A task that was made of `assign` begins now.
+            self._check_assigned_is_awaited()
+            self._assigning = None
+        while True:
+            fetcher, _ = self._running()
+            self._raise_errors(first_time=True)
+            for state in fetcher.ready:
+                if not state.paused and (only is None or state.place in only) and state.has_buffered:
+                    return state
+            if self._subscription.failed:
+                await asyncio.sleep(0)  # A loop that swallows a standing error lets others run all the same.
+            self._raise_errors(first_time=False)
+            if not await fetcher.wait(deadline):
+                return None
+
+    def _raise_errors(self, first_time: bool) -> None:
+        for topic, error in self._topic_errors.items():
+            if first_time:
+                del self._topic_errors[topic]
+            raise error
+        for state in self._subscription.failed:
+            if isinstance(state.error, TopicRecreated) and self._follows_policy(state):
+                continue  # It is read on by the policy when its buffer is empty.
+            if state.error is not None and state.error_was_raised != first_time and not state.paused:
+                state.error_was_raised = True
+                raise state.error.with_traceback(None)
+
+    def _skips(self, error: CorruptRecords) -> bool:
+        """Whether to go on behind a batch that cannot be read; never without a trace."""
+        if self.options.on_corrupt_batch != "skip":
+            return False
+        self._skipped["skipped_batches"] += 1
+        self._skipped["skipped_offsets"] += error.last_offset - error.first_offset + 1
+        logger.warning(
+            "consumer.batch_skipped",
+            topic=error.topic,
+            partition=error.partition,
+            first_offset=error.first_offset,
+            last_offset=error.last_offset,
+            reason=str(error),
+        )
+        return True
+
+    def _after_reading(self, state: PartitionState) -> None:
+        """Serve the others first next time, and let the fetcher fill up what was emptied."""
+        assert self._fetcher is not None
+        if isinstance(state.error, TopicRecreated) and self._follows_policy(state) and not state.has_buffered:
+            self._read_recreated(state, state.error.topic_id)
+            return
+        self._fetcher.ready.pop(state, None)
+        if state.has_buffered and self._subscription.states.get(state.place) is state:
+            self._fetcher.ready[state] = None
+        self._fetcher.look_at(state)
+
+    def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+        options = self.options
+        records = decode_records(place, buf, pos, header, from_offset=offset, check_crc=options.check_crcs)
+        if options.key_deserializer is None and options.value_deserializer is None:
+            return records
+        return deserialize(records, options.key_deserializer, options.value_deserializer)
+
+    def _decode_columns(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> FetchedBatch:
+        return fetched_batch(place, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
+        self._check_caller()
+        place = checked_partition(place)
+        state = self._subscription.states.get(place)
+        if state is None:
+            self._check_assigned_is_awaited()
+            raise UsageError(f"{place} is not assigned to this consumer")
+        return state
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
+        """Read on at the first record at or after `offset`. With `leader_epoch`, that of the record before `offset` if the
+        program has kept it, a log that is not the one that was read before raises LogTruncated."""
+        offset = checked_whole("an offset", offset, 0, OFFSET_MAX)
+        leader_epoch = checked_whole("a leader epoch", leader_epoch, -1)
+        state = self._state(partition)
+        if isinstance(state.error, TopicRecreated) and state.error_was_raised:
+            state = self._renew(state, state.error.topic_id)  # Who was not told yet means an offset of the old log.
+        self._move(state, offset, leader_epoch)
+
+    def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
+        fetcher, _ = self._running()
+        state.seek(offset, leader_epoch)
+        if not state.has_buffered:
+            fetcher.ready.pop(state, None)
+        fetcher.look_at(state)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read these partitions, or all, from their first record."""
+        await self._seek_by(EARLIEST, partitions)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read these partitions, or all, from their end: only records that are sent from now on."""
+        await self._seek_by(LATEST, partitions)
+
+    async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
+        states = [self._state(place) for place in partitions] or list(self._subscription.states.values())
+        fetcher, _ = self._running()
+        found = await fetcher.positions.look_up({state.place: timestamp for state in states})
+        for state in states:
+            answer = found[state.place]
+            if self._subscription.states.get(state.place) is state and answer.offset >= 0:
+                is_same = answer.topic_id == state.topic_id
+                self._move(state if is_same else self._renew(state, answer.topic_id), answer.offset)
+
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """The offset of the next record. It waits at most `max_block_ms` until a first position is known; RequestTimeout."""
+        state = self._state(partition)
+        fetcher, _ = self._running()
+        deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+        while state.position < 0:
+            if state.error is not None:
+                raise state.error
+            fetcher.look_at(state)
+            if not await fetcher.wait(deadline):
+                raise RequestTimeout("the position is not known yet", topic=state.place.topic, partition=state.place.partition)
+            self._running()
+        return state.position
+
+    def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that."""
+        state = self._state(partition)
+        return state.highwater if state.highwater >= 0 else None
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By partition, the offset of the first record in the log. It waits at most `max_block_ms`."""
+        return await self._offsets_at(EARLIEST, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By partition, the offset after the last record that consumers may read. It waits at most `max_block_ms`."""
+        return await self._offsets_at(LATEST, partitions)
+
+    async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        fetcher, _ = self._running()
+        found = await fetcher.positions.offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
+        return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
+        log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record."""
+        fetcher, _ = self._running()
+        return await fetcher.positions.offsets(checked_by_partition(wanted))
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record."""
+        for timestamp in checked_by_partition(timestamps).values():
+            checked_whole("a timestamp (ms since 1970)", timestamp, 0, TIMESTAMP_MAX)
+        return await self.list_offsets(timestamps)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no more records of these partitions, and stop fetching them, until `resume`. Fetched records are kept."""
+        for place in partitions:
+            state = self._state(place)
+            state.paused = True
+            state.version += 1
+            self._running()[0].look_at(state)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Read these paused partitions again."""
+        fetcher, _ = self._running()
+        for place in partitions:
+            state = self._state(place)
+            state.paused = False
+            if state.has_buffered:
+                fetcher.ready[state] = None
+                fetcher.wake()
+            fetcher.look_at(state)
+
+    def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
+        """Fetch no records of this partition from `offset` on; None removes the bound. The consumer returns what it has fetched
+        already, also behind the bound: brokers send whole batches. For a reader of a known range, whose consumer would otherwise
+        fetch ahead of its end."""
+        state = self._state(partition)
+        state.fetch_until = None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX)
+        self._running()[0].look_at(state)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {place for place, state in self._subscription.states.items() if state.paused}
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
+        _, cluster = self._running()
+        return set((await cluster.topic(topic, self.options.max_block_ms)).partitions)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `last_fetch_age_ms`,
+        `failed_partitions` (with their errors) and `last_error`."""
+        if self._stopped or self._fetcher is None or self._cluster is None:
+            return {"state": "stopped" if self._stopped else "not started"}
+        self._check_caller()
+        failed = {str(state.place): str(state.error) for state in self._subscription.states.values() if state.error is not None}
+        error = self._cluster.last_error
+        return {
+            "state": "degraded" if failed or error is not None else "ok",
+            "brokers_connected": self._cluster.brokers_connected,
+            "last_fetch_age_ms": (asyncio.get_running_loop().time() - self._fetcher.last_fetch_at) * 1000,
+            "failed_partitions": failed,
+            "last_error": None if error is None else str(error),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark and lag (in records)."""
+        if self._fetcher is None or self._cluster is None:
+            return {}
+        partitions = {}
+        for place, state in self._subscription.states.items():
+            lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
+            partitions[str(place)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
+        buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
+        counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.refreshes}
+        return {**counters, "buffered_bytes": buffered, "partitions": partitions}
+
+
+class Room:
+    """What one `fetch_batches` may still hand out."""
+
+    __slots__ = ("bytes", "is_untouched", "records")
+
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self.records = max_records
+        self.bytes = max_bytes
+        self.is_untouched = True
+
+    def holds(self, header: BatchHeader) -> bool:
+        """The first batch is always held: a limit below its size would stand in the way for ever."""
+        return self.is_untouched or (header.record_count <= self.records and header.size <= self.bytes)
+
+    def take(self, header: BatchHeader) -> None:
+        self.records -= header.record_count
+        self.bytes -= header.size
+        self.is_untouched = False
+
+
+def _ask_again_s(waited_ms: float) -> float:
+    """When to look again for a topic that has been missing for so long."""
+    return 0.05 if waited_ms < MISSING_TOPIC_GRACE_MS else 1.0
+
+
+def _checked_limit(name: str, limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise UsageError(f"{name} is at least 1, not {limit}")
+    return limit
+
+
+def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
+    """The names, given one by one or in lists."""
+    names: list[str] = []
+    for given in topics:
+        names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)
+    return [checked_name(name) for name in names]

@@ -1,0 +1,274 @@
+"""Where to read: look-ups of offsets by timestamp, and the check of a position against a new leader's epochs.
+
+Both ask the partition's leader, all partitions of one leader in one request, and are tried again until an answer
+settles them. A background task lives only as long as there is a question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition, by_topic
+from strandline.client.consumer.subscription import PartitionState, Subscription
+from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
+from strandline.client.options import ConsumerOptions
+from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.data import (
+    EpochEndOffsetPartition,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+)
+
+logger = get_logger(__name__)
+
+RETRY_S = 0.02
+ANSWER_TIMEOUT_MS = 2_000
+"""A leader has nothing to wait for: one that does not answer by then hangs, or is gone, and another may lead."""
+
+
+def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
+    """The log no longer holds what was read before the position."""
+    place = state.place
+    known = f"the log ends at offset {end_offset} in epoch {epoch}" if end_offset >= 0 else "the log knows no such epoch"
+    return LogTruncated(
+        f"records before position {state.position} (leader epoch {state.position_epoch}) are gone: {known}",
+        topic=place.topic,
+        partition=place.partition,
+        position=state.position,
+        position_epoch=state.position_epoch,
+        diverging_offset=end_offset,
+        diverging_epoch=epoch,
+    )
+
+
+class OffsetFetcher:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        subscription: Subscription,
+        look_at: Callable[[PartitionState], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._subscription = subscription
+        self._look_at = look_at
+        self._wake = wake
+        self._isolation = int(options.isolation_level == "read_committed")
+        self._questions: dict[int, dict[PartitionState, None]] = {}
+        """By leader: states that want an answer, collected for one loop turn."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # -- in the background --------------------------------------------------------------------------------------------
+
+    def ask_soon(self, state: PartitionState, leader_id: int) -> None:
+        """The state needs its position looked up or validated."""
+        if state.asking:
+            return
+        state.asking = True
+        if not self._questions:
+            asyncio.get_running_loop().call_soon(self._ask_all)
+        self._questions.setdefault(leader_id, {})[state] = None
+
+    def _ask_all(self) -> None:
+        questions, self._questions = self._questions, {}
+        for leader_id, states in questions.items():
+            task = asyncio.get_running_loop().create_task(self._ask(leader_id, list(states)))
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+
+    async def _ask(self, leader_id: int, states: list[PartitionState]) -> None:
+        """One round. Whatever is not settled by it is looked at again, and asked again."""
+        try:
+            await self._look_up(leader_id, [state for state in states if state.reset is not None])
+            await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
+        except StrandlineError as e:
+            logger.debug("consumer.position_not_answered", broker_id=leader_id, reason=str(e))
+            self._cluster.suspect(leader_id)
+            await asyncio.sleep(RETRY_S)
+        finally:
+            for state in states:
+                state.asking = False
+                self._look_at(state)
+        self._wake()
+
+    async def _look_up(self, leader_id: int, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        asked = {state: state.reset for state in states}
+        answers = await self._list_offsets(
+            leader_id, [ListOffsetsPartition(*s.key, s.leader_epoch, t) for s, t in asked.items() if t is not None]
+        )
+        for state, timestamp in asked.items():
+            answer = answers.get(state.key)
+            if state.reset != timestamp or answer is None:
+                continue  # Sought meanwhile.
+            code = to_code(answer.error_code)
+            if code == ErrorCode.NONE:
+                state.seek(answer.offset if answer.offset >= 0 else 0, -1)
+            else:
+                await self._on_error(leader_id, state, code)
+
+    async def _validate(self, leader_id: int, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        asked = {state.key: (state, state.fetch_offset, state.fetch_epoch) for state in states}
+        partitions = [OffsetForLeaderPartition(*key, s.leader_epoch, epoch) for key, (s, _, epoch) in asked.items()]
+        request = OffsetForLeaderEpochRequest(-1, partitions)
+        response = await self._cluster.request(leader_id, OFFSET_FOR_LEADER_EPOCH, request, self._timeout_ms())
+        assert isinstance(response, OffsetForLeaderEpochResponse)
+        for answer in response.partitions:
+            state, offset, epoch = asked.get((answer.topic_id, answer.partition), (None, -1, -1))
+            if state is None or (state.fetch_offset, state.fetch_epoch) != (offset, epoch) or not state.needs_validation:
+                continue
+            code = to_code(answer.error_code)
+            if code == ErrorCode.NONE:
+                self._on_end_offset(state, answer)
+            else:
+                await self._on_error(leader_id, state, code)
+
+    def _on_end_offset(self, state: PartitionState, answer: EpochEndOffsetPartition) -> None:
+        if 0 <= state.fetch_offset <= answer.end_offset:
+            state.needs_validation = False
+        elif state.drop_prefetched() and state.fetch_epoch >= 0:
+            pass  # What was handed out may still be fine: ask about that.
+        elif state.fetch_epoch < 0:
+            state.needs_validation = False
+        else:
+            state.needs_validation = False
+            state.fail(truncated(state, answer.leader_epoch, answer.end_offset))
+
+    async def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
+        place = state.place
+        if ERRORS[code].refresh_metadata:
+            if self._cluster.cache.is_current(place.topic, state.topic_id):
+                self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
+        elif ERRORS[code].retriable:
+            await asyncio.sleep(RETRY_S)
+        else:
+            state.fail(
+                RequestFailed(describe(code), topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
+            )
+
+    # -- for the caller -----------------------------------------------------------------------------------------------
+
+    async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is that young."""
+        return {
+            place: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            for place, answer in (await self.look_up(wanted)).items()
+        }
+
+    async def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+        """The same, as the leaders answered it: with the id of the topic that has the name at present."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        deadline = started + self._options.max_block_ms / 1000
+        found: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
+        last: StrandlineError | None = None
+        attempts = 0
+        await self._know_topics(wanted, deadline)
+        while missing := [place for place in wanted if place not in found]:
+            if loop.time() >= deadline:
+                text = f"offsets were not answered; {last}" if last else "offsets were not answered"
+                elapsed_ms = (loop.time() - started) * 1000
+                place = missing[0]
+                raise RequestTimeout(text, topic=place.topic, partition=place.partition, attempts=attempts, elapsed_ms=elapsed_ms)
+            attempts += 1
+            last = await self._offsets_round({place: wanted[place] for place in missing}, found, deadline)
+            if len(found) < len(wanted):
+                await asyncio.sleep(RETRY_S)
+                try:
+                    await self._cluster.refresh(max(1.0, (deadline - loop.time()) * 1000))
+                except StrandlineError as e:
+                    last = e
+                    continue
+                await self._know_topics([place for place in wanted if place not in found], deadline)
+        return found
+
+    async def _know_topics(self, wanted: Iterable[TopicPartition], deadline: float) -> None:
+        """Raises UnknownTopic if one of the partitions does not exist, or no longer exists."""
+        loop = asyncio.get_running_loop()
+        for topic, partitions in by_topic(wanted).items():
+            await self._cluster.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)
+
+    async def _offsets_round(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, ListOffsetsPartitionResponse],
+        deadline: float,
+    ) -> StrandlineError | None:
+        """Ask every leader once; returns the last retriable error."""
+        by_leader: dict[int, dict[tuple[bytes, int], TopicPartition]] = {}
+        cache = self._cluster.cache
+        last: StrandlineError | None = None
+        for place in wanted:
+            topic = cache.topics.get(place.topic)
+            info = cache.partition(*place)
+            if topic is None or info is None:
+                last = self._cluster.unknown_topic(place.topic, 0)
+            elif info.leader_id >= 0:
+                by_leader.setdefault(info.leader_id, {})[topic.topic_id, place.partition] = place
+        left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
+        questions = [
+            self._list_offsets(
+                leader_id, [ListOffsetsPartition(*key, -1, wanted[place]) for key, place in places.items()], left_ms
+            )
+            for leader_id, places in by_leader.items()
+        ]
+        answered = await asyncio.gather(*questions, return_exceptions=True)  # A silent leader holds up none of the others.
+        for (leader_id, places), answers in zip(by_leader.items(), answered, strict=True):
+            if isinstance(answers, BaseException):
+                if not isinstance(answers, StrandlineError):
+                    raise answers
+                last = answers
+                continue
+            for key, place in places.items():
+                answer = answers.get(key)
+                if answer is not None:
+                    last = self._take_answer(place, leader_id, answer, found) or last
+        return last
+
+    def _take_answer(
+        self,
+        place: TopicPartition,
+        leader_id: int,
+        answer: ListOffsetsPartitionResponse,
+        found: dict[TopicPartition, ListOffsetsPartitionResponse],
+    ) -> StrandlineError | None:
+        code = to_code(answer.error_code)
+        if code == ErrorCode.NONE:
+            found[place] = answer
+            return None
+        error = RequestFailed(describe(code), topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
+        if not error.retriable:
+            raise error
+        return error
+
+    async def _list_offsets(
+        self, leader_id: int, partitions: list[ListOffsetsPartition], timeout_ms: float | None = None
+    ) -> dict[tuple[bytes, int], ListOffsetsPartitionResponse]:
+        request = ListOffsetsRequest(-1, self._isolation, partitions)
+        response = await self._cluster.request(leader_id, LIST_OFFSETS, request, self._timeout_ms(timeout_ms))
+        assert isinstance(response, ListOffsetsResponse)
+        return {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+
+    def _timeout_ms(self, wanted_ms: float | None = None) -> float:
+        timeout_ms = min(ANSWER_TIMEOUT_MS, self._options.request_timeout_ms)
+        return timeout_ms if wanted_ms is None else min(timeout_ms, wanted_ms)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,1 @@
+"""The producer: `producer.py` has its calls, `sender.py` sends batches to the leaders."""

@@ -1,0 +1,51 @@
+"""Records by column, on their way to the producer: many at once, without an object per record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from strandline.client.producer.batch import Headers
+from strandline.client.producer.partitioner import partition_for_key
+
+
+class Columns(NamedTuple):
+    """As many keys and headers as values, or none of them at all."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers | None] | None = None
+
+    def run(self, start: int, stop: int) -> Columns:
+        rows = slice(start, stop)
+        return Columns(self.values[rows], self.keys and self.keys[rows], self.headers and self.headers[rows])
+
+    def pick(self, indexes: Sequence[int]) -> Columns:
+        values, keys, headers = self
+        return Columns(
+            [values[i] for i in indexes],
+            None if keys is None else [keys[i] for i in indexes],
+            None if headers is None else [headers[i] for i in indexes],
+        )
+
+    def pieces(self, bytes_max: int) -> Iterator[Columns]:
+        """In order, each of at most so many bytes of keys and values, or of one record."""
+        size = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys or ())))
+        count = len(self.values)
+        if size <= bytes_max or count == 1:
+            yield self
+            return
+        step = max(1, count * bytes_max // size)
+        for start in range(0, count, step):
+            yield from self.run(start, start + step).pieces(bytes_max)
+
+    def by_key(self, partition_count: int) -> Iterator[tuple[int | None, Columns]]:
+        """Each partition's rows, in order; None: those without a key."""
+        if self.keys is None:
+            yield None, self
+            return
+        rows: dict[int | None, list[int]] = {}
+        for index, key in enumerate(self.keys):
+            rows.setdefault(None if key is None else partition_for_key(key, partition_count), []).append(index)
+        for place, indexes in rows.items():
+            yield place, self.pick(indexes)

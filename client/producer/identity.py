@@ -1,0 +1,151 @@
+"""The producer id: asked from any broker, in the background, until there is one.
+
+All partitions of a producer begin with the same id and epoch; a partition bumps its own epoch when it must
+(partition_queue.py), and one whose epochs are used up gets a new id.
+
+A named producer asks once: its id and epoch say which attempt it is, and another would be another attempt. The
+controllers may refuse it, and then there is nothing more to ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.errors import ClientError, ProducerFenced, RequestFailed, RequestTimeout, again, describe
+from strandline.client.options import ProducerOptions
+from strandline.protocol.apis import INIT_PRODUCER_ID
+from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
+from strandline.protocol.producer_names import generation_of, is_named
+
+logger = get_logger(__name__)
+
+RETRY_S = 0.05
+RETRY_MAX_S = 1.0
+
+
+class ProducerIdentity:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        on_known: Callable[[], None],
+        on_refused: Callable[[ClientError], None],
+    ) -> None:
+        self.known = False
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.note: bytes | None = None
+        """Of the first attempt of a named producer's generation."""
+        self.last_error: StrandlineError | None = None
+        self.refused: ClientError | None = None
+        """Of a named producer: the cluster will not have it."""
+        self._cluster = cluster
+        self._options = options
+        self._on_known = on_known
+        self._on_refused = on_refused
+        self._settled = asyncio.Event()
+        """Known or refused."""
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def request(self) -> None:
+        """Get an identity, unless that is under way."""
+        if self.refused is None and (self._task is None or self._task.done()):
+            self.known = False
+            self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task.add_done_callback(self._on_done)
+
+    async def wait(self, timeout_ms: float) -> None:
+        """Until there is one. The refusal, or RequestTimeout after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._settled.wait()
+        except TimeoutError:
+            text = f"no producer id: {self.last_error}" if self.last_error else "no producer id"
+            raise RequestTimeout(text, api="InitProducerId", elapsed_ms=timeout_ms) from None
+        if self.refused is not None:
+            raise again(self.refused)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Cancelled by somebody who cancels every task it finds: begin again."""
+        if task.cancelled() and not self._closed and not task.get_loop().is_closed():
+            self.request()
+
+    async def be_alone(self, timeout_ms: float) -> None:
+        """Have the cluster take nothing of older epochs of our name. The refusal, or RequestTimeout after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._decide(self._request(self.producer_epoch))
+        except TimeoutError:
+            raise RequestTimeout(f"not alone: {self.last_error}", api="InitProducerId", elapsed_ms=timeout_ms) from None
+        if self.refused is not None:
+            raise again(self.refused)
+
+    def _request(self, producer_epoch: int = -1) -> InitProducerIdRequest:
+        options = self._options
+        return InitProducerIdRequest(
+            name=options.producer_name,
+            generation=options.producer_generation,
+            note=options.producer_note,
+            producer_epoch=producer_epoch,
+        )
+
+    async def _ask(self) -> None:
+        answer = await self._decide(self._request())
+        if answer is not None:
+            self._take(answer)
+
+    async def _decide(self, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
+        """The controllers' answer, however long it takes; None: they refused, or we are closed."""
+        delay_s = RETRY_S
+        while not self._cluster.closed:
+            try:
+                answer = await self._cluster.ask_any(INIT_PRODUCER_ID, request, self._options.request_timeout_ms)
+                assert isinstance(answer, InitProducerIdResponse)
+                if not answer.error_code:
+                    return answer
+                if self._on_error(to_code(answer.error_code), answer.error_message):
+                    return None
+            except StrandlineError as e:
+                self.last_error = e
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+        return None
+
+    def _take(self, answer: InitProducerIdResponse) -> None:
+        producer_id, self.note = answer.producer_id, answer.note
+        name, generation = self._options.producer_name, self._options.producer_generation
+        if name is not None and not (is_named(producer_id) and generation_of(producer_id) == generation):
+            return self._refuse(RequestFailed("the broker knows no named producers", api="InitProducerId"))
+        self.producer_id, self.producer_epoch = producer_id, answer.producer_epoch
+        self.known, self.last_error = True, None
+        self._settled.set()
+        return self._on_known()
+
+    def _on_error(self, code: ErrorCode, message: str | None) -> bool:
+        """True: for good."""
+        text = describe(code, message)
+        kind = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else RequestFailed
+        self.last_error = error = kind(text, api="InitProducerId", code=code)
+        is_final = not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR
+        if is_final:
+            logger.warning("producer.no_producer_id", reason=str(error))
+        if is_final and self._options.producer_name is not None:
+            self._refuse(error)
+            return True
+        return False
+
+    def _refuse(self, error: ClientError) -> None:
+        self.refused = error
+        self._settled.set()
+        self._on_refused(error)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])

@@ -1,0 +1,692 @@
+"""The producer: `send_nowait`, `send`, `send_many`, `send_and_wait`, `flush`.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        receipt = producer.send_nowait("orders", b"value")     # a plain call; BufferFull when there is no room
+        await producer.send("orders", b"value")                # waits for room, returns the receipt
+        metadata = await receipt                               # topic, partition, offset, timestamp
+        await producer.flush()
+
+At its end, a block that was left normally waits until everything is acknowledged. If an exception or a cancellation left it,
+the producer waits one second, and the exception gets a note that says what was not acknowledged.
+
+A named producer writes each row once, whatever attempt of its work writes it:
+
+    async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:   # fences who had the name
+        done = await producer.written([("orders", 0)])                     # {TopicPartition("orders", 0): 4711} rows
+        for row in rows_of_partition_0[done[TopicPartition("orders", 0)]:]:
+            await producer.send("orders", row, partition=0)
+        await producer.flush()
+
+A record that is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
+list; everything else happens per batch (accumulator.py, sender.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from _thread import get_ident
+from collections.abc import Iterable, Sequence
+from types import NoneType, TracebackType
+from typing import Any, Self, Unpack
+
+from strandline.client.arguments import TIMESTAMP_MAX, check_encodes, checked_name, checked_partitions, checked_whole
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.shared_cluster import SharedCluster
+from strandline.client.consumer.records import TopicPartition
+from strandline.client.errors import (
+    BufferFull,
+    ClientClosed,
+    DeliveryFailed,
+    DeliveryTimeout,
+    ProducerFenced,
+    RequestTimeout,
+    UsageError,
+    again,
+)
+from strandline.client.home import Home
+from strandline.client.option_docs import documents
+from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.producer.accumulator import Accumulator
+from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Headers
+from strandline.client.producer.call_order import CallOrder
+from strandline.client.producer.columns import Columns
+from strandline.client.producer.identity import ProducerIdentity
+from strandline.client.producer.parking import Failure, ParkingLot
+from strandline.client.producer.partition_queue import PartitionQueue
+from strandline.client.producer.producer_states import ProducerQuestions, committed_rows
+from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadata, settled
+from strandline.client.producer.sender import Sender, Undelivered
+from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.loggers import get_logger
+
+logger = get_logger(__name__)
+
+BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
+"""How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""
+BYTES_PER_PIECE = 1_048_576
+"""So much of `send_columns` waits for room at a time."""
+
+STOP_AFTER_ERROR_MS = 1_000
+"""After an exception or a cancel, `stop` waits so long for acknowledgements."""
+
+_PLACE_OF_NAMED = "a named producer is told the partition (or the key) of each record: another attempt must choose it"
+
+
+@documents(ProducerOptions)
+class Producer:
+    """Sends records.
+
+        async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+            where = await producer.send_and_wait("orders", b"2 tea", key=b"alice")
+
+    Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was
+    started.
+
+    `cluster`: connections and metadata that the producer shares with those before and after it, and leaves open."""
+
+    def __init__(
+        self, *, cluster: SharedCluster | None = None, doors: Doors | None = None, **options: Unpack[ProducerKeywords]
+    ) -> None:
+        self.options = parse_options(ProducerOptions, options)
+        self._shared = cluster
+        self._doors = doors or real_doors()
+        self._key_serializer: Serializer | None = self.options.key_serializer
+        self._value_serializer: Serializer | None = self.options.value_serializer
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._accumulator: Accumulator
+        self._home: Home | None = None
+        self._checked_thread = 0
+        """The thread that runs this iteration of the event loop, once a call in it was checked; 0 before that."""
+        self._takes_bare = self._value_serializer is None and self.options.producer_name is None
+        self._call_order = CallOrder(self._choose_path)
+        self._bare_open: dict[str, Batch] = {}
+        """The accumulator's table of batches to which a plain value may be appended at once; empty while that is not so."""
+        self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
+        self._give_way_at = self._batches_per_turn
+        self._stopped = False
+        self._started_in_handler = False
+        """An exception was being handled when the producer was started: it does not end this producer."""
+        self._is_named = self.options.producer_name is not None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster; NoBrokersAvailable if no bootstrap server answers. A named producer takes its name, within
+        `max_block_ms`; ProducerFenced if a higher generation of the name exists."""
+        if self._cluster is not None or self._stopped:
+            raise UsageError("a producer is started once")
+        self._started_in_handler = sys.exception() is not None
+        self._home = Home("producer")
+        loop = self._home.loop
+        shared = self._shared
+        cluster = self._cluster = Cluster(self.options, self._doors.random) if shared is None else shared.cluster
+        self._accumulator = Accumulator(
+            self.options,
+            now=loop.time,
+            wall_clock_ms=self._doors.wall_clock_ms,
+            on_ready=lambda queue: sender.on_ready(queue),
+            first_sticky=self._doors.random.randrange,
+        )
+        sender = self._sender = Sender(self.options, self._accumulator, cluster)
+        try:
+            await self._connect(cluster, sender)
+            if self._is_named:
+                await sender.identity.wait(self.options.max_block_ms)
+        except BaseException:
+            await self.stop(timeout_ms=0)
+            raise
+        self._choose_path()
+
+    async def _connect(self, cluster: Cluster, sender: Sender) -> None:
+        """Learn the metadata. On shared connections the request for the producer id leaves at the same time."""
+        if self._shared is None:
+            await cluster.start()
+        else:
+            await self._shared.notice_changes()
+        if self.options.idempotent:
+            sender.identity.request()
+        if self._shared is not None:
+            await self._shared.renew()
+
+    async def stop(self, timeout_ms: float | None = None) -> int:
+        """Deliver the waiting records, then close. Returns the number of records that were not acknowledged in time; their
+        receipts raise ClientClosed, which says whether the record may be in the log.
+
+        Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or
+        if `stop` is called while an exception is handled (as in a `finally` clause), unless one was when `start` was called. That
+        exception gets a note that names the partitions and the numbers of records."""
+        return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
+
+    async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> int:
+        """`error`: the exception that ends the use of this producer."""
+        if self._stopped or self._sender is None or self._cluster is None:
+            self._stopped = True
+            return 0
+        assert self._home is not None
+        self._home.check()
+        self._stopped = True
+        self._choose_path()
+        if timeout_ms is None:
+            timeout_ms = self._flush_timeout_ms(error)
+        try:
+            if timeout_ms != 0:
+                await self._flush(timeout_ms)
+        except RequestTimeout:
+            pass
+        except BaseException as e:
+            error = e
+            raise
+        finally:
+            undelivered = self._sender.give_up_all()
+            self._report(undelivered, error)
+            await self._sender.close()
+            if self._shared is None:
+                await self._cluster.close()
+            else:
+                self._shared.release()
+        return undelivered.records
+
+    def _flush_timeout_ms(self, error: BaseException | None) -> float:
+        """How long `stop` waits for acknowledgements."""
+        task = asyncio.current_task()
+        is_cancelled = task is not None and task.cancelling() > 0
+        timeout_ms = self.options.delivery_timeout_ms
+        return min(STOP_AFTER_ERROR_MS, timeout_ms) if error is not None or is_cancelled else timeout_ms
+
+    def _report(self, undelivered: Undelivered, error: BaseException | None) -> None:
+        if not undelivered.records:
+            return
+        text = str(undelivered)
+        logger.warning("producer.stopped_with_undelivered", records=undelivered.records, reason=text)
+        if error is not None:
+            error.add_note(f"When the producer stopped, {text}.")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self._stop(None, error)
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
+        used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; or UsageError. Each is
+        raised before anything is queued.
+
+        `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
+        default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
+        1970 (UTC), by default now."""
+        if get_ident() != self._checked_thread:
+            self._enter()
+        batch = self._bare_open.get(topic)
+        if (
+            batch is not None
+            and type(value) is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+        ):
+            room = batch.room - len(value) - BARE_OVERHEAD
+            if room >= 0:
+                batch.room = room
+                values = batch.values
+                values.append(value)
+                return Receipt(batch, len(values) - 1)
+        if self._call_order:
+            self._check_order(topic)
+        return self._send_any(topic, value, key, partition, headers, timestamp_ms)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """As `send_nowait`, but it waits for the topic's metadata and for room in the buffer, each at most `max_block_ms`;
+        UnknownTopic, NoBrokersAvailable or BufferFull after that.
+
+        `await producer.send(...)` returns the receipt of a record that is handed over, not yet acknowledged: `await` the
+        receipt, or `flush`. It lets the event loop run when a few batches are full. Records are appended in the order in which
+        their calls began, whatever each call waits for."""
+        if get_ident() != self._checked_thread:
+            self._enter()
+        batch = self._bare_open.get(topic)
+        if (
+            batch is not None
+            and type(value) is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+        ):
+            room = batch.room - len(value) - BARE_OVERHEAD
+            if room >= 0:
+                batch.room = room
+                values = batch.values
+                values.append(value)
+                return Receipt(batch, len(values) - 1)
+        accumulator = self._running()
+        if topic in self._call_order:
+            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+        else:
+            try:
+                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+            except BufferFull:
+                receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+        if type(receipt.batch) is ParkingLot:
+            await self._leave_parking_lot(topic, receipt)
+        if accumulator.batches_closed >= self._give_way_at:
+            self._give_way_at = accumulator.batches_closed + self._batches_per_turn
+            await asyncio.sleep(0)
+        return receipt
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """`send`, and wait until the record is acknowledged. DeliveryFailed or DeliveryTimeout if it is not, within
+        `delivery_timeout_ms`. One record at a time is slow: `send` many, then `flush`."""
+        return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
+
+    def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
+        """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`: where
+        each run of records is."""
+        if key is None and partition is None and self._value_serializer is None and not self._is_named:
+            accumulator = self._running()
+            self._check_order(topic)
+            if not set(map(type, values)) <= {bytes}:
+                values = [_to_bytes("value", value) for value in values]
+                if None in values:
+                    return self._send_each(topic, values, key, partition)
+            receipts = accumulator.append_many(topic, values)
+            self._note_parked(topic)
+            return receipts
+        return self._send_each(topic, values, key, partition)
+
+    def _send_each(self, topic: str, values: Sequence[Any], key: Any, partition: int | None) -> Receipts:
+        receipts = Receipts()
+        for value in values:
+            receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
+        return receipts
+
+    async def send_columns(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Receipts:
+        """Hand over many records by column, to one partition or to those that their keys choose. It waits for metadata and
+        for room as `send` does, and costs about half of as many calls of `send`. If keys choose, the receipts are in the
+        order of partitions."""
+        self._running()
+        columns = Columns(
+            _serialized("value", values, self._value_serializer),
+            None if keys is None else _serialized("key", keys, self._key_serializer),
+            None if headers is None else list(map(_check_headers, headers)),
+        )
+        receipts = Receipts()
+        deadline = self._deadline()
+        try:
+            async with self._call_order.turn(topic, deadline):
+                if topic not in self._running().topics:
+                    await self.partitions_for(topic)
+                for place, rows in self._places(topic, columns, partition):
+                    for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
+                        await self._append_columns(topic, place, piece, receipts)
+        except TimeoutError:
+            raise self._no_turn(topic) from None
+        return receipts
+
+    def _deadline(self) -> float:
+        """When a call that begins now has waited for `max_block_ms`."""
+        return asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+
+    def _no_turn(self, topic: str) -> BufferFull:
+        return BufferFull(f"earlier calls for {topic} still wait after max_block_ms ({self.options.max_block_ms})")
+
+    def _places(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
+        if partition is not None:
+            return [(checked_whole("a partition", partition), columns)]
+        if self._is_named and (columns.keys is None or None in columns.keys):
+            raise UsageError(_PLACE_OF_NAMED)
+        return columns.by_key(self._accumulator.topics[topic].partition_count)
+
+    async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
+        deadline = self._deadline()
+        while True:
+            accumulator = self._running()
+            try:
+                taken = accumulator.append_many(topic, rows.values, partition, rows.keys, rows.headers)
+                break
+            except BufferFull:
+                await self._wait_for_release(deadline)
+        self._wake_next()
+        receipts.extend(taken)
+        if accumulator.batches_closed >= self._give_way_at:
+            self._give_way_at = accumulator.batches_closed + self._batches_per_turn
+            await asyncio.sleep(0)
+
+    async def wait_for_room(self, size: int | None = None, timeout_ms: float | None = None) -> None:
+        """Wait until the buffer has room for `size` more bytes (by default, for a whole batch); BufferFull after `timeout_ms` (by
+        default `max_block_ms`)."""
+        accumulator = self._running()
+        wanted = max(self.options.batch_size, size or 0)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
+        while not accumulator.has_room(wanted):
+            await self._wait_for_release(deadline)
+        self._wake_next()
+
+    def _send_any(
+        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> Receipt:
+        accumulator = self._running()
+        if self._is_named and key is None and partition is None:
+            raise UsageError(_PLACE_OF_NAMED)
+        if self._value_serializer is not None and value is not None:
+            value = self._value_serializer(value)
+        if self._key_serializer is not None and key is not None:
+            key = self._key_serializer(key)
+        if type(value) is not bytes:
+            value = _to_bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _to_bytes("key", key)
+        if headers is not None:
+            headers = _check_headers(headers)
+        if partition is not None and (type(partition) is not int or partition < 0):
+            partition = checked_whole("a partition", partition)
+        if timestamp_ms is not None:
+            timestamp_ms = checked_whole("timestamp_ms", timestamp_ms, -1, TIMESTAMP_MAX)
+        if topic not in accumulator.topics:
+            checked_name(topic)
+        receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
+        if accumulator.parked:
+            self._note_parked(topic)
+        return receipt
+
+    def _note_parked(self, topic: str) -> None:
+        if topic in self._accumulator.parked and self._sender is not None:
+            self._sender.on_parked(topic)
+
+    async def _send_in_turn(
+        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> Receipt:
+        """Wait behind the earlier calls for this topic, and then for room."""
+        deadline = self._deadline()
+        try:
+            async with self._call_order.turn(topic, deadline):
+                while True:
+                    try:
+                        receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+                        break
+                    except BufferFull:
+                        await self._wait_for_release(deadline)
+        except TimeoutError:
+            raise self._no_turn(topic) from None
+        self._wake_next()
+        return receipt
+
+    async def _leave_parking_lot(self, topic: str, receipt: Receipt) -> None:
+        """The record waits in its place for its topic's metadata; so do later ones. Without metadata it is withdrawn."""
+        assert self._cluster is not None
+        try:
+            await self.partitions_for(topic)
+        except BaseException:
+            withdrawn = DeliveryFailed("the call ended before the topic's metadata was known", topic=topic)
+            self._accumulator.withdraw(topic, receipt, withdrawn)
+            self._wake_next()
+            raise
+        if isinstance(receipt.batch, Failure):
+            try:
+                receipt.result()
+            except DeliveryTimeout:
+                raise self._cluster.no_answer(self.options.max_block_ms) from None
+
+    async def _wait_for_release(self, deadline: float) -> None:
+        """Until some batch is done. BufferFull at the deadline."""
+        self._running()
+        assert self._sender is not None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sender.room_waiters[waiter] = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise BufferFull(f"no room in buffer_memory within max_block_ms ({self.options.max_block_ms})") from None
+        finally:
+            self._sender.room_waiters.pop(waiter, None)
+        self._running()
+
+    def _wake_next(self) -> None:
+        if self._sender is not None:
+            self._sender.wake_room_waiter()
+
+    def _choose_path(self) -> None:
+        """Plain values are appended at once, unless they need more than that, or earlier calls wait."""
+        is_open = self._takes_bare and not self._stopped and not self._call_order
+        self._bare_open = self._accumulator.bare_open if is_open else {}
+
+    def _enter(self) -> None:
+        """Check the caller's event loop. Finding it takes a system call in Python 3.11, so it is done once per iteration of
+        the loop; until that ends, comparing the thread is enough."""
+        if self._home is not None:
+            self._home.check()
+            self._checked_thread = get_ident()
+            self._home.loop.call_soon(self._end_iteration)
+
+    def _end_iteration(self) -> None:
+        self._checked_thread = 0
+
+    def _check_order(self, topic: str) -> None:
+        if topic in self._call_order:
+            raise BufferFull(f"earlier calls for {topic} wait for room or metadata; await send() waits behind them")
+
+    def _running(self) -> Accumulator:
+        if get_ident() != self._checked_thread:
+            self._enter()
+        if self._stopped:
+            raise ClientClosed("the producer was stopped")
+        if self._sender is None:
+            raise ClientClosed("the producer was not started: use `async with Producer(...)`, or `await producer.start()`")
+        if self._sender.broken is not None:
+            raise self._sender.broken
+        if self._sender.refused is not None:
+            raise again(self._sender.refused)
+        return self._accumulator
+
+    # -- a named producer ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_first_attempt(self) -> bool:
+        """Whether this named producer is the first one of its generation of the name."""
+        return self._identity().producer_epoch == 0
+
+    @property
+    def note(self) -> bytes | None:
+        """The `producer_note` of the first attempt of this generation of the name."""
+        return self._identity().note
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id in the batches of this named producer."""
+        return self._identity().producer_id
+
+    def _identity(self) -> ProducerIdentity:
+        self._running()
+        if not self._is_named or self._sender is None:
+            raise UsageError("only a producer with a producer_name has attempts before it")
+        return self._sender.identity
+
+    async def written(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        *,
+        alone: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """How many rows of this generation of the name each of these partitions has, whichever attempt wrote them. The next
+        record that is sent to a partition is the row after them. It waits until the rows are committed, at most `timeout_ms`
+        (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher generation has
+        written there.
+
+        Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still wait
+        (`flush` first). `alone`: it also waits until no earlier attempt can write to these partitions; without it, that ends
+        with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs it."""
+        self._running()
+        assert self._sender is not None
+        assert self._cluster is not None
+        if not self._is_named:
+            raise UsageError("only a producer with a producer_name can ask what was written before it")
+        places = list(dict.fromkeys(checked_partitions(partitions)))
+        self._check_idle(places)
+        identity = self._sender.identity
+        wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        if alone:
+            await identity.be_alone(wait_ms)
+        who = identity.producer_id, identity.producer_epoch
+        questions = ProducerQuestions(self._cluster, identity.producer_epoch if alone else -1)
+        try:
+            rows = await committed_rows(questions, places, *who, deadline)
+        except ProducerFenced as e:
+            self._sender.refuse_all(e)
+            raise
+        for name in dict.fromkeys(place.topic for place in places):
+            await self.partitions_for(name)
+        self._running()
+        self._check_idle(places)
+        for place, count in rows.items():
+            self._queue(place).resume(*who, count)
+        return rows
+
+    def _check_idle(self, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            topic = self._accumulator.topics.get(place.topic)
+            queue = None if topic is None else topic.queues.get(place.partition)
+            if place.topic in self._accumulator.parked or (queue is not None and not queue.idle):
+                raise UsageError(f"records for {place.topic}-{place.partition} still wait: `await producer.flush()` first")
+
+    def _queue(self, place: TopicPartition) -> PartitionQueue:
+        return self._accumulator.queue(self._accumulator.topics[place.topic], place.partition)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until every record that was handed over is acknowledged or has failed; RequestTimeout after `timeout_ms` (by
+        default `delivery_timeout_ms`). It does not raise for a record that failed: that record's receipt does."""
+        self._running()
+        await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+
+    async def _flush(self, timeout_ms: float) -> None:
+        # No `asyncio.timeout`: in a task that is being cancelled, Python 3.11.2 makes its expiry another cancellation.
+        accumulator = self._accumulator
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        receipts = [record.receipt for lot in accumulator.parked.values() for record in lot.records]
+        receipts += [Receipt(batch, 0) for batch in accumulator.incomplete]
+        for receipt in receipts:
+            self._close_open(receipt)
+        for receipt in receipts:
+            while not receipt.done:
+                self._close_open(receipt)  # A parked record may have been put into an open batch.
+                if not await settled(receipt.batch, deadline):
+                    left = accumulator.waiting_records
+                    text = f"flush: {left} record{' is' if left == 1 else 's are'} not acknowledged yet"
+                    raise RequestTimeout(text, elapsed_ms=timeout_ms)
+
+    def _close_open(self, receipt: Receipt) -> None:
+        """The receipt's batch does not linger any more."""
+        batch = receipt.batch
+        if isinstance(batch, Batch) and not batch.closed and not batch.done:
+            self._accumulator.close(batch)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
+        accumulator = self._running()
+        assert self._cluster is not None
+        info = await self._cluster.topic(topic, self.options.max_block_ms)
+        accumulator.update_topic(topic, max(info.partitions) + 1, info.available)
+        return sorted(info.partitions)
+
+    def health(self) -> dict[str, Any]:
+        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
+        record that is not acknowledged) and `last_error`."""
+        if self._stopped or self._sender is None or self._cluster is None or self._home is None:
+            return {"state": "stopped" if self._stopped else "not started"}
+        self._home.check()
+        now = asyncio.get_running_loop().time()
+        oldest = next(iter(self._accumulator.incomplete), None)
+        error = self._cluster.last_error or self._sender.identity.last_error
+        waits_ms = 0.0 if oldest is None else (now - oldest.created_at) * 1000
+        return {
+            "state": "degraded" if error is not None or waits_ms > self.options.linger_ms + 5000 else "ok",
+            "brokers_connected": self._cluster.brokers_connected,
+            "oldest_record_ms": waits_ms,
+            "last_error": str(error) if error is not None else self._sender.last_error,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, and the numbers of bytes, batches and requests that wait now."""
+        if self._sender is None or self._cluster is None:
+            return {}
+        return {
+            **self._sender.counters,
+            "buffered_bytes": self._accumulator.buffered_bytes,
+            "incomplete_batches": len(self._accumulator.incomplete),
+            "requests_in_flight": self._sender.in_flight,
+            "calls_waiting": len(self._call_order),
+            "metadata_refreshes": self._cluster.refreshes,
+        }
+
+
+def _to_bytes(what: str, data: Any) -> bytes | None:
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")
+
+
+def _serialized(what: str, column: Sequence[Any], serializer: Serializer | None) -> Sequence[bytes | None]:
+    if serializer is not None:
+        column = [None if data is None else serializer(data) for data in column]
+    if set(map(type, column)) <= {bytes, NoneType}:
+        return column
+    return [_to_bytes(what, data) for data in column]
+
+
+def _check_headers(headers: Headers | None) -> Headers | None:
+    if not headers:
+        return None
+    try:
+        checked = [(name, value) for name, value in headers]
+    except (TypeError, ValueError):
+        raise UsageError(f"headers are a list of (str, bytes) pairs, not {headers!r}") from None
+    for name, value in checked:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise UsageError(f"a header is a (str, bytes or None) pair, not {(name, value)!r}")
+        check_encodes("the name of a header", name)
+    return checked

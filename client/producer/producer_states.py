@@ -1,0 +1,199 @@
+"""What the logs know of their producers: asked of each partition's leader, all partitions of one leader in one request.
+
+For a named producer that answers the question of every attempt: how many rows of my generation are there already? What
+an answer tells counts when it is committed: the high watermark has passed the last offset that was found, in the leader
+epoch in which it was found. Else a new leader may not have it. Rows that another attempt appends meanwhile are not
+waited for: what is sent in their place is refused as a duplicate, and the question is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from strandline.client.admin_types import PartitionProducers, ProducerDescription
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.consumer.records import TopicPartition
+from strandline.client.errors import ProducerFenced, RequestFailed, RequestTimeout, UnknownTopic, describe
+from strandline.protocol.apis import DESCRIBE_PRODUCERS
+from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.messages.data import (
+    DescribeProducersPartition,
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from strandline.protocol.producer_names import generation_of
+
+RETRY_S = 0.02
+ANSWER_TIMEOUT_MS = 2_000
+"""A leader has nothing to wait for: one that does not answer by then hangs, or is gone, and another may lead."""
+
+Answers = dict[TopicPartition, PartitionProducers]
+
+
+class ProducerQuestions:
+    """Asks until each leader has answered, or the deadline is there (on the loop's clock)."""
+
+    def __init__(self, cluster: Cluster, oldest_epoch: int = -1) -> None:
+        self._cluster = cluster
+        self._oldest_epoch = oldest_epoch
+        """Only leaders may answer that take nothing older of the named producer."""
+
+    async def describe(self, places: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
+        """What each partition's leader knows of these producers, or of all. RequestTimeout with the last error."""
+        loop = asyncio.get_running_loop()
+        started, attempts, found = loop.time(), 0, Answers()
+        await self._check_known(places, deadline)
+        while True:
+            attempts += 1
+            missing = [place for place in places if place not in found]
+            last = await self._ask_leaders(missing, producer_ids, found, deadline)
+            if len(found) == len(places):
+                return found
+            if loop.time() + RETRY_S >= deadline:
+                place = next(place for place in places if place not in found)
+                raise RequestTimeout(
+                    f"no answer about producers; {last}" if last else "no answer about producers",
+                    topic=place.topic,
+                    partition=place.partition,
+                    attempts=attempts,
+                    elapsed_ms=(loop.time() - started) * 1000,
+                )
+            await asyncio.sleep(RETRY_S)
+            await self._refresh(deadline)
+
+    async def _check_known(self, places: Sequence[TopicPartition], deadline: float) -> None:
+        for name in dict.fromkeys(place.topic for place in places):
+            topic = await self._cluster.topic(name, self._left_ms(deadline))
+            for place in places:
+                if place.topic == name and place.partition not in topic.partitions:
+                    text = f"the topic has {len(topic.partitions)} partitions"
+                    raise UnknownTopic(text, topic=name, partition=place.partition)
+
+    async def _refresh(self, deadline: float) -> None:
+        try:
+            await self._cluster.refresh(self._left_ms(deadline))
+        except StrandlineError:
+            pass  # The next round tells.
+
+    async def _ask_leaders(
+        self, places: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
+    ) -> StrandlineError | None:
+        """Each leader once, all at the same time. The last error that may pass; one that does not is raised."""
+        by_leader: dict[int, dict[tuple[bytes, int], TopicPartition]] = {}
+        for place in places:
+            leader_id, key = self._leader(place)
+            if leader_id >= 0:
+                by_leader.setdefault(leader_id, {})[key] = place
+        timeout_ms = min(ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms, self._left_ms(deadline))
+        questions = [self._ask(leader_id, asked, producer_ids, timeout_ms) for leader_id, asked in by_leader.items()]
+        answered = await asyncio.gather(*questions, return_exceptions=True)  # A silent leader holds up none of the others.
+        last: StrandlineError | None = None
+        for leader_id, answers in zip(by_leader, answered, strict=True):
+            if isinstance(answers, StrandlineError):
+                self._cluster.suspect(leader_id)
+                last = answers
+            elif isinstance(answers, BaseException):
+                raise answers
+            else:
+                for place, answer in answers.items():
+                    last = self._take(place, leader_id, answer, found) or last
+        return last
+
+    def _leader(self, place: TopicPartition) -> tuple[int, tuple[bytes, int]]:
+        topic = self._cluster.cache.topics.get(place.topic)
+        leader_id = self._cluster.cache.leader(place.topic, place.partition)
+        return (-1 if topic is None else leader_id), (topic.topic_id if topic is not None else b"", place.partition)
+
+    async def _ask(
+        self,
+        leader_id: int,
+        asked: Mapping[tuple[bytes, int], TopicPartition],
+        producer_ids: list[int] | None,
+        timeout_ms: float,
+    ) -> dict[TopicPartition, DescribeProducersPartitionResponse]:
+        request = DescribeProducersRequest([DescribeProducersPartition(*key) for key in asked], producer_ids, self._oldest_epoch)
+        response = await self._cluster.request(leader_id, DESCRIBE_PRODUCERS, request, timeout_ms)
+        assert isinstance(response, DescribeProducersResponse)
+        answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return {place: answers[key] for key, place in asked.items() if key in answers}
+
+    def _take(
+        self, place: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse, found: Answers
+    ) -> StrandlineError | None:
+        code = to_code(answer.error_code)
+        if code == ErrorCode.NONE:
+            found[place] = _description(place, leader_id, answer)
+            return None
+        if ERRORS[code].refresh_metadata:
+            self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
+        text = describe(code, answer.error_message)
+        error = RequestFailed(text, topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
+        if not error.retriable:
+            raise error
+        return error
+
+    @staticmethod
+    def _left_ms(deadline: float) -> float:
+        return max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
+
+
+def _description(place: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse) -> PartitionProducers:
+    producers = [
+        ProducerDescription(p.producer_id, p.producer_epoch, p.last_sequence, p.last_offset, p.last_timestamp, p.name)
+        for p in answer.active_producers
+    ]
+    return PartitionProducers(place, leader_id, answer.leader_epoch, answer.high_watermark, producers)
+
+
+async def committed_rows(
+    questions: ProducerQuestions,
+    places: Sequence[TopicPartition],
+    producer_id: int,
+    producer_epoch: int,
+    deadline: float,
+) -> dict[TopicPartition, int]:
+    """Of this generation of a named producer: how many rows of each partition are committed.
+
+    ProducerFenced when a later epoch or generation has written to one of them; RequestTimeout when at the deadline what was
+    found somewhere is still not committed, or a leader has not answered.
+    """
+    loop = asyncio.get_running_loop()
+    rows: dict[TopicPartition, int] = {}
+    awaited: dict[TopicPartition, tuple[int, ProducerDescription]] = {}
+    """What was found first, and in which leader epoch."""
+    while True:
+        left = [place for place in places if place not in rows]
+        for place, answer in (await questions.describe(left, [producer_id], deadline)).items():
+            known = _rows_of(answer, producer_id, producer_epoch)
+            if known is None:
+                rows[place] = 0
+                continue
+            leader_epoch, first = awaited.get(place, (answer.leader_epoch, known))
+            if leader_epoch != answer.leader_epoch:
+                leader_epoch, first = answer.leader_epoch, known
+            awaited[place] = leader_epoch, first
+            if answer.high_watermark > first.last_offset:
+                rows[place] = first.last_sequence + 1
+        left = [place for place in left if place not in rows]
+        if not left:
+            return {place: rows[place] for place in places}
+        if loop.time() + RETRY_S >= deadline:
+            offset = awaited[left[0]][1].last_offset
+            text = f"what attempts before this one have written up to offset {offset} is not committed yet"
+            raise RequestTimeout(text, topic=left[0].topic, partition=left[0].partition)
+        await asyncio.sleep(RETRY_S)
+
+
+def _rows_of(answer: PartitionProducers, producer_id: int, producer_epoch: int) -> ProducerDescription | None:
+    """The name's entry, if it is of this generation; None when this generation has written nothing there."""
+    known = next(iter(answer.producers), None)
+    if known is None or generation_of(known.producer_id) < generation_of(producer_id):
+        return None
+    if known.producer_id != producer_id or known.producer_epoch > producer_epoch:
+        newer = f"generation {known.generation}, epoch {known.producer_epoch}"
+        text = f"{newer} of this name has written here; this is generation {generation_of(producer_id)}, epoch {producer_epoch}"
+        place = answer.partition
+        raise ProducerFenced(text, topic=place.topic, partition=place.partition, code=ErrorCode.PRODUCER_FENCED)
+    return known

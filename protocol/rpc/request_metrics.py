@@ -1,0 +1,116 @@
+"""What a server counts of its requests, by API: how many, how large, how long, and which errors they were answered.
+
+    arrived         handler called      handler returns     answered
+       |---- queue ------|----- local --------|-- parked -------|
+       |------------------------- total ------------------------|
+
+Arrived is when the last byte of the request was read; several that come in one read wait for each other. The handler's
+time is the event loop's: nothing else happens in it. A fetch is counted as a consumer's or a follower's. All listeners of
+a node share one instance.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import cache
+
+import msgspec
+
+from strandline.protocol.apis import APIS, FETCH
+from strandline.protocol.messages.common import Message
+from strandline.protocol.metrics import Histogram
+
+FETCH_FOLLOWER = -FETCH - 1
+"""Stands for the fetches of followers where API keys are expected."""
+
+
+class ApiMetrics:
+    """Of one API."""
+
+    __slots__ = (
+        "_has_code",
+        "_lists",
+        "answers",
+        "error_codes",
+        "failed",
+        "local_s",
+        "name",
+        "queue",
+        "request_bytes",
+        "requests",
+        "total",
+    )
+
+    def __init__(self, name: str, response: type[Message]) -> None:
+        self.name = name
+        self.requests = 0
+        self.request_bytes = 0
+        self.local_s = 0.0
+        self.queue = Histogram()
+        self.total = Histogram()
+        self.failed = 0
+        """Answers with an error code, their own or that of a part."""
+        self.error_codes: dict[int, int] = {}
+        """How often each was answered: a request for three partitions may fail for each of them."""
+        self._has_code = "error_code" in response.__struct_fields__
+        self._lists = _lists_with_codes(response)
+
+    def on_request(self, size: int, queued_s: float) -> None:
+        self.requests += 1
+        self.request_bytes += size
+        if queued_s:
+            self.queue.observe(queued_s)
+        else:  # alone in its read, as most are
+            self.queue.counts[0] += 1
+
+    def on_answer(self, elapsed_s: float, body: Message) -> None:
+        total = self.total  # `observe`, without the call
+        total.counts[bisect_left(total.bounds, elapsed_s)] += 1
+        total.sum += elapsed_s
+        failed = self._has_code and body.error_code != 0  # type: ignore[attr-defined]
+        if failed:
+            self._count(body.error_code)  # type: ignore[attr-defined]
+        for name in self._lists:
+            for part in getattr(body, name):
+                if part.error_code:
+                    self._count(part.error_code)
+                    failed = True
+        self.failed += failed
+
+    def on_refusal(self, elapsed_s: float, code: int) -> None:
+        self.total.observe(elapsed_s)
+        self._count(code)
+        self.failed += 1
+
+    def _count(self, code: int) -> None:
+        self.error_codes[code] = self.error_codes.get(code, 0) + 1
+
+
+@cache
+def _lists_with_codes(response: type[Message]) -> tuple[str, ...]:
+    """The fields that are lists of parts with an error code each. To look takes a millisecond, and many nodes may share a
+    process."""
+    found = []
+    for field in msgspec.inspect.type_info(response).fields:  # type: ignore[attr-defined]
+        kind = field.type
+        item = kind.item_type if isinstance(kind, msgspec.inspect.ListType) else None
+        if isinstance(item, msgspec.inspect.StructType) and "error_code" in item.cls.__struct_fields__:
+            found.append(field.name)
+    return tuple(found)
+
+
+class RequestMetrics(dict[int, ApiMetrics]):
+    """By API key; an API's are made with its first request."""
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        super().__init__()
+        self.stopwatch = stopwatch
+
+    def __missing__(self, key: int) -> ApiMetrics:
+        if key == FETCH_FOLLOWER:
+            made = ApiMetrics("FetchFollower", APIS[FETCH].response)
+        else:
+            made = ApiMetrics("FetchConsumer" if key == FETCH else APIS[key].name, APIS[key].response)
+        self[key] = made
+        return made

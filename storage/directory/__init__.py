@@ -1,0 +1,1 @@
+"""A data directory: the lock, the identity in `meta.properties`, the logs in it, and stray logs."""

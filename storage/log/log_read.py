@@ -1,0 +1,200 @@
+"""Reading a log: by offset and by timestamp.
+
+What is in the recent tail goes out by reference. Older batches are read from their segment and checked against their
+CRC before they are handed out: a damaged batch is never served and never replicated (S42), it marks the log instead.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import ATTRIBUTES_POS, HEADER_SIZE, LENGTH_PREFIX, MAGIC, check_crc
+from strandline.protocol.records.reader import iter_records
+from strandline.storage.disk import Buffer, ColdRead
+from strandline.storage.log.segment import DamagedBatch, Segment
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from strandline.storage.log.log import Log
+
+_CURSORS_MAX = 16
+_READ_MIN = 4096
+_READ_HEAD = Struct(">qiibIhi")
+"""A batch header up to the last offset delta: all that a read has to know of a batch that has the right CRC."""
+
+
+class LogRead(NamedTuple):
+    """Whole batches; `first_offset` is the base offset of the first (the asked one when there is none)."""
+
+    buffers: list[Buffer]
+    size: int
+    first_offset: int
+
+
+def read(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+    """See `Log.read`."""
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {log.name}-{log.partition} is not in [{log.log_start_offset}, {log.log_end_offset}]",
+        )
+    corrupt_at = log.corrupt_at
+    if corrupt_at is not None:
+        if offset >= corrupt_at:
+            raise _unreadable(corrupt_at)
+        end_offset = min(end_offset, corrupt_at)
+    if offset >= end_offset or offset == log.log_end_offset:
+        return LogRead([], 0, offset)
+    found = log.tail.read(offset, max_bytes, end_offset, min_one)
+    if found is not None:
+        return LogRead._make(found)
+    return _read_segments(log, offset, max_bytes, end_offset, min_one, may_block)
+
+
+def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+    segment, position = _locate(log, offset)
+    try:
+        return _read_segment(log, segment, position, offset, max_bytes, end_offset, min_one, may_block)
+    except ColdRead:
+        _save_cursor(log, offset, segment, position)
+        raise
+
+
+def _locate(log: Log, offset: int) -> tuple[Segment, int]:
+    """The segment and position of the batch that contains the offset, or the first behind it. DamagedBatch when there is none
+    though the offset lies below the log's end: answered with nothing, a reader would wait there for ever."""
+    cursor = log.cursors.pop(offset, None)
+    if cursor is not None:
+        return cursor
+    for segment in log.segments[log.segment_for(offset) :]:
+        try:
+            found = segment.position_of(offset)
+        except DamagedBatch as e:
+            log.mark_corrupt(e.offset)
+            raise
+        if found is not None:
+            return segment, found[0]
+    damage = log.segments[-1].missing(offset)
+    log.mark_corrupt(damage.offset)
+    raise damage
+
+
+def _save_cursor(log: Log, next_offset: int, segment: Segment, position: int) -> None:
+    cursors = log.cursors
+    if len(cursors) >= _CURSORS_MAX:
+        del cursors[next(iter(cursors))]
+    cursors[next_offset] = (segment, position)
+
+
+def _read_segment(
+    log: Log,
+    segment: Segment,
+    position: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    min_one: bool,
+    may_block: bool,
+) -> LogRead:
+    data = segment.file.pread(max(max_bytes, _READ_MIN), position, may_block=may_block)
+    if min_one and len(data) >= HEADER_SIZE and (first_size := _size_at(data, 0)) > len(data):
+        data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than asked for
+    size, next_offset, first_offset = 0, offset, offset
+    epoch_of = log.epochs.epoch_for_offset
+    while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
+        base_offset, length, epoch, magic, crc, _, last_delta = _READ_HEAD.unpack_from(data, size)
+        end = size + LENGTH_PREFIX + length
+        if end > max_bytes and (size or not min_one):
+            break
+        fits = base_offset == next_offset if size else base_offset <= offset <= base_offset + last_delta
+        is_whole = fits and magic == MAGIC and length >= 0 and crc32c(data[size + ATTRIBUTES_POS : end]) == crc
+        if not is_whole or epoch != epoch_of(base_offset):  # the checksum does not cover the epoch
+            if not size:
+                _refuse(log, base_offset if fits else offset)
+            log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served
+            break
+        if base_offset + last_delta >= end_offset:
+            break
+        first_offset = first_offset if size else base_offset
+        size, next_offset = end, base_offset + last_delta + 1
+    if not size:
+        if len(data) < HEADER_SIZE:
+            _refuse(log, offset)
+        return LogRead([], 0, offset)
+    if position + size < segment.size:
+        _save_cursor(log, next_offset, segment, position + size)
+    return LogRead([data[:size]], size, first_offset)
+
+
+def _size_at(data: memoryview, at: int) -> int:
+    """What the batch claims; checked by its CRC later on."""
+    return LENGTH_PREFIX + int(_READ_HEAD.unpack_from(data, at)[1])
+
+
+def _refuse(log: Log, offset: int) -> Never:
+    log.mark_corrupt(offset)
+    raise _unreadable(offset)
+
+
+def _unreadable(offset: int) -> BrokerError:
+    return BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} is damaged on this replica's disk")
+
+
+# -- by timestamp -------------------------------------------------------------------------------------------------
+
+
+def offset_for_timestamp(log: Log, timestamp_ms: int) -> tuple[int, int, int] | None:
+    """See `Log.offset_for_timestamp`."""
+    for segment in log.segments:
+        segment.load_timestamps()
+        if segment.max_timestamp < timestamp_ms or not segment.size:
+            continue
+        _, position = segment.offset_index.lookup(_skippable(segment, timestamp_ms))
+        found = _first_not_older(log, segment, position, timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+def _skippable(segment: Segment, timestamp_ms: int) -> int:
+    """The relative offset up to which all is older, by the time index; the entry is compared with its batch first."""
+    timestamp, relative = segment.time_index.lookup(timestamp_ms)
+    if timestamp < 0:
+        return 0
+    if not segment.has_time_entry(timestamp, relative):
+        segment.rebuild_indexes()
+        return segment.time_index.lookup(timestamp_ms)[1]
+    return relative
+
+
+def _first_not_older(log: Log, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:
+    for at, header in segment.headers(position):
+        if header.max_timestamp < timestamp_ms or header.next_offset <= log.log_start_offset:
+            continue
+        if log.corrupt_at is not None and header.next_offset > log.corrupt_at:
+            raise _unreadable(log.corrupt_at)
+        if header.is_log_append_time:
+            return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
+        data = segment.file.pread(header.size, at)
+        if not check_crc(data, 0, header.size):
+            _refuse(log, header.base_offset)
+        if header.compression:
+            return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
+        for record in iter_records(data):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= log.log_start_offset:
+                return record.timestamp_ms, record.offset, header.leader_epoch
+    return None
+
+
+def max_timestamp_offset(log: Log) -> tuple[int, int, int] | None:
+    """See `Log.max_timestamp_offset`."""
+    newest = -1
+    for segment in log.segments:
+        segment.load_timestamps()
+        newest = max(newest, segment.max_timestamp)
+    return offset_for_timestamp(log, newest) if newest >= 0 else None

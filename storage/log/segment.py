@@ -1,0 +1,413 @@
+"""A segment: one `.log` file of batches, one behind the other, with its two indexes.
+
+    00000000000000005000.log         batches from offset 5000 on
+    00000000000000005000.index       offset -> position        } sparse, derived, loaded at first use (`index.py`)
+    00000000000000005000.timeindex   timestamp -> offset       }
+
+Only the last segment of a log is written to. The bytes of the others change no more, but for a truncation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import error
+from typing import NamedTuple
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, MAGIC, BatchHeader, check_crc, corrupt
+from strandline.storage.disk import Buffer, File, Files, join
+from strandline.storage.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+
+_CHUNK = 16 << 10
+NO_TIMESTAMP = -1
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+class DamagedBatch(BrokerError):
+    """Where a segment cannot be read on: `position`, and the `offset` that was expected there."""
+
+    def __init__(self, position: int, offset: int, reason: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} is damaged on this replica's disk: {reason}")
+        self.position = position
+        self.offset = offset
+
+
+class Cut(NamedTuple):
+    """Where a segment can be cut, with all that has to be read for it: a cut itself reads nothing, so it cannot stop half way."""
+
+    position: int
+    offset: int
+    """The base offset of the first batch that goes: the segment's new end."""
+    max_timestamp: int
+    """The newest timestamp of what stays; -1 when nothing stays."""
+    max_timestamp_offset: int
+
+
+class _Stop(NamedTuple):
+    """Where a walk over the headers ended."""
+
+    began_at: int
+    """The position of a batch that an index entry names truly, or 0."""
+    position: int
+    offset: int
+    """What was expected at `position`: one batch goes on where the one before it ended."""
+    header: BatchHeader | None
+    """None: the segment ends there."""
+    before_at: int
+    before: BatchHeader | None
+    """The batch that was passed last, and its position; None when none was."""
+
+
+def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
+    """The header at `pos` of a batch of which perhaps only the header is in `buf`; it must fit into `room` bytes."""
+    try:
+        fields = HEADER.unpack_from(buf, pos)
+    except error:
+        corrupt("a batch is cut off in its header")
+    base_offset, length, epoch, magic, _, _, last_delta, *_, count = fields
+    size = length + LENGTH_PREFIX
+    if magic != MAGIC:
+        corrupt(f"batch format {magic} is not supported, only 2")
+    if size < HEADER_SIZE or size > room:
+        corrupt(f"a batch claims {size} bytes where {room} are left")
+    if base_offset < 0 or epoch < -1 or last_delta < 0 or not 0 <= count <= last_delta + 1:
+        corrupt(f"a batch claims {count} records from offset {base_offset} to {base_offset + last_delta}")
+    return BatchHeader(base_offset, size, *fields[2:])
+
+
+class Segment:
+    __slots__ = (
+        "_indexed_timestamp",
+        "_offset_index",
+        "_time_index",
+        "_unindexed",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "files",
+        "first_timestamp",
+        "is_indexed_in_part",
+        "max_timestamp",
+        "max_timestamp_offset",
+    )
+
+    def __init__(self, files: Files, directory: str, base_offset: int, file: File, created_ms: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        """No record in it is older; the file is named by it."""
+        self.file = file
+        self.created_ms = created_ms
+        self.first_timestamp = NO_TIMESTAMP
+        """The max timestamp of the first batch: what `segment.ms` counts from. -1: not known (yet)."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        """The last offset of the first batch that has it."""
+        self.is_indexed_in_part = False
+        """A batch could not be read as the indexes were built: behind it there may be newer timestamps than they tell."""
+        self._unindexed = 0
+        """Bytes appended since the last index entry."""
+        self._indexed_timestamp = NO_TIMESTAMP
+        """Not above the time index's last entry: saves a look at it per append."""
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+
+    @classmethod
+    def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
+        """A new, empty segment. Its index files come into being when they have something to say."""
+        file = files.open(join(directory, file_name(base_offset, LOG_SUFFIX)), create=True)
+        if file.size:
+            file.truncate(0)
+        segment = cls(files, directory, base_offset, file, now_ms)
+        segment.start_indexes()
+        return segment
+
+    @classmethod
+    def open(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
+        file = files.open(join(directory, file_name(base_offset, LOG_SUFFIX)), create=False)
+        return cls(files, directory, base_offset, file, now_ms)
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def path(self, suffix: str) -> str:
+        return join(self.directory, file_name(self.base_offset, suffix))
+
+    # -- appending ------------------------------------------------------------------------------------------------
+
+    def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval_bytes: int) -> None:
+        """Write batches, told as (last offset, size, max timestamp), at the end. DiskError: nothing was appended."""
+        position = self.file.size
+        self.file.append(buffers)
+        for last_offset, size, timestamp in batches:
+            self.note(last_offset, position, size, timestamp, index_interval_bytes)
+            position += size
+
+    def note(self, last_offset: int, position: int, size: int, timestamp: int, index_interval_bytes: int) -> None:
+        """Account for a batch that is in the file, in the order of the file."""
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+            if self.first_timestamp < 0:
+                self.first_timestamp = timestamp
+        if self._unindexed > index_interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            # Also where the newest batch was one before this: a truncation reads only what lies behind the last index entry.
+            if self.max_timestamp > self._indexed_timestamp:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+                self._indexed_timestamp = self.max_timestamp
+            self._unindexed = 0
+        self._unindexed += size
+
+    def has_room(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
+        if self.file.size + size > segment_bytes:
+            return False
+        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return False
+        index = self._offset_index
+        return index is None or len(index.entries) < segment_index_bytes
+
+    # -- indexes --------------------------------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _load_indexes(self) -> None:
+        offsets = OffsetIndex.load(self.files, self.path(INDEX_SUFFIX), self.size)
+        times = TimeIndex.load(self.files, self.path(TIME_INDEX_SUFFIX))
+        if offsets is None or times is None or (self.size and not len(times)) or not self._is_true(offsets):
+            self.rebuild_indexes()
+            return
+        self._offset_index, self._time_index, self.is_indexed_in_part = offsets, times, False
+        if len(times) and not self.has_time_entry(*times.last()):
+            self.rebuild_indexes()
+
+    def _is_true(self, index: OffsetIndex) -> bool:
+        """Whether the last entry leads to the batch that it names: a file of an older log does not."""
+        if not len(index):
+            return True
+        relative_offset, position = index.last()
+        try:
+            header = self.header_at(position)
+        except BrokerError:
+            return False
+        return header.last_offset == self.base_offset + relative_offset
+
+    def has_time_entry(self, timestamp: int, relative_offset: int) -> bool:
+        """Whether a batch ends at that offset and has that as its max timestamp."""
+        try:
+            found = self.position_of(self.base_offset + relative_offset)
+        except BrokerError:
+            return False
+        if found is None:
+            return False
+        header = found[1]
+        return header.last_offset == self.base_offset + relative_offset and header.max_timestamp == timestamp
+
+    def start_indexes(self) -> None:
+        """Empty ones, about to be filled by `note`."""
+        self._offset_index = OffsetIndex(self.files, self.path(INDEX_SUFFIX))
+        self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX))
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = self._indexed_timestamp = NO_TIMESTAMP
+        self._unindexed = 0
+
+    def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
+        """From the batches' headers. It stops at a batch that cannot be read (reading it will tell), and then saves nothing: the
+        next process finds out for itself."""
+        self.start_indexes()
+        self.is_indexed_in_part = False
+        try:
+            for position, header in self.headers(0):
+                self.note(header.last_offset, position, header.size, header.max_timestamp, index_interval_bytes)
+        except BrokerError:
+            self.is_indexed_in_part = True
+        self.save_indexes()
+
+    def save_indexes(self) -> None:
+        """Write what is not on the disk yet, with the segment's newest timestamp as the last time entry."""
+        if self._offset_index is None or self._time_index is None or self.is_indexed_in_part:
+            return
+        self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self._offset_index.save()
+        self._time_index.save()
+
+    def drop_indexes(self) -> None:
+        """Forget the loaded indexes of a segment that is not written to; they are loaded again at need."""
+        self.save_indexes()
+        self._offset_index = self._time_index = None
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def header_at(self, position: int) -> BatchHeader:
+        room = self.size - position
+        return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
+
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from `position` to `end` (the segment's, unless given); CORRUPT_MESSAGE where one
+        is not plausible."""
+        chunk, start, end = memoryview(b""), position, self.size if end is None else end
+        while position < end:
+            if position + HEADER_SIZE > start + len(chunk):
+                chunk, start = self.file.pread(_CHUNK, position), position
+            header = parse_header(chunk, position - start, end - position)
+            yield position, header
+            position += header.size
+
+    def position_of(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Where the batch lies that contains `offset`; None when the segment ends before. DamagedBatch when on the way
+        there a batch is not plausible or does not go on where the last one ended."""
+        stop = self._walk(offset)
+        return None if stop.header is None else (stop.position, stop.header)
+
+    def missing(self, offset: int) -> DamagedBatch:
+        """The damage that hides `offset`, which the log has and this segment should hold."""
+        try:
+            return self._damage(self._walk(offset), "the segment ends there")
+        except DamagedBatch as e:
+            return e
+
+    def _walk(self, offset: int) -> _Stop:
+        """From the nearest index entry to the batch that contains `offset`, or to the segment's end."""
+        began_at, before = self._entry_below(offset)
+        position = began_at if before is None else began_at + before.size
+        expected = self.base_offset if before is None else before.next_offset
+        before_at = began_at
+        try:
+            for found, header in self.headers(position):
+                position = found
+                if header.base_offset != expected:
+                    corrupt(f"offset {header.base_offset} where {expected} was expected")
+                if header.last_offset >= offset:
+                    return _Stop(began_at, found, expected, header, before_at, before)
+                before_at, before = found, header
+                position, expected = found + header.size, header.next_offset
+        except BrokerError as e:
+            raise self._damage(_Stop(began_at, position, expected, None, before_at, before), str(e)) from None
+        return _Stop(began_at, position, expected, None, before_at, before)
+
+    def _damage(self, stop: _Stop, reason: str) -> DamagedBatch:
+        """What was expected at `stop` is not there. That may be the fault of the batch before: a wrong length or a wrong last
+        offset leads astray."""
+        if stop.before is not None and not self._is_whole(stop.before_at, stop.before):
+            return DamagedBatch(stop.before_at, stop.before.base_offset, reason)
+        return DamagedBatch(stop.position, stop.offset, reason)
+
+    def _entry_below(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """The batch of the last index entry below `offset`; (0, None) where there is none, where the entry lies or where its
+        batch is damaged: a walk from the start will show."""
+        relative, position = self.offset_index.lookup(offset - 1 - self.base_offset)
+        if position:
+            try:
+                header = self.header_at(position)
+            except BrokerError:
+                return 0, None
+            if header.last_offset == self.base_offset + relative:
+                return position, header
+        return 0, None
+
+    def _is_whole(self, position: int, header: BatchHeader) -> bool:
+        return check_crc(self.file.pread(header.size, position), 0, header.size)
+
+    def load_tail(self) -> int:
+        """After an orderly stop: take up the state of the last segment from its indexes. Returns the next offset."""
+        index, times = self.offset_index, self.time_index
+        _, position = index.last()
+        self.max_timestamp, relative = times.last()
+        self.max_timestamp_offset = self.base_offset + relative
+        next_offset = self.base_offset
+        expected = -1
+        for at, header in self.headers(position):
+            if expected >= 0 and header.base_offset != expected:
+                corrupt(f"offset {header.base_offset} follows {expected - 1}")
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            self._unindexed = at + header.size - position
+            next_offset = expected = header.next_offset
+        if self.size:
+            self.first_timestamp = self.header_at(0).max_timestamp
+        return next_offset
+
+    def load_timestamps(self) -> None:
+        """The newest timestamp of a closed segment, from its time index."""
+        if self.max_timestamp < 0 and self.size:
+            timestamp, relative = self.time_index.last()
+            if self.max_timestamp < 0:
+                self.max_timestamp, self.max_timestamp_offset = timestamp, self.base_offset + relative
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def find_cut(self, offset: int) -> Cut:
+        """Where to cut so that all below `offset` stays, or all before the batch that holds it. Changes nothing. DamagedBatch
+        when something below `offset` cannot be read: where the batches end that are to stay is not known then."""
+        try:
+            stop = self._walk(offset)
+            began_at, position, found, header = stop.began_at, stop.position, stop.offset, stop.header
+        except DamagedBatch as e:
+            if e.offset < offset:
+                raise
+            began_at, position, found, header = 0, e.position, e.offset, None
+        else:
+            if found < offset and header is None:
+                raise self._damage(stop, "the segment ends there")
+        if found < offset and header is not None and not self._is_whole(position, header):
+            raise DamagedBatch(position, found, f"it claims to reach to offset {header.last_offset}, and its checksum is wrong")
+        timestamp, relative = self.time_index.last_before(found - self.base_offset) if began_at else (NO_TIMESTAMP, 0)
+        newest, newest_at = timestamp, self.base_offset + relative
+        try:
+            for _, kept in self.headers(began_at, position):
+                if kept.max_timestamp > newest:
+                    newest, newest_at = kept.max_timestamp, kept.last_offset
+        except BrokerError as e:  # what was readable a moment ago
+            raise DamagedBatch(0, self.base_offset, str(e)) from None
+        return Cut(position, found, newest, newest_at)
+
+    def cut(self, at: Cut) -> None:
+        """`at` is what `find_cut` has just found."""
+        index, times = self.offset_index, self.time_index
+        self.file.truncate(at.position)
+        index.truncate_to_position(at.position)
+        times.truncate_from(at.offset - self.base_offset)
+        self._indexed_timestamp = NO_TIMESTAMP
+        self.max_timestamp, self.max_timestamp_offset = at.max_timestamp, at.max_timestamp_offset
+        self._unindexed = at.position - index.last()[1]
+        self.is_indexed_in_part = False
+        if not at.position:
+            self.first_timestamp = NO_TIMESTAMP
+
+    def close(self) -> None:
+        self.save_indexes()
+        self.file.close()
+
+    def remove(self) -> list[str]:
+        """Take it out of the log; returns the renamed files, whose unlinking may be slow and is the caller's."""
+        self.file.close()
+        gone = []
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            path = self.path(suffix)
+            if self.files.exists(path):
+                self.files.rename(path, path + DELETED_SUFFIX)
+                gone.append(path + DELETED_SUFFIX)
+        return gone
