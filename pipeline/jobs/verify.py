@@ -6,6 +6,9 @@
 It is what an operator runs after a disaster, so it needs no cluster, and no Spark as long as only directories are compared with
 each other: each partition is a task (`PartitionTask`), and tasks run one after the other in this process, or on Spark's executors
 (`spark`), which must see the same paths. A lake, a copy or a ledger is compared by `verify_records.py`, always with Spark.
+
+Brokers may run meanwhile: they append, truncate, delete segments and whole topics between one read and the next. What looks wrong
+then is looked at again, several times (`LOOK_AGAIN_S`). Damage stays, and what a broker was just changing does not.
 """
 
 from __future__ import annotations
@@ -14,19 +17,20 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.pipeline.jobs.audit import check as check_audit
 from strandline.pipeline.jobs.verify_checks import Facts, Indexes, LogCheck
-from strandline.pipeline.jobs.verify_folders import Directory, across, find
-from strandline.pipeline.jobs.verify_log import index_entries, read_log, segments
+from strandline.pipeline.jobs.verify_folders import LOCK, Directory, across, find, is_locked, opened
+from strandline.pipeline.jobs.verify_log import index_entries, read_files, segments
 from strandline.pipeline.jobs.verify_replicas import Source
 from strandline.pipeline.jobs.verify_replicas import verify as verify_replicas
 from strandline.pipeline.jobs.verify_result import Finding, Partition, Verification
 from strandline.protocol.errors import UsageError
+from strandline.storage.checkpoints import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
 SCHEMA = "pickled binary"
 OFFSET_ENTRY, TIME_ENTRY = 8, 12
 """Bytes of an entry of `.index` and `.timeindex`."""
+
+LOOK_AGAIN_S = (0.5, 1.0, 2.0, 3.0)
+"""Waits before partitions with findings are read again while a broker runs: in sum longer than a broker waits before it writes
+its checkpoints (`replica.high.watermark.checkpoint.interval.ms`)."""
 
 Progress = Callable[[str], None]
 
@@ -49,13 +57,28 @@ class PartitionTask:
     """What the directories' metadata already shows of this partition."""
 
     @property
+    def place(self) -> TopicPartition:
+        return self.replicas[0].topic, self.replicas[0].partition
+
+    @property
     def name(self) -> str:
-        return f"{self.replicas[0].topic}-{self.replicas[0].partition}"
+        return "{}-{}".format(*self.place)
 
     def verify(self) -> Partition:
         """OSError if a file may not be read."""
-        found = verify_replicas([_source(facts, self.now_ms) for facts in self.replicas])
+        try:
+            found = verify_replicas([_source(facts, self.now_ms) for facts in self.replicas])
+        except FileNotFoundError as e:
+            return self._without(e)
         return replace(found, findings=(*self.findings, *found.findings))
+
+    def _without(self, error: FileNotFoundError) -> Partition:
+        one, path = self.replicas[0], str(error.filename)
+        brokers = tuple(facts.broker for facts in self.replicas if Path(facts.path) in (Path(path), Path(path).parent))
+        finding = Finding(kind="vanished", topic=one.topic, partition=one.partition, brokers=brokers, path=path)
+        return Partition(
+            topic=one.topic, partition=one.partition, topic_id=one.topic_id, committed=0, replicas=(), findings=(finding,)
+        )
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
         """The same as a task of Spark."""
@@ -81,18 +104,8 @@ def verify(
     directories = [one for one in folders if isinstance(one, Directory)]
     directories += find([one for one in folders if not isinstance(one, Directory)])
     check(directories, topics, lake, ledger, copies or {})
-    begun_at_s = time.time()
-    wanted = {*topics, *(copies or {}), *(copies or {}).values()} if topics else ()
-    tasks = plan(directories, sorted(wanted), int(begun_at_s * 1000))
-    partitions = _run(tasks, progress) if spark is None else _run_on(spark, tasks)
-    general = [one for one in across(directories) if not topics or not one.topic or one.topic in wanted]
-    found = Verification(
-        made_at_s=begun_at_s,
-        directories=tuple(str(directory.path) for directory in directories),
-        brokers=tuple(directory.broker for directory in directories),
-        partitions=tuple(partitions),
-        findings=(*(finding for directory in directories for finding in directory.findings), *general),
-    )
+    wanted = {*topics, *(copies or {}), *(copies or {}).values()} if topics else set()
+    found = _settled(directories, wanted, lambda tasks: _run(tasks, progress) if spark is None else _run_on(spark, tasks))
     if lake is None and not ledger and not copies:
         return found
     if spark is None:
@@ -100,6 +113,39 @@ def verify(
     from strandline.pipeline.jobs.verify_records import compare
 
     return replace(found, comparison=compare(spark, found.partitions, topics, lake, ledger, copies or {}, is_complete))
+
+
+def _settled(
+    directories: Sequence[Directory], topics: Collection[str], run: Callable[[Sequence[PartitionTask]], Iterable[Partition]]
+) -> Verification:
+    """Looks once; while a broker runs, and there is a finding, again at the partitions that have one."""
+    made_at_s = time.time()
+    now_ms = int(made_at_s * 1000)
+    partitions = list(run(plan(directories, topics, now_ms)))
+    general = _general(directories, topics)
+    for wait_s in LOOK_AGAIN_S:
+        doubtful = {(one.topic, one.partition) for one in partitions if not one.is_ok}
+        is_in_doubt = doubtful or any(finding.is_bad for finding in general)
+        if not is_in_doubt or not any(one.is_running or is_locked(one.path / LOCK) for one in directories):
+            break
+        time.sleep(wait_s)
+        directories = opened([one.path for one in directories])
+        again = [task for task in plan(directories, topics, now_ms) if task.place in doubtful]
+        partitions = [*(one for one in partitions if (one.topic, one.partition) not in doubtful), *run(again)]
+        general = _general(directories, topics)
+    return Verification(
+        made_at_s=made_at_s,
+        directories=tuple(str(directory.path) for directory in directories),
+        brokers=tuple(directory.broker for directory in directories),
+        partitions=tuple(sorted(partitions, key=lambda one: (one.topic, one.partition))),
+        findings=general,
+    )
+
+
+def _general(directories: Sequence[Directory], topics: Collection[str]) -> tuple[Finding, ...]:
+    """What is not of one partition's logs."""
+    together = [one for one in across(directories) if not topics or not one.topic or one.topic in topics]
+    return (*(finding for directory in directories for finding in directory.findings), *together)
 
 
 def check(
@@ -118,7 +164,7 @@ def check(
         check_audit(topics or known, lake, ledger, copies)
 
 
-def plan(directories: Sequence[Directory], topics: Sequence[str], now_ms: int) -> list[PartitionTask]:
+def plan(directories: Sequence[Directory], topics: Collection[str], now_ms: int) -> list[PartitionTask]:
     """A task for each partition, or for each topic id if folders of one name belong to several topics."""
     places = sorted({place for directory in directories for place in directory.logs if not topics or place[0] in topics})
     return [task for place in places for task in _tasks_of(place, directories, now_ms)]
@@ -147,7 +193,7 @@ def _source(facts: Facts, now_ms: int) -> Source:
     folder = Path(facts.path)
     files = segments(folder)
     indexes = {base: _indexes(path) for base, path in files}
-    return Source(LogCheck(facts, now_ms, indexes), read_log(folder), files[0][0] if files else None)
+    return Source(LogCheck(facts, now_ms, indexes, files[0][0] if files else None), read_files(files))
 
 
 def _indexes(segment: Path) -> Indexes:

@@ -53,7 +53,7 @@ class Indexes:
     offsets: Entries | None = None
     """Relative last offset of a batch, position of the batch."""
     times: Entries | None = None
-    """Timestamp, relative offset up to which no record is newer."""
+    """Timestamp, relative offset: the batch with that offset has it as its newest, and no batch before has a newer one."""
 
 
 @dataclass(slots=True)
@@ -73,6 +73,8 @@ class LogCheck:
     now_ms: int
     indexes: Mapping[int, Indexes] = field(default_factory=dict)
     """By base offset of the segment."""
+    first_segment: int | None = None
+    """Base offset of the first segment, where the log begins; None: there is no segment."""
     start: int | None = None
     end: int = 0
     """Behind the last sound batch."""
@@ -110,12 +112,12 @@ class LogCheck:
         self.records += item.record_count
         self.size += item.size
 
-    def finish(self, first_segment: int | None) -> None:
-        """The log is read to its end. `first_segment`: its base offset, if there is a segment."""
+    def finish(self) -> None:
+        """The log is read to its end."""
         if self.end >= max(self.facts.high_watermark or 0, self.facts.recovery_point or 0):
             self._close_segment()
         if self.start is None:
-            self.start = first_segment if first_segment is not None else 0
+            self.start = self.first_segment or 0
             self.end = max(self.end, self.start)
         self._check_checkpoints()
 
@@ -146,13 +148,16 @@ class LogCheck:
         self._expected = item.next_offset
 
     def _check_order(self, batch: Batch) -> None:
-        expected = self._expected
         if self.start is None:
-            self.start = batch.base_offset
+            self.start = self._expected = batch.base_offset if self.first_segment is None else self.first_segment
+        expected = self._expected
         if expected is not None and batch.base_offset > expected:
             self.holes.append(self._finding("offset_gap", expected, batch.base_offset))
         elif expected is not None and batch.base_offset < expected:
             self._find("offset_overlap", batch.base_offset, min(expected, batch.next_offset))
+        elif batch.position == 0 and batch.base_offset != batch.segment:
+            name = f"{batch.segment:020}.log"
+            self._find("segment_name", batch.base_offset, batch.next_offset, name, f"{self.facts.path}/{name}")
         if self.sound and self.sound[-1][1] == batch.base_offset:
             self.sound[-1][1] = batch.next_offset
         else:
@@ -234,13 +239,40 @@ class LogCheck:
         if f.epochs is None:
             self._find("checkpoint_unreadable", None, None, "leader-epoch-checkpoint", path)
             return
+        self._check_head(f.epochs, path)
         for first, end, text in self._epoch_problems(f.epochs):
             kind = "epoch_checkpoint" if f.is_settled(first) else "epoch_checkpoint_old"
             self._find(kind, first, end, text, path)
 
+    def _check_head(self, entries: Entries, path: str) -> None:
+        """When the log start moves, a broker first moves the start of the first leader epoch there, and only then deletes
+        segments. `log-start-offset-checkpoint` follows at a stop, and once a minute."""
+        base, begin = self.first_segment, self._epochs_begin(entries)
+        if base is None or not entries:
+            return
+        if entries[0][1] < base:
+            text = f"leader epoch {entries[0][0]} starts at {entries[0][1]}, the first segment at {base}"
+            self._find("head_missing" if self.facts.is_clean else "head_gone", entries[0][1], base, text, path)
+        elif begin > self._log_start:
+            self._find("log_start_moved", self._log_start, begin, f"leader-epoch-checkpoint begins at {begin}", path)
+
+    @property
+    def _log_start(self) -> int:
+        """As checkpointed."""
+        return max(self.facts.log_start or 0, self.start or 0)
+
+    def _epochs_begin(self, entries: Entries) -> int:
+        """The offset from which on batches have a leader epoch in the checkpoint: the log start. It can be above the checkpointed
+        one if the broker was not stopped in order, but not above what is committed."""
+        begin = self._log_start
+        if entries and not self.facts.is_clean and entries[0][1] <= self.end:
+            begin = max(begin, entries[0][1])
+        return begin
+
     def _epoch_problems(self, entries: Entries) -> Iterator[tuple[int, int | None, str]]:
-        starts = [start for _, start in entries]
-        for epoch, first, end in self.epochs:
+        starts, begin = [start for _, start in entries], self._epochs_begin(entries)
+        runs = [(epoch, max(first, begin), end) for epoch, first, end in self.epochs if end > begin]
+        for epoch, first, end in runs:
             index, last = bisect_right(starts, first) - 1, bisect_right(starts, end - 1) - 1
             if index < 0:
                 yield first, end, f"it has no entry for leader epoch {epoch}"
@@ -248,7 +280,7 @@ class LogCheck:
                 yield first, end, f"it has leader epoch {entries[index][0]}, the batches have {epoch}"
             elif entries[last][0] != epoch:
                 yield starts[index + 1], end, f"it has leader epoch {entries[last][0]}, the batches have {epoch}"
-        known = {epoch: first for epoch, first, _ in reversed(self.epochs)}
+        known = {epoch: first for epoch, first, _ in reversed(runs)}
         for epoch, start in entries:
             first_of_epoch = known.get(epoch)
             if start > self.end:
@@ -268,8 +300,7 @@ class _Segment:
         self._texts: dict[str, str] = {}
 
     def take(self, batch: Batch) -> None:
-        last = batch.next_offset - 1 - self.base
-        self._newest = max(self._newest, batch.max_timestamp)
+        first, last = batch.base_offset - self.base, batch.next_offset - 1 - self.base
         while self._next_offset < len(self._offsets) and self._offsets[self._next_offset][1] <= batch.position:
             entry = self._offsets[self._next_offset]
             self._next_offset += 1
@@ -278,8 +309,11 @@ class _Segment:
         while self._next_time < len(self._times) and self._times[self._next_time][1] <= last:
             timestamp, offset = self._times[self._next_time]
             self._next_time += 1
-            if self._newest > timestamp and offset == last:
-                self._note("timeindex", f"a record up to offset {self.base + offset} is newer than {timestamp}")
+            if offset < first or timestamp != batch.max_timestamp or timestamp < self._newest:
+                self._note(
+                    "timeindex", f"the entry ({timestamp} ms, offset {self.base + offset}) is not that of the newest record"
+                )
+        self._newest = max(self._newest, batch.max_timestamp)
 
     def pass_over(self, damage: Damage) -> None:
         """Entries of batches that are damaged themselves say nothing of the index."""

@@ -13,10 +13,12 @@ import fcntl
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.pipeline.jobs.verify_checks import Facts
+from strandline.pipeline.jobs.verify_log import segments
 from strandline.pipeline.jobs.verify_result import Finding
 from strandline.protocol.errors import UsageError
 from strandline.storage.checkpoints import (
@@ -95,6 +97,11 @@ def find(given: Iterable[str | os.PathLike[str]]) -> list[Directory]:
                 "that has such directories in it"
             )
         paths |= dict.fromkeys(path.resolve() for path in found)
+    return opened(paths)
+
+
+def opened(paths: Iterable[Path]) -> list[Directory]:
+    """These data directories, as they are now."""
     directories = [_open(path) for path in paths]
     _tell_apart(directories)
     return directories
@@ -106,7 +113,7 @@ def _below(root: Path, depth: int) -> Iterator[Path]:
         yield root
     elif depth:
         for path in sorted(root.iterdir()):
-            if path.is_dir() and not path.is_symlink():
+            if path.is_dir():
                 yield from _below(path, depth - 1)
 
 
@@ -118,12 +125,14 @@ def _is_brokers(path: Path) -> bool:
 def _logs(path: Path) -> Iterator[tuple[TopicPartition, Path]]:
     for folder in sorted(path.iterdir()):
         place = parse_log_name(folder.name)
-        if place is not None and place[0] != METADATA_TOPIC and folder.is_dir() and _is_log(folder):
-            yield place, folder
+        with suppress(FileNotFoundError):  # Deleted since the listing.
+            if place is not None and place[0] != METADATA_TOPIC and folder.is_dir() and _is_log(folder):
+                yield place, folder
 
 
 def _is_log(folder: Path) -> bool:
-    return (folder / PARTITION_METADATA).exists() or any(folder.glob("*.log"))
+    """A folder of the right name is not enough: `broker-1` is the name of a log as well."""
+    return (folder / PARTITION_METADATA).exists() or bool(segments(folder))
 
 
 def _open(path: Path) -> Directory:
@@ -189,8 +198,9 @@ def _entries(directory: Directory) -> Iterator[Finding]:
         if path.name in OUR_FILES or path.suffix == ".tmp" or place in directory.logs or (place and place[0] == METADATA_TOPIC):
             continue
         if path.name.endswith(SET_ASIDE) and path.is_dir():
-            size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-            yield Finding(kind="stray", brokers=(directory.broker,), detail=f"{path.name}, {size:,} bytes", path=str(path))
+            with suppress(FileNotFoundError):  # The broker is removing it.
+                size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+                yield Finding(kind="stray", brokers=(directory.broker,), detail=f"{path.name}, {size:,} bytes", path=str(path))
         else:
             yield Finding(kind="unknown_entry", brokers=(directory.broker,), detail=path.name, path=str(path))
 
@@ -215,7 +225,7 @@ def across(directories: Sequence[Directory]) -> Iterator[Finding]:
         for place, offset in sorted(directory.high_watermarks.items()):
             if offset and place not in directory.logs:
                 # An orderly stop leaves only logs that exist in the checkpoint; before that a deleted topic may still be in it.
-                is_lost = place in everywhere or directory.is_clean
+                is_lost = place in everywhere or (directory.is_clean and not directory.is_running)
                 yield _missing("replica_missing" if is_lost else "log_missing", directory, place, offset, directories)
 
 

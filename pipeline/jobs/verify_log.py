@@ -9,8 +9,9 @@ for the next one. Files are opened for reading only.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -66,8 +67,12 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
 
 
 def read_log(folder: Path) -> Iterator[Batch | Damage]:
-    """The whole log. OSError if a file cannot be read."""
-    files = segments(folder)
+    """The whole log."""
+    return read_files(segments(folder))
+
+
+def read_files(files: Sequence[tuple[int, Path]]) -> Iterator[Batch | Damage]:
+    """The segments of a log, as `segments` lists them. PermissionError and FileNotFoundError if one cannot be opened."""
     held: Damage | None = None
     expected = files[0][0] if files else 0
     for base, path in files:
@@ -91,7 +96,7 @@ def _readable(base: int, path: Path, expected: int) -> Iterator[Batch | Damage]:
         for item in read_segment(base, path, expected):
             expected = expected if item.next_offset is None else item.next_offset
             yield item
-    except PermissionError:
+    except (PermissionError, FileNotFoundError):
         raise
     except OSError as e:
         yield Damage(expected, None, 0, base, 0, f"the file cannot be read: {e.strerror}")
@@ -120,10 +125,12 @@ def read_segment(base: int, path: Path, expected: int) -> Iterator[Batch | Damag
 
 
 class _Window:
-    """A part of a file in memory, that moves forward."""
+    """A part of a file in memory, that moves forward. What a broker appends after the file was opened is not read: else the end
+    of an unfinished write could come while it is being looked at."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._left = os.fstat(file.fileno()).st_size
         self.data = b""
         self.at = 0
         """Where in `data` the next batch begins."""
@@ -137,9 +144,10 @@ class _Window:
     def fill(self, size: int) -> bool:
         """Have at least so many bytes from `at` on, or all that the file has; False if there are none."""
         while len(self.data) - self.at < size:
-            more = self._file.read(max(CHUNK, size))
+            more = self._file.read(min(max(CHUNK, size), self._left))
             if not more:
                 break
+            self._left -= len(more)
             self._start += self.at
             self.data, self.at = self.data[self.at :] + more, 0
         return self.at < len(self.data)

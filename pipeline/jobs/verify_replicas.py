@@ -34,7 +34,6 @@ class Source:
 
     check: LogCheck
     items: Iterable[Batch | Damage]
-    first_segment: int | None = None
 
     @property
     def facts(self) -> Facts:
@@ -45,7 +44,7 @@ def verify(sources: Sequence[Source]) -> Partition:
     """Reads each log once, all of them side by side; memory does not grow with their size."""
     findings = list(_joined(_conflicts(sources)))
     for source in sources:
-        source.check.finish(source.first_segment)
+        source.check.finish()
     committed = max((source.facts.high_watermark or 0 for source in sources), default=0)
     findings += [finding for source in sources for finding in source.check.findings]
     findings += [_with_others(hole, sources) for source in sources for hole in source.check.holes]

@@ -25,9 +25,12 @@ BAD = {
     "lost": "committed records that no replica has",
     "missing_below_hw": "the replica's own checkpoint says that these records are committed, and they are not in its log",
     "replica_missing": "the checkpoint names a log with committed records, and there is no such folder",
+    "vanished": "a file disappeared again and again while the log was read",
     "damaged": "bytes that are no sound batch",
     "offset_gap": "offsets that no batch has, between two batches",
     "offset_overlap": "a batch begins below the end of the batch before it",
+    "segment_name": "a segment's name is not the offset of its first batch",
+    "head_missing": "the log's first segments are missing: a broker that deletes them first moves the start in its checkpoint",
     "replicas_differ": "the replicas have different batches, and both cannot be right",
     "committed_replaced": "committed records were replaced by those of a later leader epoch (an unclean election)",
     "epoch_backwards": "the leader epoch of a batch is lower than that of the batch before it",
@@ -47,6 +50,8 @@ NOTES = {
     "not_committed": "the replicas have different batches above the high watermark: not committed, so this is legal",
     "torn_tail": "the log ends with an unfinished write, as after a kill; recovery cuts it off",
     "later_start": "the log begins later than other replicas' logs: retention, DeleteRecords, or a lost first segment",
+    "head_gone": "the log begins later than its leader-epoch-checkpoint: retention before a power failure, or a lost segment",
+    "log_start_moved": "these records are deleted (retention, DeleteRecords), and their segment is still there",
     "epoch_checkpoint_old": "leader-epoch-checkpoint lags behind the batches, as after a kill; recovery rebuilds it",
     "index_old": "an index lags behind its segment, as after a kill; recovery rebuilds it",
     "no_high_watermark": "no checkpointed high watermark: nothing here is known to be committed",
@@ -65,9 +70,12 @@ ACTIONS = {
     "lost": "keep all directories as they are; look for another copy (a lake, a backup, a broker that was not given)",
     "missing_below_hw": "start {others} first, so that a replica that has the records leads; {heal}",
     "replica_missing": "start {others} first, so that a replica that has the records leads; this broker then copies them",
+    "vanished": "verify a copy of the directories, or stop what deletes these files",
     "damaged": "{heal}",
     "offset_gap": "{heal}",
     "offset_overlap": "{heal}",
+    "segment_name": "{heal}",
+    "head_missing": "look for the segments in another copy (a lake, a backup); if they were deleted on purpose, remove the file",
     "replicas_differ": "keep a copy of all folders, then compare these offsets with the producer's ledger or the lake",
     "committed_replaced": "keep a copy of the folders of {brokers}: they have the records that were replaced",
     "epoch_backwards": "{heal}",
@@ -156,7 +164,7 @@ class Replica:
     broker: str
     path: str
     start: int
-    """Base offset of its first batch, or of its empty first segment."""
+    """Base offset of its first segment, where the log begins."""
     end: int
     """The offset behind its last sound batch."""
     high_watermark: int | None

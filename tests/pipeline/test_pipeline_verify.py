@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 
 from strandline.cli import pipeline
 from strandline.pipeline.jobs.verify import verify
-from strandline.pipeline.jobs.verify_log import Batch, read_log
+from strandline.pipeline.jobs.verify_log import Batch, read_log, segments
 from strandline.pipeline.jobs.verify_page import page
 from strandline.pipeline.jobs.verify_result import Finding, Verification
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import compute_crc
+from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
+from strandline.storage.epoch_cache import LeaderEpochCache
 from strandline.storage.files import RealFiles
 from strandline.testing import Cluster, caught_up, leader
 
@@ -198,6 +200,60 @@ def test_running_broker_is_named(world: World) -> None:
     assert of_kind(found, "running").brokers == ("2",)
 
 
+@pytest.fixture
+def running(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The world with the locks of running brokers."""
+    monkeypatch.setattr("strandline.pipeline.jobs.verify.LOOK_AGAIN_S", (0.0, 0.0, 0.0, 0.0))
+    locks = [RealFiles().lock(str(world.data(broker) / ".lock")) for broker in (1, 2, 3)]
+    yield world
+    for lock in locks:
+        lock.release()
+
+
+def once(change: Callable[[], object]) -> Callable[[str], None]:
+    """A `progress` that changes something between planning and reading, the first time only."""
+    changes = [change]
+    return lambda _: changes.pop()() if changes else None  # type: ignore[func-returns-value]
+
+
+def test_topic_that_is_deleted_meanwhile_is_no_fault(running: World) -> None:
+    def delete() -> None:
+        for broker in (1, 2, 3):
+            shutil.rmtree(running.log(broker))
+
+    found = verify([running.folder], progress=once(delete))
+    assert (found.is_ok, found.partitions) == (True, ()), [finding.sentence for finding in found.bad]
+
+
+def test_segment_that_retention_removes_meanwhile_is_no_fault(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the segments were listed, before they are read."""
+    listed: list[Path] = []
+
+    def listing(folder: Path) -> list[tuple[int, Path]]:
+        files = segments(folder)
+        if folder not in listed:
+            listed.append(folder)
+            begin_epochs_at(folder, remove_first_segment(folder))
+        return files
+
+    monkeypatch.setattr("strandline.pipeline.jobs.verify.segments", listing)
+    found = running.found()
+    assert found.is_ok, [finding.sentence for finding in found.bad]
+    assert {replica.start for replica in found.partitions[0].replicas} != {0}
+    assert len(listed) == 3
+
+
+def test_damage_of_a_running_broker_stays_a_fault(running: World) -> None:
+    batch = running.batches(2)[5]
+    running.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    assert [finding.kind for finding in running.found().bad] == ["damaged"]
+
+
+def test_file_that_vanishes_from_a_stopped_broker_is_a_fault(world: World) -> None:
+    found = verify([world.folder], progress=once(lambda: shutil.rmtree(world.log(2))))
+    assert [(finding.kind, finding.brokers) for finding in found.bad] == [("vanished", ("2",))]
+
+
 def test_torn_tail_after_a_kill_is_a_note(world: World) -> None:
     for broker in (1, 2, 3):
         (world.data(broker) / ".kafka_cleanshutdown").unlink()
@@ -349,6 +405,18 @@ def test_index_that_leads_astray_is_found(world: World) -> None:
     assert path.name in finding.sentence
 
 
+@pytest.mark.parametrize("at", [2, 6, 7, 10], ids=["far too new", "newer", "older or newer", "other offset"])
+def test_time_index_that_leads_astray_is_found(world: World, at: int) -> None:
+    """A timestamp that is too new keeps a segment from retention, one that is too old hides records from a search by time."""
+    path = sorted(world.log(1).glob("*.timeindex"))[0]
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    finding = of_kind(world.found(), "index")
+    assert finding.brokers == ("1",)
+    assert path.name in finding.sentence
+
+
 def test_other_topic_id_is_found(world: World) -> None:
     world.edit(world.log(2) / "partition.metadata", lambda _: f"version: 0\ntopic_id: {'A' * 22}\n")
     finding = of_kind(world.found(), "topic_id")
@@ -390,13 +458,104 @@ def test_stray_and_unknown_folders_are_notes(world: World) -> None:
     assert "notes.txt" in of_kind(found, "unknown_entry").sentence
 
 
-def test_retention_of_one_replica_is_a_note(world: World) -> None:
-    first = sorted(world.log(2).glob("*.log"))[0]
-    for path in world.log(2).glob(f"{first.stem}.*"):
+def remove_first_segment(log: Path) -> int:
+    """The base offset of the segment that is the first one now."""
+    first, second = sorted(log.glob("*.log"))[:2]
+    for path in log.glob(f"{first.stem}.*"):
         path.unlink()
+    return int(second.stem)
+
+
+def begin_epochs_at(log: Path, start: int) -> None:
+    """What a broker does to `leader-epoch-checkpoint` when its log start moves."""
+    path = log / LEADER_EPOCHS
+    entries = LeaderEpochCheckpoint.decode(path.read_bytes())
+    assert entries
+    cache = LeaderEpochCache(entries)
+    assert cache.truncate_from_start(start)
+    path.write_bytes(LeaderEpochCheckpoint.encode(cache.entries))
+
+
+def test_retention_of_one_replica_is_a_note(world: World) -> None:
+    begin_epochs_at(world.log(2), remove_first_segment(world.log(2)))
     found = world.found()
+    assert found.is_ok, [finding.sentence for finding in found.bad]
     note = of_kind(found, "later_start")
     assert (note.brokers, note.first) == (("2",), 0)
+
+
+def test_first_segment_that_every_replica_lost_is_found(world: World) -> None:
+    """No comparison shows it. Retention moves the start in leader-epoch-checkpoint before it deletes a segment."""
+    starts = {remove_first_segment(world.log(broker)) for broker in (1, 2, 3)}
+    finding = of_kind(world.found(), "head_missing")
+    assert (finding.brokers, finding.first, {finding.end}) == (("1", "2", "3"), 0, starts)
+    for broker in (1, 2, 3):
+        (world.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = world.found()
+    assert found.is_ok, "after a power failure the checkpoint may be older than the log"
+    assert of_kind(found, "head_gone").brokers == ("1", "2", "3")
+
+
+def test_moved_log_start_is_no_fault(world: World) -> None:
+    """DeleteRecords, and a leader's log start at its followers, move the start before the segments below it are deleted: epochs
+    below are forgotten at once, the checkpoint of log starts is written at a stop or once a minute."""
+    for broker in (1, 2, 3):
+        begin_epochs_at(world.log(broker), 250)
+        world.set_offset(broker, "log-start-offset-checkpoint", 250)
+    found = world.found()
+    assert (found.is_ok, found.all_findings) == (True, ())
+    for broker in (1, 2, 3):
+        (world.data(broker) / "log-start-offset-checkpoint").unlink()
+    assert of_kind(world.found(), "epoch_checkpoint").brokers == ("1", "2", "3"), "stopped in order"
+    for broker in (1, 2, 3):
+        (world.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = world.found()
+    assert found.is_ok, [finding.sentence for finding in found.bad]
+    note = of_kind(found, "log_start_moved")
+    assert (note.brokers, note.first, note.end) == (("1", "2", "3"), 0, 250)
+
+
+def test_first_batch_that_every_replica_lost_is_found(world: World) -> None:
+    """A segment begins at the offset in its name."""
+    for broker in (1, 2, 3):
+        first = world.batches(broker)[0]
+        path = world.log(broker) / f"{0:020}.log"
+        path.write_bytes(path.read_bytes()[first.size :])
+    found = world.found()
+    finding = of_kind(found, "offset_gap")
+    assert (finding.brokers, finding.first, finding.end) == (("1", "2", "3"), 0, first.next_offset)
+    assert of_kind(found, "lost").first == 0
+
+
+def test_renamed_segment_is_found(world: World) -> None:
+    """Its batches follow each other, and a broker would not find them: it looks for the offset in the names."""
+    path = sorted(world.log(2).glob("*.log"))[1]
+    for file in world.log(2).glob(f"{path.stem}.*"):
+        file.rename(file.with_name(f"{int(path.stem) - 3:020}{file.suffix}"))
+    finding = of_kind(world.found(), "segment_name")
+    assert (finding.brokers, finding.first) == (("2",), int(path.stem))
+
+
+def test_folder_that_looks_like_a_log_by_its_name_hides_no_directory(world: World) -> None:
+    """`broker-1` is the name of a log, too, and a folder may hold other files that end in `.log`."""
+    copied = world.folder.parent / "copied"
+    for broker in (1, 2, 3):
+        shutil.copytree(world.data(broker), copied / f"broker-{broker}" / "data")
+        (copied / f"broker-{broker}" / "server.log").write_text("started")
+    found = verify([copied])
+    assert [len(partition.replicas) for partition in found.partitions] == [3]
+    assert found.partitions[0].committed == 480
+
+
+def test_linked_directory_is_read(world: World, tmp_path: Path) -> None:
+    """A broker's data may lie on another disk. Passed over, its damage would go unnoticed."""
+    elsewhere = tmp_path / "disk-2"
+    source = world.data(2)
+    source.rename(elsewhere)
+    source.symlink_to(elsewhere)
+    (tmp_path / "round").symlink_to(tmp_path)
+    found = world.found()
+    assert [len(partition.replicas) for partition in found.partitions] == [3]
 
 
 def test_one_replica_alone_is_checked(world: World) -> None:
