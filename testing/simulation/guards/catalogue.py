@@ -384,8 +384,8 @@ _room(
     (
         "G49",
         "Fetch._visit_for_follower",
-        "leadership is None or leader_state.epoch != epoch",
-        "leadership is None",
+        "leader_state is None or leader_state.epoch != epoch",
+        "leader_state is None",
         "the leader serves a follower of another leader epoch",
     ),
     (

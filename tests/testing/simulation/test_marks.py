@@ -766,7 +766,7 @@ def test_a_watched_function_does_what_it_did_and_is_itself_again() -> None:
     """Its result, its error, and in the end the very same function: a mark must change nothing."""
     before = vars(ProducerStates)["check"]
     seen: list[str] = []
-    sights = {"refused": (OnCall("storage.producer_state:ProducerStates.check", lambda call: call.code, raised=True),)}
+    sights = {"refused": (OnCall("storage.log.producer_state:ProducerStates.check", lambda call: call.code, raised=True),)}
     header = read_header(record_batch("v", producer_id=1, producer_epoch=0, sequence=5))
     with Watch(sights, seen.append).installed():
         states = ProducerStates()
@@ -788,8 +788,8 @@ def test_what_ends_a_simulated_process_is_no_news_of_it() -> None:
     files.maybe_fail = die  # type: ignore[method-assign]
     sights = {
         "read": (
-            OnCall("storage.memory_files:MemoryFiles.read"),
-            OnCall("storage.memory_files:MemoryFiles.read", raised=True),
+            OnCall("storage.memory.memory_files:MemoryFiles.read"),
+            OnCall("storage.memory.memory_files:MemoryFiles.read", raised=True),
         )
     }
     seen: list[str] = []
@@ -801,7 +801,7 @@ def test_what_ends_a_simulated_process_is_no_news_of_it() -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("broker.server:BrokerServer.stop", "coroutine"),
+        ("broker.process.server:BrokerServer.stop", "coroutine"),
         ("controller.raft.node:RaftNode.become_leader", "inherited"),
     ],
 )
