@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,8 @@ class Written(WriterCommitMessage):
     """Of the task, those included that an earlier attempt had written."""
     found: int
     """Rows that an earlier attempt had written."""
+    is_retry: bool = field(default=False, compare=False)
+    """There was an earlier attempt, with or without rows."""
     name: str = field(default="", compare=False)
     """Of the producers of all tasks of the write, without the task."""
     generation: int = field(default=0, compare=False)
@@ -226,7 +229,10 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)
             written = await writer.finish()
-            return written if identity is None else Written(written.rows, written.found, identity.name, identity.generation)
+            if identity is None:
+                return written
+            is_retry = not producer.is_first_attempt
+            return Written(written.rows, written.found, is_retry, identity.name, identity.generation)
 
     async def write_all() -> Written:
         topics = [] if options.topic is None else [options.topic]
@@ -249,30 +255,46 @@ async def check_distinct(
 
 
 def check_same_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Before the commit. Raises RowsDiffer if the write was tried before with more tasks, and one of those wrote rows: the rows
-    of that task are among those of other tasks now, and may have been written again."""
-    retried = [message for message in messages if isinstance(message, Written) and message.found and message.name]
+    """Before the commit. Raises RowsDiffer if the write was tried before with more tasks, and any of those wrote rows: its rows
+    are among those of other tasks now, and may have been written again.
+
+    Only if a task had an earlier attempt, and not if the topic is a column."""
+    retried = [message for message in messages if isinstance(message, Written) and message.is_retry and message.name]
     if retried and options.topic is not None:
         here, write = session(), retried[0]
-        here.run(_check_no_task(here, options, options.topic, f"{write.name}/{len(messages)}", write.generation))
+        here.run(_check_no_more_tasks(here, options, options.topic, write, len(messages)))
 
 
-async def _check_no_task(here: Session, options: WriteOptions, topic: str, name: str, generation: int) -> None:
-    named = {"producer_name": name, "producer_generation": generation}
+async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str, write: Written, tasks: int) -> None:
+    named = {"producer_name": f"{write.name}/{tasks}", "producer_generation": write.generation}
+    admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
     async with (
         here.clusters.lend(options.client, [topic]) as cluster,
         Producer(cluster=cluster, **{**options.client, **named}) as producer,
+        Admin(**admin_options) as admin,
     ):
-        if producer.is_first_attempt:
-            return
         places = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
-        count = sum((await producer.written(places, alone=True, timeout_ms=options.write_timeout_ms)).values())
-    if count:
+        if not producer.is_first_attempt:  # The first task too many: it may still run, and must write nothing more.
+            await producer.written(places, alone=True, timeout_ms=options.write_timeout_ms)
+        described = await admin.describe_producers(places, timeout_ms=options.write_timeout_ms)
+    counts: Counter[str] = Counter()
+    for found in described.values():
+        for known in found.producers:
+            if known.is_named and known.generation == write.generation and _task_of(known.name, write.name) >= tasks:
+                counts[known.name or ""] += known.last_sequence + 1
+    if counts:
         text = (
-            f"this batch was run before with more tasks, and {name} wrote {count} rows then: other tasks may have written these "
-            "rows again; run the batch with as many tasks as before (partitions of the input, shuffle partitions)"
+            f"this batch was run before with more tasks, and {', '.join(sorted(counts))} wrote {counts.total()} rows then: the "
+            f"{tasks} tasks of this run may have written these rows again, so they may be in the topic twice; how to go on is "
+            "in docs/spark-recipes.md, under RowsDiffer"
         )
         raise RowsDiffer(text, topic=topic)
+
+
+def _task_of(producer_name: str | None, write: str) -> int:
+    """Which task of the write has this name; -1: it is another write's."""
+    head, _, task = (producer_name or "").rpartition("/")
+    return int(task) if head == write and task.isdecimal() else -1
 
 
 class BatchSink(DataSourceArrowWriter):

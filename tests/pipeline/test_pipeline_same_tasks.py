@@ -45,9 +45,9 @@ class Batch:
         self.options = write_options({"bootstrap.servers": log.bootstrap_servers, "topic": self.topic, "rowOrder": row_order})
 
     def write(self, tasks: int) -> list[sink.Written]:
-        return [self._write(task, len(ROWS) // tasks) for task in range(tasks)]
+        return [self.write_task(task, len(ROWS) // tasks) for task in range(tasks)]
 
-    def _write(self, task: int, count: int) -> sink.Written:
+    def write_task(self, task: int, count: int) -> sink.Written:
         context = TaskContext(self.topic, task)
         self._patch.setattr(sink.TaskContext, "get", lambda: context)
         rows = pa.record_batch({"value": pa.array(ROWS[task * count : (task + 1) * count], pa.binary())})
@@ -67,6 +67,19 @@ def test_commit_fails_if_an_earlier_run_had_more_tasks(batch: Batch) -> None:
     batch.write(tasks=3)
     again = batch.write(tasks=1)
     with pytest.raises(RowsDiffer, match="was run before with more tasks"):
+        batch.commit(again)
+
+
+@pytest.mark.parametrize("written", [(0, 3), (3,)])
+def test_commit_fails_whichever_of_the_tasks_too_many_wrote(batch: Batch, written: tuple[int, ...]) -> None:
+    """Of the four tasks of the earlier run, the others were killed before they wrote: at their start, or earlier."""
+    for task in written:
+        batch.write_task(task, 15)
+    for task in {0, 1, 2} - set(written):
+        batch.write_task(task, 0)
+    again = batch.write(tasks=2)
+    assert stored_values(batch.log, batch.topic) > Counter(ROWS)
+    with pytest.raises(RowsDiffer, match=r"was run before with more tasks, and .*/3 wrote 15 rows then"):
         batch.commit(again)
 
 
