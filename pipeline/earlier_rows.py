@@ -72,7 +72,7 @@ def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
 
 
 def hash_of_first(rows: pa.RecordBatch, *, include_headers: bool) -> bytes:
-    """Of the first of these rows; empty without rows."""
+    """Of the first of these rows, without its partition; empty without rows."""
     if not rows.num_rows:
         return b""
     values, keys, headers = columns_of(rows.slice(0, 1), include_headers)
@@ -140,6 +140,50 @@ async def read_back(
             else:
                 return earlier.found
     raise AssertionError("there is at least one way")
+
+
+async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int]) -> dict[TopicPartition, Hash]:
+    """Of each of these partitions the last row that this producer has written, as a hash without the partition. Rows that were
+    deleted since are left out."""
+    admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
+    async with Admin(**admin_options) as admin:
+        described = await admin.describe_producers(list(there), [producer_id], timeout_ms=options.write_timeout_ms)
+    offsets = {
+        place: known.last_offset
+        for place, count in there.items()
+        for known in described[place].producers
+        if known.producer_id == producer_id and known.last_sequence == count - 1
+    }
+    found: dict[TopicPartition, Hash] = {}
+    if not offsets:
+        return found
+    async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "earliest"}) as consumer:
+        await consumer.assign(list(offsets))
+        for place, offset in offsets.items():
+            consumer.seek(place, offset)
+        try:
+            async with asyncio.timeout(options.write_timeout_ms / 1000):
+                while offsets:
+                    for place, batches in (await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)).items():
+                        if place in offsets:
+                            found.update(_row_at(offsets.pop(place), place, batches, producer_id))
+                            consumer.pause(place)
+                    for place in [place for place, offset in offsets.items() if await consumer.position(place) > offset]:
+                        del offsets[place]
+                        consumer.pause(place)
+        except TimeoutError:
+            text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
+            raise RequestTimeout(text, elapsed_ms=options.write_timeout_ms) from None
+    return found
+
+
+def _row_at(
+    offset: int, place: TopicPartition, batches: Iterable[FetchedBatch], producer_id: int
+) -> Iterator[tuple[TopicPartition, Hash]]:
+    for batch in batches:
+        row = batch.clip(offset, offset + 1)
+        if len(row) and batch.producer_id == producer_id:
+            yield place, next(_hashes_of(row, by_partition=False))
 
 
 async def _read_from(consumer: Consumer, starts: Mapping[TopicPartition, int], earlier: _EarlierRows, timeout_ms: float) -> None:

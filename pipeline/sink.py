@@ -9,7 +9,8 @@ batch had no more tasks.
 This rests on an attempt bringing the same rows in the same order as the one before. Straight from a log or from files it
 does; behind a shuffle the order is another one each time. The option `rowOrder` says which of the two holds. Without it, an
 attempt that finds rows of an earlier one compares before it writes (earlier_rows.py), so that no row is lost or doubled.
-With `rowOrder=stable` it compares only if the promise cannot be true: its first row is another one.
+With `rowOrder=stable` it compares only if the promise cannot be true: its first row is another one. Else it skips the rows that
+are there, and fails if the last of them is not the one that the log holds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pyspark.sql.types import StructType
 from strandline.client import Admin, Producer, Receipt, TopicPartition
 from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.options import AdminOptions
-from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, read_back
+from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, last_rows, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions
 from strandline.pipeline.placement import by_place, places_of
@@ -73,6 +74,8 @@ class TaskWriter:
     """Rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
     """Rows that are in the log and come again."""
+    _last_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
+    """Hash of the last one of these, where it could be read."""
     _comparisons: dict[str, Comparison] = field(default_factory=dict)
     """By topic: with the rows that the log holds, if the order of rows is unknown. Nothing is written there before all rows
     are taken."""
@@ -106,7 +109,20 @@ class TaskWriter:
         there = min(self._skip.get(place, 0), rows.num_rows)
         if there:
             self._skip[place] -= there
+            if not self._skip[place]:
+                self._check_last(place, rows.slice(there - 1, 1))
         return rows.slice(there)
+
+    def _check_last(self, place: TopicPartition, row: pyarrow.RecordBatch) -> None:
+        """Raises RowsDiffer if this is not the last row that an earlier attempt has written there."""
+        last = self._last_rows.get(place)
+        if last is not None and last != hash_of_first(row, include_headers=self.options.include_headers):
+            raise RowsDiffer(
+                f"the rows of task {self.task} for this partition are not those that an earlier attempt has written, although "
+                "rowOrder=stable promises the same rows in the same order; without this option the next attempt compares rows",
+                topic=place.topic,
+                partition=place.partition,
+            )
 
     async def _send(self, topic: str, partition: int, rows: pyarrow.RecordBatch) -> None:
         values, keys, headers = columns_of(rows, self.options.include_headers)
@@ -135,6 +151,7 @@ class TaskWriter:
             self._comparisons[topic] = await self._compare(there)
         else:
             self._skip.update({place: count for place, count in there.items() if count})
+            self._last_rows.update(await last_rows(self.options, self.producer.producer_id, there) if found else {})
 
     def _noted_partitions(self) -> int | None:
         """How many partitions the first attempt placed its rows among; None if it has not noted that."""
