@@ -224,7 +224,7 @@ class Admin:
         """The newest batch of each idempotent producer in these partitions, as their leaders know it; of `producer_ids` only,
         if some are given.
 
-        The id of a named producer stands for its name: the newest generation that has written there is returned. UnknownTopic
+        The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
         cluster = self._running()
         places = list(dict.fromkeys(checked_partitions(partitions)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.errors import ErrorCode
-from strandline.protocol.producer_names import generation_of, is_named
+from strandline.protocol.producer_names import is_named, work_epoch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class ProducerDescription:
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    """Of a named producer: the number of the last row of its generation in this partition; the first one has 0."""
+    """Of a named producer: the number of the last row of its work epoch in this partition; the first one has 0."""
     last_offset: int
     last_timestamp_ms: int
     name: str | None = None
@@ -147,9 +147,9 @@ class ProducerDescription:
         return is_named(self.producer_id)
 
     @property
-    def generation(self) -> int:
+    def work_epoch(self) -> int:
         """Of a named producer; else 0."""
-        return generation_of(self.producer_id)
+        return work_epoch_of(self.producer_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ StrandlineError
     RequestFailed       a broker answered with an error code
     RequestTimeout      nothing answered in time
     DeliveryFailed      a record will not be retried any more
-      ProducerFenced    a newer attempt has the producer's name, or a higher generation of it
+      ProducerFenced    a newer attempt has the producer's name, or a higher work epoch of it
       DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
     LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
@@ -145,7 +145,7 @@ class DeliveryTimeout(DeliveryFailed):
 
 
 class ProducerFenced(DeliveryFailed):
-    """A newer producer has this producer's name, or a higher generation of it. This producer can send nothing more."""
+    """A newer producer has this producer's name, or a higher work epoch of it. This producer can send nothing more."""
 
 
 class OffsetOutOfRange(ClientError):

@@ -31,7 +31,7 @@ from strandline.client.option_types import (
     Whole,
 )
 from strandline.protocol.errors import UsageError
-from strandline.protocol.producer_names import GENERATION_MAX, NAME_LENGTH_MAX, NOTE_BYTES_MAX
+from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX, WORK_EPOCH_MAX
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
@@ -199,15 +199,16 @@ class ProducerOptions(ClientOptions):
         "Makes this a named producer: it fences an earlier producer of the same name, and a later one of that name can find "
         "out what it wrote (`Producer.written`). Needs idempotence.",
     )
-    producer_generation: int = option(
+    producer_work_epoch: int = option(
         0,
-        Whole(0, GENERATION_MAX),
-        "The generation of the name that this producer writes. Each generation numbers its rows from 0.",
+        Whole(0, WORK_EPOCH_MAX),
+        "The number of the unit of work that this producer writes, such as a batch id. Each work epoch numbers its rows from 0; a "
+        "higher one fences the lower ones.",
     )
     producer_note: bytes | None = option(
         None,
         OrNone(Bytes(NOTE_BYTES_MAX)),
-        "What the first attempt of a generation leaves for the later ones (`Producer.note`).",
+        "What the first attempt of a work epoch leaves for the later ones (`Producer.note`).",
     )
 
     def _check_together(self) -> None:
@@ -218,8 +219,8 @@ class ProducerOptions(ClientOptions):
         self._check_order("linger_ms", "delivery_timeout_ms")
         self._check_order("batch_size", "buffer_memory")
         self._check_order("batch_size", "max_request_size")
-        if self.producer_name is None and (self.producer_generation or self.producer_note is not None):
-            raise UsageError("producer_generation and producer_note need a producer_name")
+        if self.producer_name is None and (self.producer_work_epoch or self.producer_note is not None):
+            raise UsageError("producer_work_epoch and producer_note need a producer_name")
         if self.producer_name is not None and not self.idempotent:
             raise UsageError('producer_name needs idempotence, and with it acks="all"')
 
@@ -322,7 +323,7 @@ class ProducerKeywords(ClientKeywords, total=False):
     key_serializer: Serializer | None
     value_serializer: Serializer | None
     producer_name: str | None
-    producer_generation: int
+    producer_work_epoch: int
     producer_note: bytes | None
 
 

@@ -3,12 +3,12 @@ those that have a name.
 
 A name is for work that may be begun again, or done twice at once, by somebody who knows nothing of who did it before:
 
-    the name is new              a number of its own, the generation that is asked for, epoch 0
-    the same generation again    the same id, the next epoch: who has the one before is fenced by the first batch
-    a higher generation          another id, epoch 0
+    the name is new              a number of its own, the work epoch that is asked for, epoch 0
+    the same work epoch again    the same id, the next epoch: who has the one before is fenced by the first batch
+    a higher work epoch          another id, epoch 0
     a lower one                  PRODUCER_FENCED: the work is done, somebody is at the next
 
-The first who asks for a generation may leave a note for those who come after. And whoever has an epoch may ask to be alone:
+The first who asks for a work epoch may leave a note for those who come after. And whoever has an epoch may ask to be alone:
 then nothing older is taken by any partition, whether that one writes there or not.
 
 A name that nobody asks for any more is removed after `producer.name.expiration.ms`, and its number never given again.
@@ -71,19 +71,19 @@ def init_named_producer(
 
 
 def _next_holder(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
-    name, generation, note = request.name, request.generation, request.note
+    name, work_epoch, note = request.name, request.work_epoch, request.note
     known = image.producer_names.get(name)
     if known is None:
         if image.next_producer_number > NUMBER_MAX:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no numbers left for names of producers")
-        return ProducerName(image.next_producer_number, generation, 0, now_ms, note)
-    if generation > known.generation:
-        return ProducerName(known.number, generation, 0, now_ms, note)
+        return ProducerName(image.next_producer_number, work_epoch, 0, now_ms, note)
+    if work_epoch > known.work_epoch:
+        return ProducerName(known.number, work_epoch, 0, now_ms, note)
     _check_not_over(known, request)
     if known.producer_epoch >= PRODUCER_EPOCH_MAX:
-        text = f"producer {name!r}: generation {generation} was begun {PRODUCER_EPOCH_MAX + 1} times; begin a higher one"
+        text = f"producer {name!r}: work epoch {work_epoch} was begun {PRODUCER_EPOCH_MAX + 1} times; begin a higher one"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
-    return ProducerName(known.number, generation, known.producer_epoch + 1, now_ms, known.note, known.oldest_epoch)
+    return ProducerName(known.number, work_epoch, known.producer_epoch + 1, now_ms, known.note, known.oldest_epoch)
 
 
 def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
@@ -94,8 +94,8 @@ def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_
             ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: the name was not used for long, and is forgotten"
         )
     _check_not_over(known, request)
-    if (request.generation, request.producer_epoch) > (known.generation, known.producer_epoch):
-        text = f"producer {request.name!r}: nobody has epoch {request.producer_epoch} of generation {request.generation}"
+    if (request.work_epoch, request.producer_epoch) > (known.work_epoch, known.producer_epoch):
+        text = f"producer {request.name!r}: nobody has epoch {request.producer_epoch} of work epoch {request.work_epoch}"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
     oldest = max(known.oldest_epoch, request.producer_epoch)
     alone: ProducerName = msgspec.structs.replace(known, last_used_ms=now_ms, oldest_epoch=oldest)
@@ -103,8 +103,8 @@ def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_
 
 
 def _check_not_over(known: ProducerName, request: InitNamedProducerRequest) -> None:
-    if request.generation < known.generation:
-        text = f"generation {request.generation} is over, there is generation {known.generation}"
+    if request.work_epoch < known.work_epoch:
+        text = f"work epoch {request.work_epoch} is over, there is work epoch {known.work_epoch}"
         raise BrokerError(ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: {text}")
 
 

@@ -5,7 +5,7 @@ back what the earlier ones wrote, and compares the rows themselves before it wri
 
     1. The first attempt stores a note with the cluster (write_identity.py): where each partition of the topic ended before it
        wrote, or, if the topic is a column, when it began.
-    2. A later attempt ensures that no earlier one can write any more, and reads the batches of its name and generation from
+    2. A later attempt ensures that no earlier one can write any more, and reads the batches of its name and work epoch from
        there on: as many rows as the log has counted, or it gives up.
     3. Its own rows are taken off what was read; what is left of *them* is kept aside, in memory or in a file.
     4. When every row that was read was met, the rest is written. Else its rows are not those of the attempts before: nothing

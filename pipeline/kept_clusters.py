@@ -1,7 +1,7 @@
 """Connections that a worker process keeps from one writing task to the next.
 
 To connect to three brokers and to learn the metadata takes longer than a small task writes. A producer cannot be kept,
-because each task writes under a name and a generation of its own; the connections and the metadata below it can.
+because each task writes under a name and a work epoch of its own; the connections and the metadata below it can.
 """
 
 from __future__ import annotations

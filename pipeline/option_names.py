@@ -68,7 +68,7 @@ KAFKA: tuple[Foreign, ...] = (
 )
 OURS: tuple[Foreign, ...] = (
     Foreign(
-        ("strandline.producer_name", "strandline.producer_generation", "strandline.producer_note"),
+        ("strandline.producer_name", "strandline.producer_work_epoch", "strandline.producer_note"),
         "leave it out, because the sink names its producers, and producerName names the query",
     ),
     Foreign(("strandline.group_id",), _NO_GROUPS),

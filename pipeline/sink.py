@@ -1,7 +1,7 @@
 """Writing, in batches and as streams: each row once, whatever happens to the task that writes it.
 
 Spark runs a task again after a failure, runs a batch again after a crash or a failed commit, and may run two attempts at a
-time. So every task writes as a *named* producer; write_identity.py says which name and generation. The rows of a task are
+time. So every task writes as a *named* producer; write_identity.py says which name and work epoch. The rows of a task are
 numbered per partition of the log, by the producer's own sequence numbers. An attempt asks how many of them the log holds
 already, fences the attempts before it, and continues after these rows. `commit` only checks that an earlier run of the
 batch had no more tasks.
@@ -58,7 +58,7 @@ class Written(WriterCommitMessage):
     """There was an earlier attempt, with or without rows."""
     name: str = field(default="", compare=False)
     """Of the producers of all tasks of the write, without the task."""
-    generation: int = field(default=0, compare=False)
+    work_epoch: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -249,7 +249,7 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             if identity is None:
                 return written
             is_retry = not producer.is_first_attempt
-            return Written(written.rows, written.found, is_retry, identity.name, identity.generation)
+            return Written(written.rows, written.found, is_retry, identity.name, identity.work_epoch)
 
     async def write_all() -> Written:
         topics = [] if options.topic is None else [options.topic]
@@ -266,7 +266,7 @@ async def check_distinct(
     if producer.is_first_attempt or not identity.must_claim(decode_note(producer.note)):
         return
     name, job = identity.claim_name, identity.job.encode()
-    claim = {"producer_name": name, "producer_generation": identity.generation, "producer_note": job}
+    claim = {"producer_name": name, "producer_work_epoch": identity.work_epoch, "producer_note": job}
     async with Producer(cluster=cluster, **{**options.client, **claim}) as claiming:
         identity.check_claim((claiming.note or b"").decode())
 
@@ -283,7 +283,7 @@ def check_same_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessa
 
 
 async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str, write: Written, tasks: int) -> None:
-    named = {"producer_name": f"{write.name}/{tasks}", "producer_generation": write.generation}
+    named = {"producer_name": f"{write.name}/{tasks}", "producer_work_epoch": write.work_epoch}
     admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
     async with (
         here.clusters.lend(options.client, [topic]) as cluster,
@@ -297,7 +297,7 @@ async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str,
     counts: Counter[str] = Counter()
     for found in described.values():
         for known in found.producers:
-            if known.is_named and known.generation == write.generation and _task_of(known.name, write.name) >= tasks:
+            if known.is_named and known.work_epoch == write.work_epoch and _task_of(known.name, write.name) >= tasks:
                 counts[known.name or ""] += known.last_sequence + 1
     if counts:
         text = (

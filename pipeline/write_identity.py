@@ -1,9 +1,9 @@
-"""The identity of a write: the producer name and generation under which a task writes, and how two writes are told apart.
+"""The identity of a write: the producer name and work epoch under which a task writes, and how two writes are told apart.
 
 A named producer skips the rows that the log holds already, so two different writes must never share a name: the second
 one would look like a retry of the first, and its rows would be lost without an error. What Spark says about a write:
 
-    kind of write                              producer name                                generation
+    kind of write                              producer name                                work epoch
     stream (`writeStream`)                     spark/<query id>/<task>                      batch id
     batch (`write`)                            spark/<job>/<task>                           0
     batch inside of `foreachBatch`             spark/<query id>/<topic>/<writeName>/<task>  batch id
@@ -21,7 +21,7 @@ each run of a query has a run id. The first attempt of a task stores both in its
     another run id                                   the batch is run again; see below
 
 When a batch is run again, its first write takes over the rows of the earlier run. It stores its job id under a *claim*,
-the name of a producer that writes nothing (`spark/<query id>/<topic>/<writeName>/run/<run id>`, generation: the batch id). A
+the name of a producer that writes nothing (`spark/<query id>/<topic>/<writeName>/run/<run id>`, work epoch: the batch id). A
 second write of the same run finds the claim of the first, with another job id: WriteNotDistinct.
 """
 
@@ -92,7 +92,7 @@ class WriteIdentity:
 
     name: str
     """Of the producers of all its tasks, without the task."""
-    generation: int
+    work_epoch: int
     run_id: str = ""
     """Only inside of `foreachBatch`: the run of the batch."""
     job: str = ""
@@ -122,7 +122,7 @@ class WriteIdentity:
 
     def _not_distinct(self) -> WriteNotDistinct:
         return WriteNotDistinct(
-            f"batch {self.generation} has already written as {self.name}, and this write may be a retry of that one or another "
+            f"batch {self.work_epoch} has already written as {self.name}, and this write may be a retry of that one or another "
             "one: inside of foreachBatch give each write a name of its own with the option writeName; if this is a second try "
             "of the same write, let the query fail and restart it instead"
         )
@@ -169,5 +169,5 @@ def _name(*parts: str) -> str:
 
 def options_of(identity: WriteIdentity, task: int, note: WriteNote | None) -> dict[str, Any]:
     """The options of the task's producer."""
-    named: dict[str, Any] = {"producer_name": identity.producer_name(task), "producer_generation": identity.generation}
+    named: dict[str, Any] = {"producer_name": identity.producer_name(task), "producer_work_epoch": identity.work_epoch}
     return named if note is None else {**named, "producer_note": note.encode()}

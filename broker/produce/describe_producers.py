@@ -26,7 +26,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersResponse,
     ProducerState,
 )
-from strandline.protocol.producer_names import generation_of, is_named, number_of
+from strandline.protocol.producer_names import is_named, number_of, work_epoch_of
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.log.producer_state import KnownProducer
 
@@ -65,7 +65,7 @@ class DescribeProducersHandler:
 
     def _check_is_alone(self, asked: DescribeProducersRequest) -> None:
         for producer_id in asked.producer_ids or () if asked.producer_epoch >= 0 else ():
-            wanted = generation_of(producer_id), asked.producer_epoch
+            wanted = work_epoch_of(producer_id), asked.producer_epoch
             if is_named(producer_id) and self._image().oldest_of(producer_id) < wanted:
                 text = (
                     f"that nothing before epoch {asked.producer_epoch} of producer {producer_id} is written is not known here yet"

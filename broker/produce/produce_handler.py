@@ -13,7 +13,7 @@ What a producer has sent on an older connection than its present one comes too l
 
 No producer id is believed before its batch was checked: a batch with a wrong checksum may name any.
 
-A named producer is refused when the controllers have said that its generation is over, or that whoever has the name after
+A named producer is refused when the controllers have said that its work epoch is over, or that whoever has the name after
 it is alone: also where that one has not written.
 
 Partitions of one request succeed and fail each for itself. A request that names a partition twice is refused whole,
@@ -33,7 +33,7 @@ from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
-from strandline.protocol.producer_names import generation_of
+from strandline.protocol.producer_names import work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
@@ -154,7 +154,7 @@ class ProduceHandler:
 
     def _check_named(self, records: memoryview, position: int) -> None:
         producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
-        is_over = (generation_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id)
+        is_over = (work_epoch_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id)
         if is_over and is_whole(records[position:]):
             text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)

@@ -67,7 +67,7 @@ class ProducerIds:
         the client asks the next broker then, but a decision is one wherever it was asked for."""
         assert asked.name is not None, "an id without a name is ours to give"
         request = InitNamedProducerRequest(
-            self._broker_id, self._registration.broker_epoch, asked.name, asked.generation, asked.note, asked.producer_epoch
+            self._broker_id, self._registration.broker_epoch, asked.name, asked.work_epoch, asked.note, asked.producer_epoch
         )
         try:
             answer = await self._channel.request(INIT_NAMED_PRODUCER, request, TIMEOUT_MS)

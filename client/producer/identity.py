@@ -19,7 +19,7 @@ from strandline.protocol.apis import INIT_PRODUCER_ID
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
-from strandline.protocol.producer_names import generation_of, is_named
+from strandline.protocol.producer_names import is_named, work_epoch_of
 
 logger = get_logger(__name__)
 
@@ -39,7 +39,7 @@ class ProducerIdentity:
         self.producer_id = -1
         self.producer_epoch = -1
         self.note: bytes | None = None
-        """Of the first attempt of a named producer's generation."""
+        """Of the first attempt of a named producer's work epoch."""
         self.last_error: StrandlineError | None = None
         self.refused: ClientError | None = None
         """Of a named producer: the cluster will not have it."""
@@ -89,7 +89,7 @@ class ProducerIdentity:
         options = self._options
         return InitProducerIdRequest(
             name=options.producer_name,
-            generation=options.producer_generation,
+            work_epoch=options.producer_work_epoch,
             note=options.producer_note,
             producer_epoch=producer_epoch,
         )
@@ -118,8 +118,8 @@ class ProducerIdentity:
 
     def _take(self, answer: InitProducerIdResponse) -> None:
         producer_id, self.note = answer.producer_id, answer.note
-        name, generation = self._options.producer_name, self._options.producer_generation
-        if name is not None and not (is_named(producer_id) and generation_of(producer_id) == generation):
+        name, work_epoch = self._options.producer_name, self._options.producer_work_epoch
+        if name is not None and not (is_named(producer_id) and work_epoch_of(producer_id) == work_epoch):
             return self._refuse(RequestFailed("the broker knows no named producers", api="InitProducerId"))
         self.producer_id, self.producer_epoch = producer_id, answer.producer_epoch
         self.known, self.last_error = True, None

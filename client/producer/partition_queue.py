@@ -20,7 +20,7 @@ Order and exactly-once rest on five rules:
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker knows the place of whatever we may send again; if
    it does not, a later batch was taken before this one. The batch fails: neither "written" nor "not written" is known.
 
-A *named* producer's sequences are the row numbers of its generation, and are never changed: rules 3 and 4 do not apply to it.
+A *named* producer's sequences are the row numbers of its work epoch, and are never changed: rules 3 and 4 do not apply to it.
 What a broker refuses for its sequence or epoch has failed for good, and with it all rows behind it (`failed`), until its
 owner has asked the log where to go on (`resume`). Rule 5 does not either: nobody takes a first batch with any number.
 
@@ -182,7 +182,7 @@ class PartitionQueue:
         if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
             return False
         self.ready.appendleft(batch)
-        text = f"a generation has {SEQUENCE_MASK + 1} rows in a partition at most; begin a higher one"
+        text = f"a work epoch has {SEQUENCE_MASK + 1} rows in a partition at most; begin a higher one"
         self.failed = DeliveryFailed(text, topic=self.topic, partition=self.partition)
         return True
 

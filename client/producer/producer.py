@@ -11,7 +11,7 @@ the producer waits one second, and the exception gets a note that says what was 
 
 A named producer writes each row once, whatever attempt of its work writes it:
 
-    async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:   # fences who had the name
+    async with Producer(producer_name="orders-sink", producer_work_epoch=batch_id) as producer:   # fences who had the name
         done = await producer.written([("orders", 0)])                     # {TopicPartition("orders", 0): 4711} rows
         for row in rows_of_partition_0[done[TopicPartition("orders", 0)]:]:
             await producer.send("orders", row, partition=0)
@@ -114,7 +114,7 @@ class Producer:
 
     async def start(self) -> None:
         """Find the cluster; NoBrokersAvailable if no bootstrap server answers. A named producer takes its name, within
-        `max_block_ms`; ProducerFenced if a higher generation of the name exists."""
+        `max_block_ms`; ProducerFenced if a higher work epoch of the name exists."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
@@ -522,12 +522,12 @@ class Producer:
 
     @property
     def is_first_attempt(self) -> bool:
-        """Whether this named producer is the first one of its generation of the name."""
+        """Whether this named producer is the first one of its work epoch of the name."""
         return self._identity().producer_epoch == 0
 
     @property
     def note(self) -> bytes | None:
-        """The `producer_note` of the first attempt of this generation of the name."""
+        """The `producer_note` of the first attempt of this work epoch of the name."""
         return self._identity().note
 
     @property
@@ -548,9 +548,9 @@ class Producer:
         alone: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """How many rows of this generation of the name each of these partitions has, whichever attempt wrote them. The next
+        """How many rows of this work epoch of the name each of these partitions has, whichever attempt wrote them. The next
         record that is sent to a partition is the row after them. It waits until the rows are committed, at most `timeout_ms`
-        (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher generation has
+        (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher work epoch has
         written there.
 
         Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still wait

@@ -1,6 +1,6 @@
 """What the logs know of their producers: asked of each partition's leader, all partitions of one leader in one request.
 
-For a named producer that answers the question of every attempt: how many rows of my generation are there already? What
+For a named producer that answers the question of every attempt: how many rows of my work epoch are there already? What
 an answer tells counts when it is committed: the high watermark has passed the last offset that was found, in the leader
 epoch in which it was found. Else a new leader may not have it. Rows that another attempt appends meanwhile are not
 waited for: what is sent in their place is refused as a duplicate, and the question is asked again.
@@ -23,7 +23,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from strandline.protocol.producer_names import generation_of
+from strandline.protocol.producer_names import work_epoch_of
 
 RETRY_S = 0.02
 ANSWER_TIMEOUT_MS = 2_000
@@ -154,9 +154,9 @@ async def committed_rows(
     producer_epoch: int,
     deadline: float,
 ) -> dict[TopicPartition, int]:
-    """Of this generation of a named producer: how many rows of each partition are committed.
+    """Of this work epoch of a named producer: how many rows of each partition are committed.
 
-    ProducerFenced when a later epoch or generation has written to one of them; RequestTimeout when at the deadline what was
+    ProducerFenced when a later epoch or work epoch has written to one of them; RequestTimeout when at the deadline what was
     found somewhere is still not committed, or a leader has not answered.
     """
     loop = asyncio.get_running_loop()
@@ -187,13 +187,13 @@ async def committed_rows(
 
 
 def _rows_of(answer: PartitionProducers, producer_id: int, producer_epoch: int) -> ProducerDescription | None:
-    """The name's entry, if it is of this generation; None when this generation has written nothing there."""
+    """The name's entry, if it is of this work epoch; None when this work epoch has written nothing there."""
     known = next(iter(answer.producers), None)
-    if known is None or generation_of(known.producer_id) < generation_of(producer_id):
+    if known is None or work_epoch_of(known.producer_id) < work_epoch_of(producer_id):
         return None
     if known.producer_id != producer_id or known.producer_epoch > producer_epoch:
-        newer = f"generation {known.generation}, epoch {known.producer_epoch}"
-        text = f"{newer} of this name has written here; this is generation {generation_of(producer_id)}, epoch {producer_epoch}"
+        newer = f"work epoch {known.work_epoch}, epoch {known.producer_epoch}"
+        text = f"{newer} of this name has written here; this is work epoch {work_epoch_of(producer_id)}, epoch {producer_epoch}"
         place = answer.partition
         raise ProducerFenced(text, topic=place.topic, partition=place.partition, code=ErrorCode.PRODUCER_FENCED)
     return known

@@ -55,7 +55,7 @@ STALL_S = 0.5
 _ROWS_ELSEWHERE = {
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "another attempt has written these rows meanwhile; written() tells where to go on",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "rows before these are not in the log; written() tells where to go on",
-    ErrorCode.UNKNOWN_PRODUCER_ID: "the log holds no row of this generation; written() tells where to go on",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the log holds no row of this work epoch; written() tells where to go on",
 }
 """What a named producer's owner has to know."""
 

@@ -138,22 +138,22 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
 
 class ProducerName(msgspec.Struct, frozen=True, gc=False):
-    """Who has a name: the newest generation, and its newest epoch."""
+    """Who has a name: the newest work epoch, and its newest epoch."""
 
     number: int
     """Of this name alone, as long as the cluster lives."""
-    generation: int
+    work_epoch: int
     producer_epoch: int
     last_used_ms: int
     """When somebody last asked for an id of this name; by the wall clock."""
     note: bytes | None = None
-    """Of the generation: what its first attempt left for the later ones."""
+    """Of the work epoch: what its first attempt left for the later ones."""
     oldest_epoch: int = 0
-    """Of the generation: nothing of an epoch before it may be written any more."""
+    """Of the work epoch: nothing of an epoch before it may be written any more."""
 
     @property
     def producer_id(self) -> int:
-        return named_producer_id(self.number, self.generation)
+        return named_producer_id(self.number, self.work_epoch)
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
@@ -179,10 +179,10 @@ class MetadataImage(msgspec.Struct, frozen=True):
     next_producer_number: int = 0
 
     def oldest_of(self, producer_id: int) -> tuple[int, int]:
-        """Of the name of this id: the oldest generation, and its oldest epoch, that may still be written."""
+        """Of the name of this id: the oldest work epoch, and its oldest epoch, that may still be written."""
         name = self.producer_numbers.get(number_of(producer_id))
         known = None if name is None else self.producer_names[name]
-        return (0, 0) if known is None else (known.generation, known.oldest_epoch)
+        return (0, 0) if known is None else (known.work_epoch, known.oldest_epoch)
 
     @staticmethod
     def empty() -> MetadataImage:
@@ -417,7 +417,7 @@ class _Builder:
 
     def on_producer_name(self, record: ProducerNameRecord) -> None:
         name = ProducerName(
-            record.number, record.generation, record.producer_epoch, record.last_used_ms, record.note, record.oldest_epoch
+            record.number, record.work_epoch, record.producer_epoch, record.last_used_ms, record.note, record.oldest_epoch
         )
         self.producer_names[record.name] = name
         self.next_producer_number = max(self.next_producer_number, record.number + 1)

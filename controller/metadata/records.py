@@ -138,18 +138,18 @@ class NoOpRecord(MetadataRecord, tag=20, frozen=True):
 
 
 class ProducerNameRecord(MetadataRecord, tag=200, frozen=True):
-    """Somebody writes, or will, as this generation of the name, in this epoch. The name has the number for ever."""
+    """Somebody writes, or will, as this work epoch of the name, in this epoch. The name has the number for ever."""
 
     name: ProducerName
     number: int
-    generation: int
+    work_epoch: int
     producer_epoch: int
     last_used_ms: int
     """By the wall clock of the controller that decided."""
     note: ProducerNote | None = None
-    """What the first attempt of the generation left for the later ones."""
+    """What the first attempt of the work epoch left for the later ones."""
     oldest_epoch: int = 0
-    """Of the generation: nothing of an epoch before it may be written any more."""
+    """Of the work epoch: nothing of an epoch before it may be written any more."""
 
 
 class RemoveProducerNameRecord(MetadataRecord, tag=201, frozen=True):

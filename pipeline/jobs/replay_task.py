@@ -149,7 +149,7 @@ class ReplayTask:
     def _replay(self, source: LogRange | LakeRange) -> _Writer:
         here, partition = session(), source.range.partition
         name = self.plan.producer_name(partition)
-        producer = Producer(**{**SENDING, **self.client, "producer_name": name, "producer_generation": 0})
+        producer = Producer(**{**SENDING, **self.client, "producer_name": name, "producer_work_epoch": 0})
         writer = _Writer(self.plan, partition, producer, self.pace, self.timeout_ms)
         try:
             here.run(writer.begin())

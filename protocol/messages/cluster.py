@@ -221,7 +221,7 @@ class InitNamedProducerRequest(Message):
     broker_id: NodeId
     broker_epoch: BrokerEpoch
     name: ProducerName
-    generation: Count
+    work_epoch: Count
     note: ProducerNote | None = None
     producer_epoch: Int16 = -1
 

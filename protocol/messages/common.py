@@ -43,7 +43,7 @@ Name = Annotated[str, Meta(max_length=1024)]
 Text = Annotated[str, Meta(max_length=65536)]
 ProducerName = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 ProducerNote = Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
-"""What the first attempt of a generation leaves for the later ones; nobody else reads it."""
+"""What the first attempt of a work epoch leaves for the later ones; nobody else reads it."""
 
 MANY = Meta(max_length=100_000)
 """A bound for lists of partitions in requests: more is refused before any is decoded."""

@@ -207,11 +207,11 @@ class OffsetForLeaderEpochResponse(Message):
 class InitProducerIdRequest(Message):
     """A producer id that nobody had before; or, since version 1, that of a name.
 
-    The same `generation` of a `name` again is the same id with the next epoch, which fences who has the one before; a
-    higher generation is another id, epoch 0; a lower one is answered with PRODUCER_FENCED. The `note` of the first who asks
-    for a generation is kept with it, and is everybody's answer, nil where the first had none.
+    The same `work_epoch` of a `name` again is the same id with the next epoch, which fences who has the one before; a
+    higher work epoch is another id, epoch 0; a lower one is answered with PRODUCER_FENCED. The `note` of the first who asks
+    for a work epoch is kept with it, and is everybody's answer, nil where the first had none.
 
-    With a `producer_epoch` of the generation no epoch is begun: who has that one wants nothing older to be written any more,
+    With a `producer_epoch` of the work epoch no epoch is begun: who has that one wants nothing older to be written any more,
     by anybody, to any partition.
     """
 
@@ -220,7 +220,7 @@ class InitProducerIdRequest(Message):
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
     name: ProducerName | None = None
-    generation: Count = 0
+    work_epoch: Count = 0
     note: ProducerNote | None = None
 
     def version(self) -> int:
@@ -249,7 +249,7 @@ class DescribeProducersPartition(Message):
 class DescribeProducersRequest(Message):
     """What do your logs know of these producers, or of all (nil)? Only the leader of a partition answers (KIP-664).
 
-    Asked for the id of a named producer, it tells of the newest generation of that name that has written there,
+    Asked for the id of a named producer, it tells of the newest work epoch of that name that has written there,
     whichever that is. With a `producer_epoch` only a leader answers that knows from the metadata that nothing older of the
     named producer may be written (InitProducerId): neither this leader takes it any more, nor whoever leads next.
     """

@@ -5,10 +5,10 @@ can still send is among them). A batch whose sequences equal one of the five is 
 offsets of the first time; an older one is refused as a duplicate; one that leaves a gap is out of order.
 
 **A named producer** (`protocol/producer_names.py`) is whoever has the name, one after the other or even at once: its
-sequences are the row numbers of its generation in this partition, whoever of them wrote a row. So
+sequences are the row numbers of its work epoch in this partition, whoever of them wrote a row. So
 
     a higher epoch         goes on where the lower one stopped, and fences it; what overlaps is refused as a duplicate
-    a higher generation    begins at 0, and takes the place of the older one: there is one entry per name
+    a higher work epoch    begins at 0, and takes the place of the older one: there is one entry per name
     one that is unknown    begins at 0: a broker that knows nothing of the rows before must not take those behind them
     the largest sequence   is the last one: row numbers do not begin again
 
@@ -39,7 +39,7 @@ from typing import NamedTuple
 import crc32c
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.producer_names import FIRST_NAMED, family_of, generation_of, number_of
+from strandline.protocol.producer_names import FIRST_NAMED, family_of, number_of, work_epoch_of
 from strandline.protocol.records.batch import MAX_SEQUENCE, BatchHeader
 
 BATCHES_KEPT = 5
@@ -70,9 +70,9 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    __slots__ = ("batches", "epoch", "generation")
+    __slots__ = ("batches", "epoch", "work_epoch")
 
-    generation: int
+    work_epoch: int
     """Of a named producer: the newest one seen. Else 0."""
 
     def __init__(self, epoch: int) -> None:
@@ -116,7 +116,7 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        """By family: of a name there is one entry, whatever its generation."""
+        """By family: of a name there is one entry, whatever its work epoch."""
         self._heard: dict[int, tuple[int, int]] = {}
         """Family -> the last offset of its newest batch, and when `expire` first saw that one."""
 
@@ -141,7 +141,7 @@ class ProducerStates:
 
     def dump(self) -> dict[int, tuple[int, list[AppendedBatch]]]:
         """For comparison and for people."""
-        return {family | e.generation: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
+        return {family | e.work_epoch: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
 
     @property
     def has_named(self) -> bool:
@@ -149,13 +149,13 @@ class ProducerStates:
 
     def describe(self, producer_ids: Iterable[int] | None = None) -> Iterator[KnownProducer]:
         """Those of these producers that are known here, or all. An id with a name stands for its name: what is told is
-        the newest generation that has written here."""
+        the newest work epoch that has written here."""
         families = self._entries if producer_ids is None else dict.fromkeys(map(family_of, producer_ids))
         for family in families:
             entry = self._entries.get(family)
             if entry is not None and entry.batches:
                 last = entry.batches[-1]
-                producer_id = family | entry.generation
+                producer_id = family | entry.work_epoch
                 yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
@@ -201,7 +201,7 @@ class ProducerStates:
         _check_not_fenced(known, producer_id, epoch)
         if producer_id != known.producer_id or known.epoch == _NO_EPOCH:
             if first:
-                text = f"nothing of generation {generation_of(producer_id)} of this name is here: row {first} cannot be the first"
+                text = f"nothing of work epoch {work_epoch_of(producer_id)} of this name is here: row {first} cannot be the first"
                 raise BrokerError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {producer_id}: {text}")
         elif entry is not None and _is_of(entry, producer_id, epoch) and (duplicate := entry.find(first, last)) is not None:
             return duplicate
@@ -231,12 +231,12 @@ class ProducerStates:
             entry.batches.append(AppendedBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp))
 
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """The producer's entry; one of another epoch or generation gives way to a new one."""
+        """The producer's entry; one of another epoch or work epoch gives way to a new one."""
         family = producer_id if producer_id < FIRST_NAMED else family_of(producer_id)
         entry = self._entries.get(family)
-        if entry is None or entry.epoch != epoch or family | entry.generation != producer_id:
+        if entry is None or entry.epoch != epoch or family | entry.work_epoch != producer_id:
             entry = self._entries[family] = ProducerEntry(epoch)
-            entry.generation = generation_of(producer_id)
+            entry.work_epoch = work_epoch_of(producer_id)
         return entry
 
     def before(self, offset: int) -> ProducerStates:
@@ -245,7 +245,7 @@ class ProducerStates:
         for family, entry in self._entries.items():
             for batch in entry.batches:
                 if batch.last_offset < offset:
-                    earlier._entry(family | entry.generation, entry.epoch).batches.append(batch)
+                    earlier._entry(family | entry.work_epoch, entry.epoch).batches.append(batch)
         return earlier
 
     def all_end_before(self, offset: int) -> bool:
@@ -283,7 +283,7 @@ class ProducerStates:
 
     def _rows(self) -> Iterable[tuple[int, ...]]:
         for family, entry in self._entries.items():
-            producer_id = family | entry.generation
+            producer_id = family | entry.work_epoch
             if not entry.batches:
                 yield producer_id, entry.epoch, -1, -1, 0, -1, -1, -1
             for batch in entry.batches:
@@ -325,19 +325,19 @@ class ProducerStates:
 def _position(family: int, entry: ProducerEntry | None) -> Position:
     if entry is None:
         return Position(family, _NO_EPOCH, -1)
-    return Position(family | entry.generation, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1)
+    return Position(family | entry.work_epoch, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1)
 
 
 def _is_of(entry: ProducerEntry, producer_id: int, epoch: int) -> bool:
-    return entry.epoch == epoch and entry.generation == generation_of(producer_id)
+    return entry.epoch == epoch and entry.work_epoch == work_epoch_of(producer_id)
 
 
 def _check_not_fenced(known: Position, producer_id: int, epoch: int) -> None:
-    """Neither a later generation of the name has written here, nor a later epoch of this one."""
-    generation, newest = generation_of(producer_id), generation_of(known.producer_id)
-    if generation < newest:
-        text = f"generation {generation} is over, generation {newest} of this name has written here"
-    elif generation == newest and epoch < known.epoch:
+    """Neither a later work epoch of the name has written here, nor a later epoch of this one."""
+    work_epoch, newest = work_epoch_of(producer_id), work_epoch_of(known.producer_id)
+    if work_epoch < newest:
+        text = f"work epoch {work_epoch} is over, work epoch {newest} of this name has written here"
+    elif work_epoch == newest and epoch < known.epoch:
         text = f"epoch {epoch} is over, epoch {known.epoch} has written here"
     else:
         return

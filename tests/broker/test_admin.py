@@ -298,7 +298,7 @@ async def init_producer_id(channel: Channel, **fields: Any) -> Any:
 
 async def test_a_name_is_the_controllers_to_decide_every_time() -> None:
     channel = Channel(InitNamedProducerResponse(0, NAMED, 4))
-    answer = await init_producer_id(channel, name="sink", generation=5)
+    answer = await init_producer_id(channel, name="sink", work_epoch=5)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, NAMED, 4)
     assert channel.asked == [InitNamedProducerRequest(1, 7, "sink", 5)]
 
@@ -306,7 +306,7 @@ async def test_a_name_is_the_controllers_to_decide_every_time() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION])
 async def test_a_decision_against_a_name_is_an_answer_with_its_reason(code: ErrorCode) -> None:
     """An answer, not a failed request: a client asks the next broker when a request fails, and each would ask again."""
-    answer = await init_producer_id(Channel(BrokerError(code, "why")), name="sink", generation=5)
+    answer = await init_producer_id(Channel(BrokerError(code, "why")), name="sink", work_epoch=5)
     assert (answer.error_code, answer.error_message, answer.producer_id) == (code, "why", -1)
 
 

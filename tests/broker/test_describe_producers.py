@@ -60,14 +60,14 @@ def test_all_producers_or_those_that_are_named() -> None:
     assert describe(leader, []).active_producers == []
 
 
-def test_asked_for_one_generation_it_tells_of_the_newest() -> None:
+def test_asked_for_one_work_epoch_it_tells_of_the_newest() -> None:
     """So an attempt that is over learns that it is, and one that is new that the name has written before."""
     world = World()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(1), acks=1)
-    for generation in (0, 5, 9):
-        (state,) = describe(leader, [named_producer_id(3, generation)]).active_producers
+    for work_epoch in (0, 5, 9):
+        (state,) = describe(leader, [named_producer_id(3, work_epoch)]).active_producers
         assert state.producer_id == NAMED
     assert describe(leader, [named_producer_id(4, 5)]).active_producers == []
 

@@ -672,7 +672,7 @@ def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> 
 
 @pytest.mark.parametrize("has_a_fork", [False, True])
 def test_a_follower_behind_deleted_rows_learns_whose_they_were(has_a_fork: bool) -> None:
-    """It may lead before the generation is through; who had the name before must not write its rows again."""
+    """It may lead before the work epoch is through; who had the name before must not write its rows again."""
     world = World(2)
     world.topic(replicas=(1, 2), epoch=5)
     log, follower = world[1].p.log, world[2].p.log

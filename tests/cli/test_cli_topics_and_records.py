@@ -56,9 +56,9 @@ def test_a_topic_is_created_listed_described_and_deleted(call: Call, topic: str)
     wait_until(lambda: topic not in call("topic", "list").out, "the topic is gone")
 
 
-def test_the_producers_of_a_topic_are_shown_with_name_generation_and_last_row(call: Call, topic: str, up: Up) -> None:
+def test_the_producers_of_a_topic_are_shown_with_name_work_epoch_and_last_row(call: Call, topic: str, up: Up) -> None:
     async def write() -> None:
-        async with Producer(bootstrap_servers=up.bootstrap, producer_name="sink", producer_generation=4) as producer:
+        async with Producer(bootstrap_servers=up.bootstrap, producer_name="sink", producer_work_epoch=4) as producer:
             for _ in range(3):
                 await producer.send_and_wait(topic, b"row", partition=1)
 
@@ -66,7 +66,7 @@ def test_the_producers_of_a_topic_are_shown_with_name_generation_and_last_row(ca
     places = call("topic", "producers", topic, "--json").json()["partitions"]
     assert [(p["partition"], len(p["producers"])) for p in places] == [(0, 0), (1, 1), (2, 0)]
     (known,) = places[1]["producers"]
-    assert (known["name"], known["generation"], known["producer_epoch"], known["last_sequence"]) == ("sink", 4, 0, 2)
+    assert (known["name"], known["work_epoch"], known["producer_epoch"], known["last_sequence"]) == ("sink", 4, 0, 2)
     assert known["last_offset"] < places[1]["high_watermark"]
     shown = call("topic", "producers", topic, "--partition", "1").out
     assert re.search(r"sink +4 +0 +2 +2 .* committed", shown)

@@ -86,7 +86,7 @@ class ScriptedCluster:
         self.fetch_requests: list[data.FetchRequest] = []
         self.next_producer_id = 1000
         self.names: dict[str, tuple[int, int]] = {}
-        """Who has a producer's name: generation and epoch. Its number is its place in here."""
+        """Who has a producer's name: work epoch and epoch. Its number is its place in here."""
         self.name_fate = ErrorCode.NONE
 
     async def __aenter__(self) -> ScriptedCluster:
@@ -254,20 +254,20 @@ class ScriptedBroker:
         body = request.body
         assert isinstance(body, data.InitProducerIdRequest)
         if body.name is not None:
-            request.reply(self._init_name(body.name, body.generation))
+            request.reply(self._init_name(body.name, body.work_epoch))
             return
         self.cluster.next_producer_id += 1
         request.reply(data.InitProducerIdResponse(0, self.cluster.next_producer_id, 0))
 
-    def _init_name(self, name: str, generation: int) -> data.InitProducerIdResponse:
+    def _init_name(self, name: str, work_epoch: int) -> data.InitProducerIdResponse:
         names, fate = self.cluster.names, self.cluster.name_fate
         if fate != C.NONE:
             return data.InitProducerIdResponse(fate)
-        newest, epoch = names.get(name, (generation, -1))
-        if generation < newest:
-            return data.InitProducerIdResponse(C.PRODUCER_FENCED, error_message=f"there is generation {newest}")
-        names[name] = generation, epoch + 1 if generation == newest else 0
-        producer_id = named_producer_id(list(names).index(name), generation)
+        newest, epoch = names.get(name, (work_epoch, -1))
+        if work_epoch < newest:
+            return data.InitProducerIdResponse(C.PRODUCER_FENCED, error_message=f"there is work epoch {newest}")
+        names[name] = work_epoch, epoch + 1 if work_epoch == newest else 0
+        producer_id = named_producer_id(list(names).index(name), work_epoch)
         return data.InitProducerIdResponse(0, producer_id, names[name][1])
 
     def describe_producers(self, request: ServerRequest) -> None:

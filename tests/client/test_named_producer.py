@@ -35,8 +35,8 @@ async def cluster() -> AsyncIterator[ScriptedCluster]:
         yield cluster
 
 
-def attempt(cluster: ScriptedCluster, generation: int = 0, **options: Any) -> Producer:
-    given = {"producer_name": "sink", "producer_generation": generation, "batch_size": 64, **options}
+def attempt(cluster: ScriptedCluster, work_epoch: int = 0, **options: Any) -> Producer:
+    given = {"producer_name": "sink", "producer_work_epoch": work_epoch, "batch_size": 64, **options}
     return Producer(bootstrap_servers=cluster.bootstrap, **given)
 
 
@@ -69,13 +69,13 @@ async def test_the_next_attempt_goes_on_where_the_last_one_stopped(cluster: Scri
         assert await third.written([P0]) == {P0: 20}
 
 
-async def test_a_new_generation_has_written_nothing(cluster: ScriptedCluster) -> None:
+async def test_a_new_work_epoch_has_written_nothing(cluster: ScriptedCluster) -> None:
     async with attempt(cluster, 3) as producer:
         await write(producer, 0, 5)
     async with attempt(cluster, 4) as producer:
         assert await producer.written([P0]) == {P0: 0}
         await write(producer, 0, 2)
-    with pytest.raises(ProducerFenced, match="there is generation 4") as caught:
+    with pytest.raises(ProducerFenced, match="there is work epoch 4") as caught:
         await attempt(cluster, 3).start()
     assert (caught.value.retriable, caught.value.code) == (False, ErrorCode.PRODUCER_FENCED)
 
@@ -101,10 +101,10 @@ async def test_an_older_attempt_that_goes_on_is_fenced_and_stays_so(cluster: Scr
 async def test_an_attempt_learns_that_it_is_over_also_by_asking(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as zombie, attempt(cluster) as newer, attempt(cluster, 1) as newest:
         await write(newer, 0, 3)
-        with pytest.raises(ProducerFenced, match="generation 0, epoch 1 of this name has written here"):
+        with pytest.raises(ProducerFenced, match="work epoch 0, epoch 1 of this name has written here"):
             await zombie.written([P0])
         await write(newest, 0, 1)
-        with pytest.raises(ProducerFenced, match="generation 1, epoch 0"):
+        with pytest.raises(ProducerFenced, match="work epoch 1, epoch 0"):
             await newer.written([P0])
 
 
@@ -264,9 +264,9 @@ async def test_a_refused_name_is_told_at_the_start_and_what_passes_is_waited_for
         ({"producer_name": ""}, "1 to 255 characters"),
         ({"producer_name": "x" * 256}, "1 to 255 characters"),
         ({"producer_name": 7}, "1 to 255 characters"),
-        ({"producer_name": "x", "producer_generation": -1}, "from 0 to 2147483647"),
-        ({"producer_name": "x", "producer_generation": 2**31}, "from 0 to 2147483647"),
-        ({"producer_generation": 1}, "need a producer_name"),
+        ({"producer_name": "x", "producer_work_epoch": -1}, "from 0 to 2147483647"),
+        ({"producer_name": "x", "producer_work_epoch": 2**31}, "from 0 to 2147483647"),
+        ({"producer_work_epoch": 1}, "need a producer_name"),
         ({"producer_name": "x", "acks": 1}, "needs idempotence"),
         ({"producer_name": "x", "enable_idempotence": False}, "needs idempotence"),
     ],
@@ -302,7 +302,7 @@ async def test_the_admin_sees_what_the_logs_know(cluster: ScriptedCluster) -> No
         assert list(found) == [P0, P1]
         (known,) = found[P0].producers
         assert (known.producer_id, known.producer_epoch) == (named_producer_id(0, 6), 0)
-        assert (known.generation, known.is_named, known.last_sequence, known.last_offset) == (6, True, 2, 2)
+        assert (known.work_epoch, known.is_named, known.last_sequence, known.last_offset) == (6, True, 2, 2)
         assert (found[P0].leader_id, found[P0].high_watermark, found[P1].producers) == (1, 3, [])
         assert (await admin.describe_producers([P0], [5]))[P0].producers == []
         with pytest.raises(UnknownTopic):

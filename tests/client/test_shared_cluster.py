@@ -31,15 +31,15 @@ async def shared(scripted: ScriptedCluster) -> AsyncIterator[SharedCluster]:
     await cluster.close()
 
 
-async def task(shared: SharedCluster, generation: int, partitions: int = 3) -> None:
-    """One row for each partition, under the next generation of a name. A task takes milliseconds, a repeated refresh 20 of them
+async def task(shared: SharedCluster, work_epoch: int, partitions: int = 3) -> None:
+    """One row for each partition, under the next work epoch of a name. A task takes milliseconds, a repeated refresh 20 of them
     and more; the bound is far above both and far below every timeout of a client."""
     shared.want(["orders"])
-    name = {"producer_name": "sink", "producer_generation": generation}
+    name = {"producer_name": "sink", "producer_work_epoch": work_epoch}
     async with asyncio.timeout(2), Producer(cluster=shared, **name) as producer:
         assert await producer.partitions_for("orders") == list(range(partitions))
         for partition in range(partitions):
-            await producer.send_and_wait("orders", b"%d" % generation, partition=partition)
+            await producer.send_and_wait("orders", b"%d" % work_epoch, partition=partition)
 
 
 def stored(scripted: ScriptedCluster) -> dict[int, list[bytes]]:
@@ -54,8 +54,8 @@ def handshakes(scripted: ScriptedCluster) -> int:
 async def test_next_producer_connects_to_no_broker(scripted: ScriptedCluster, shared: SharedCluster) -> None:
     await task(shared, 0)
     before = handshakes(scripted), scripted.metadata_requests
-    for generation in range(1, 6):
-        await task(shared, generation)
+    for work_epoch in range(1, 6):
+        await task(shared, work_epoch)
     assert (handshakes(scripted), scripted.metadata_requests) == (before[0], before[1] + 5)
     assert stored(scripted) == {index: [b"0", b"1", b"2", b"3", b"4", b"5"] for index in range(3)}
     assert shared.cluster.listeners == []
@@ -66,8 +66,8 @@ async def test_next_producer_does_not_wait_between_refreshes(
 ) -> None:
     """The pause between repeated refreshes grows to 250 ms after 120 of them: a stream of small batches met it in each task."""
     monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
-    for generation in range(3):
-        await task(shared, generation)
+    for work_epoch in range(3):
+        await task(shared, work_epoch)
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
@@ -75,8 +75,8 @@ async def test_connections_that_brokers_closed_are_replaced(brokers: int) -> Non
     async with ScriptedCluster(brokers) as scripted:
         scripted.create("orders", 3)
         shared = SharedCluster(bootstrap_servers=scripted.bootstrap)
-        for generation in range(3):
-            await task(shared, generation)
+        for work_epoch in range(3):
+            await task(shared, work_epoch)
             for broker in scripted.brokers.values():
                 broker.cut_connections()
         assert stored(scripted) == {index: [b"0", b"1", b"2"] for index in range(3)}
@@ -113,7 +113,7 @@ async def test_added_partitions_are_known_to_the_next_producer(scripted: Scripte
 
 async def test_later_attempt_finds_the_rows_of_an_earlier_one(scripted: ScriptedCluster, shared: SharedCluster) -> None:
     await task(shared, 7)
-    async with Producer(cluster=shared, producer_name="sink", producer_generation=7) as again:
+    async with Producer(cluster=shared, producer_name="sink", producer_work_epoch=7) as again:
         assert not again.is_first_attempt
         assert await again.written([P0]) == {P0: 1}
 

@@ -262,8 +262,8 @@ class Chaos:
 
     def named_producer(self) -> None:
         broker_id = self.a_broker()
-        name, generation = self.random.choice("abc"), self.random.randrange(4)
-        request = InitNamedProducerRequest(broker_id, self.world.epoch(broker_id), name, generation)
+        name, work_epoch = self.random.choice("abc"), self.random.randrange(4)
+        request = InitNamedProducerRequest(broker_id, self.world.epoch(broker_id), name, work_epoch)
         self.world.call(apis.INIT_NAMED_PRODUCER, request)
 
 

@@ -1,6 +1,6 @@
 """What named producers leave in the metadata: one record per task in the log, one name per task number in the image.
 
-A stream of Spark begins a generation of the same names with each batch, for months. So both must stay as large as they are.
+A stream of Spark begins a work epoch of the same names with each batch, for months. So both must stay as large as they are.
 """
 
 from __future__ import annotations

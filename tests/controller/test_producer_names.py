@@ -30,21 +30,21 @@ from strandline.controller.producer_id_control import (
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, InitNamedProducerRequest
-from strandline.protocol.producer_names import FIRST_NAMED, GENERATION_MAX, NUMBER_MAX, named_producer_id, number_of
+from strandline.protocol.producer_names import FIRST_NAMED, NUMBER_MAX, WORK_EPOCH_MAX, named_producer_id, number_of
 
 DAY_MS = 24 * 3600 * 1000
 
 
-def init(world: World, name: str, generation: int = 0) -> tuple[int, int]:
+def init(world: World, name: str, work_epoch: int = 0) -> tuple[int, int]:
     """(producer id, epoch)"""
-    answer = world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), name, generation))
+    answer = world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), name, work_epoch))
     return answer.producer_id, answer.producer_epoch
 
 
-def refusal(world: World, name: str, generation: int = 0, *, broker_epoch: int | None = None) -> BrokerError:
+def refusal(world: World, name: str, work_epoch: int = 0, *, broker_epoch: int | None = None) -> BrokerError:
     epoch = world.epoch(1) if broker_epoch is None else broker_epoch
     with pytest.raises(BrokerError) as caught:
-        world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, epoch, name, generation))
+        world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, epoch, name, work_epoch))
     return caught.value
 
 
@@ -56,7 +56,7 @@ def image_with(**fields: Any) -> MetadataImage:
 # -- the decision -----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_generation_again_is_the_next_epoch_and_a_higher_one_another_id() -> None:
+def test_the_same_work_epoch_again_is_the_next_epoch_and_a_higher_one_another_id() -> None:
     world = World(brokers=1)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 0)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 1)
@@ -65,16 +65,16 @@ def test_the_same_generation_again_is_the_next_epoch_and_a_higher_one_another_id
     assert init(world, "sink", 9) == (named_producer_id(0, 9), 1)
     fenced = refusal(world, "sink", 4)
     assert (fenced.code, fenced.retriable) == (ErrorCode.PRODUCER_FENCED, False)
-    assert "generation 4 is over, there is generation 9" in str(fenced)
+    assert "work epoch 4 is over, there is work epoch 9" in str(fenced)
     assert world.replayed() == world.image
 
 
-def test_the_note_of_the_first_attempt_of_a_generation_is_everybodys_answer() -> None:
+def test_the_note_of_the_first_attempt_of_a_work_epoch_is_everybodys_answer() -> None:
     """Whoever comes later learns where the first began, not where it has begun itself; also from a snapshot."""
     world = World(brokers=1)
 
-    def note(generation: int, own: bytes | None) -> bytes | None:
-        request = InitNamedProducerRequest(1, world.epoch(1), "sink", generation, own)
+    def note(work_epoch: int, own: bytes | None) -> bytes | None:
+        request = InitNamedProducerRequest(1, world.epoch(1), "sink", work_epoch, own)
         answer = world.call(apis.INIT_NAMED_PRODUCER, request).note
         assert answer is None or isinstance(answer, bytes)
         return answer
@@ -91,8 +91,8 @@ def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -
     """Nobody begins an epoch by it: a copy of the request that comes late would fence who has the name by then."""
     world = World(brokers=1)
 
-    def alone(generation: int, epoch: int) -> tuple[int, int]:
-        request = InitNamedProducerRequest(1, world.epoch(1), "sink", generation, producer_epoch=epoch)
+    def alone(work_epoch: int, epoch: int) -> tuple[int, int]:
+        request = InitNamedProducerRequest(1, world.epoch(1), "sink", work_epoch, producer_epoch=epoch)
         answer = world.call(apis.INIT_NAMED_PRODUCER, request)
         return answer.producer_id, answer.producer_epoch
 
@@ -112,7 +112,7 @@ def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -
 
 
 @pytest.mark.parametrize(
-    ("name", "generation", "epoch", "code"),
+    ("name", "work_epoch", "epoch", "code"),
     [
         ("sink", 3, 0, ErrorCode.PRODUCER_FENCED),
         ("sink", 4, 1, ErrorCode.INVALID_REQUEST),
@@ -120,10 +120,10 @@ def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -
         ("forgotten", 0, 0, ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_only_who_has_an_epoch_can_be_alone(name: str, generation: int, epoch: int, code: ErrorCode) -> None:
+def test_only_who_has_an_epoch_can_be_alone(name: str, work_epoch: int, epoch: int, code: ErrorCode) -> None:
     world = World(brokers=1)
     init(world, "sink", 4)
-    request = InitNamedProducerRequest(1, world.epoch(1), name, generation, producer_epoch=epoch)
+    request = InitNamedProducerRequest(1, world.epoch(1), name, work_epoch, producer_epoch=epoch)
     with pytest.raises(BrokerError) as caught:
         world.call(apis.INIT_NAMED_PRODUCER, request)
     assert caught.value.code == code
@@ -158,13 +158,13 @@ def test_an_epoch_is_never_given_twice() -> None:
     with pytest.raises(BrokerError, match="was begun 32768 times; begin a higher one") as caught:
         init_named_producer(image, request, 0)
     assert not caught.value.retriable
-    request.generation = 4
+    request.work_epoch = 4
     assert init_named_producer(image, request, 0).reply.producer_epoch == 0
 
 
-def test_the_largest_number_and_generation_make_an_id_and_there_is_none_behind() -> None:
+def test_the_largest_number_and_work_epoch_make_an_id_and_there_is_none_behind() -> None:
     image = image_with(next_producer_number=NUMBER_MAX)
-    request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "sink", GENERATION_MAX)
+    request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "sink", WORK_EPOCH_MAX)
     assert init_named_producer(image, request, 0).reply.producer_id == 2**63 - 1
     with pytest.raises(BrokerError, match="no numbers left"):
         init_named_producer(image_with(next_producer_number=NUMBER_MAX + 1), request, 0)
@@ -261,14 +261,14 @@ def test_a_snapshot_of_any_moment_and_the_rest_make_the_same_image(history: list
     image, given_numbers = image_with(), []
     broker_epoch, offset = image.brokers[1].broker_epoch, image.offset
     log: list[Any] = []
-    for kind, name, generation in history:
+    for kind, name, work_epoch in history:
         known = image.producer_names.get(name)
         if kind == "remove":
             records: list[Any] = [RemoveProducerNameRecord(name)] if known is not None else []
-        elif known is not None and generation < known.generation:
+        elif known is not None and work_epoch < known.work_epoch:
             continue
         else:
-            decision = init_named_producer(image, InitNamedProducerRequest(1, broker_epoch, name, generation), len(log))
+            decision = init_named_producer(image, InitNamedProducerRequest(1, broker_epoch, name, work_epoch), len(log))
             records = list(decision.records)
             if known is None:
                 given_numbers.append(number_of(decision.reply.producer_id))

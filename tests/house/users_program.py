@@ -61,7 +61,7 @@ async def write() -> None:
 
 async def write_rows(rows: Sequence[bytes], batch_id: int) -> None:
     try:
-        async with Producer(producer_name="orders-sink", producer_generation=batch_id) as producer:
+        async with Producer(producer_name="orders-sink", producer_work_epoch=batch_id) as producer:
             there = await producer.written([("orders", 0)])
             for row in rows[there[TopicPartition("orders", 0)] :]:
                 await producer.send("orders", row, partition=0)

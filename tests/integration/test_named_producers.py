@@ -17,20 +17,20 @@ PLACES = [TopicPartition("rows", 0), TopicPartition("rows", 1)]
 WITHIN_S = 120.0
 
 
-def row(generation: int, place: TopicPartition, number: int) -> bytes:
+def row(work_epoch: int, place: TopicPartition, number: int) -> bytes:
     """The same in each attempt: that is what makes them attempts at the same work."""
-    return b"%d-%d-%d" % (generation, place.partition, number)
+    return b"%d-%d-%d" % (work_epoch, place.partition, number)
 
 
 class Attempt:
-    """Writes all rows of a generation, as a task of a job would: it asks what is there, and goes on behind it."""
+    """Writes all rows of a work epoch, as a task of a job would: it asks what is there, and goes on behind it."""
 
-    def __init__(self, cluster: Cluster, generation: int) -> None:
-        self.generation = generation
+    def __init__(self, cluster: Cluster, work_epoch: int) -> None:
+        self.work_epoch = work_epoch
         self.producer = Producer(
             bootstrap_servers=cluster.bootstrap_servers,
             producer_name="sink",
-            producer_generation=generation,
+            producer_work_epoch=work_epoch,
             batch_size=150,
             delivery_timeout_ms=5_000,
             request_timeout_ms=2_000,
@@ -63,7 +63,7 @@ class Attempt:
         for number in range(min(there.values()), ROWS):
             for place in PLACES:
                 if number >= there[place]:
-                    value = row(self.generation, place, number)
+                    value = row(self.work_epoch, place, number)
                     receipts.append(await self.producer.send("rows", value, partition=place.partition))
             await asyncio.sleep(0.01)
         for receipt in receipts:
@@ -76,9 +76,9 @@ class Attempt:
         await self.producer.stop(timeout_ms=0)
 
 
-async def generation_of_attempts(cluster: Cluster, generation: int) -> Attempt:
+async def work_epoch_of_attempts(cluster: Cluster, work_epoch: int) -> Attempt:
     """One dies, the next becomes a zombie, the third does the work while a leader is killed. Returns the zombie."""
-    dead, zombie, last = (Attempt(cluster, generation) for _ in range(3))
+    dead, zombie, last = (Attempt(cluster, work_epoch) for _ in range(3))
     dead.begin()
     await asyncio.sleep(0.3)
     await dead.die()
@@ -88,7 +88,7 @@ async def generation_of_attempts(cluster: Cluster, generation: int) -> Attempt:
     await asyncio.sleep(0.2)
     last.begin()
     await asyncio.sleep(0.1)
-    leader = await cluster.leader_of("rows", generation % 2)
+    leader = await cluster.leader_of("rows", work_epoch % 2)
     await cluster.kill(leader)
     await asyncio.sleep(1.0)
     await cluster.start(leader, wait=False)  # It may be the last in-sync replica: nobody else could lead.
@@ -102,14 +102,14 @@ async def generation_of_attempts(cluster: Cluster, generation: int) -> Attempt:
 @simulated(seeds=15)
 async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
     await cluster.create_topic("rows", partitions=2)
-    zombies = [await generation_of_attempts(cluster, generation) for generation in (1, 2)]
+    zombies = [await work_epoch_of_attempts(cluster, work_epoch) for work_epoch in (1, 2)]
     for zombie in zombies[:1]:
         with pytest.raises(ProducerFenced):
-            await zombie.producer.send_and_wait("rows", b"of a generation that is over", partition=0)
+            await zombie.producer.send_and_wait("rows", b"of a work epoch that is over", partition=0)
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         for place, found in (await admin.describe_producers(PLACES)).items():
             (known,) = found.producers
-            assert (known.name, known.generation, known.last_sequence) == ("sink", 2, ROWS - 1), place
+            assert (known.name, known.work_epoch, known.last_sequence) == ("sink", 2, ROWS - 1), place
     for zombie in zombies:
         await zombie.producer.stop(timeout_ms=0)
     await cluster.heal()
@@ -137,7 +137,7 @@ async def test_an_id_is_one_whichever_controller_gives_it(cluster: Cluster) -> N
         await cluster.kill(controller)
         await cluster.start(controller)
     assert epochs == [0, 0, 0], "the second and the third found all rows, and wrote nothing"
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="sink", producer_generation=7) as fourth:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="sink", producer_work_epoch=7) as fourth:
         await fourth.written(PLACES)
         await fourth.send_and_wait("rows", b"more", partition=0)
     (known,) = (await described(cluster))[PLACES[0]].producers

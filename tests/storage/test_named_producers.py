@@ -12,13 +12,13 @@ from storage_kit import DIR, NOW_MS, batch, open_log
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.producer_names import (
     FIRST_NAMED,
-    GENERATION_MAX,
     NUMBER_MAX,
+    WORK_EPOCH_MAX,
     family_of,
-    generation_of,
     is_named,
     named_producer_id,
     number_of,
+    work_epoch_of,
 )
 from strandline.protocol.records.batch import MAX_SEQUENCE, iter_headers
 from strandline.storage.disk import parent
@@ -30,9 +30,9 @@ C = ErrorCode
 SMALL = LogConfig(segment_bytes=400, retention_bytes=400)
 
 
-def send(log: Log, first: int, count: int = 1, *, epoch: int = 0, generation: int = 0, number: int = 7) -> AppendInfo:
+def send(log: Log, first: int, count: int = 1, *, epoch: int = 0, work_epoch: int = 0, number: int = 7) -> AppendInfo:
     values = [b"%d" % (first + i) for i in range(count)]
-    producer = (named_producer_id(number, generation), epoch, first)
+    producer = (named_producer_id(number, work_epoch), epoch, first)
     return log.append_as_leader(batch(*values, producer=producer), 1, NOW_MS)
 
 
@@ -45,9 +45,9 @@ def refused(log: Log, first: int, count: int = 1, **given: int) -> ErrorCode:
 
 
 def known(log: Log, number: int = 7) -> tuple[int, int, int] | None:
-    """(generation, epoch, last row) of the name."""
+    """(work epoch, epoch, last row) of the name."""
     found = list(log.producers.describe([named_producer_id(number, 0)]))
-    return (generation_of(found[0].producer_id), found[0].epoch, found[0].last_sequence) if found else None
+    return (work_epoch_of(found[0].producer_id), found[0].epoch, found[0].last_sequence) if found else None
 
 
 def replay(log: Log) -> ProducerStates:
@@ -61,17 +61,17 @@ def replay(log: Log) -> ProducerStates:
 # -- the id -----------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, NUMBER_MAX), st.integers(0, GENERATION_MAX))
-def test_an_id_says_whose_it_is_and_of_which_generation(number: int, generation: int) -> None:
-    producer_id = named_producer_id(number, generation)
+@given(st.integers(0, NUMBER_MAX), st.integers(0, WORK_EPOCH_MAX))
+def test_an_id_says_whose_it_is_and_of_which_work_epoch(number: int, work_epoch: int) -> None:
+    producer_id = named_producer_id(number, work_epoch)
     assert FIRST_NAMED <= producer_id < 2**63
-    assert (is_named(producer_id), number_of(producer_id), generation_of(producer_id)) == (True, number, generation)
+    assert (is_named(producer_id), number_of(producer_id), work_epoch_of(producer_id)) == (True, number, work_epoch)
     assert family_of(producer_id) == named_producer_id(number, 0)
 
 
 @given(st.integers(0, FIRST_NAMED - 1))
 def test_an_id_without_a_name_is_its_own_family(producer_id: int) -> None:
-    assert (is_named(producer_id), family_of(producer_id), generation_of(producer_id)) == (False, producer_id, 0)
+    assert (is_named(producer_id), family_of(producer_id), work_epoch_of(producer_id)) == (False, producer_id, 0)
 
 
 # -- what may follow what ---------------------------------------------------------------------------------------------
@@ -109,12 +109,12 @@ def test_a_retry_in_the_same_epoch_gets_its_offsets_and_another_cut_of_the_same_
     assert refused(log, 15) == C.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_new_generation_begins_at_row_0_takes_the_old_one_s_place_and_fences_it() -> None:
+def test_a_new_work_epoch_begins_at_row_0_takes_the_old_one_s_place_and_fences_it() -> None:
     log = open_log()
     send(log, 0, 5, epoch=3)
-    assert refused(log, 5, generation=1) == C.UNKNOWN_PRODUCER_ID
+    assert refused(log, 5, work_epoch=1) == C.UNKNOWN_PRODUCER_ID
     send(log, 5, epoch=3)
-    send(log, 0, 2, generation=1)
+    send(log, 0, 2, work_epoch=1)
     assert refused(log, 6, epoch=3) == C.INVALID_PRODUCER_EPOCH
     assert refused(log, 6, epoch=9) == C.INVALID_PRODUCER_EPOCH
     assert (len(log.producers), known(log)) == (1, (1, 0, 1))
@@ -130,9 +130,9 @@ def test_a_name_that_is_not_known_here_begins_at_row_0() -> None:
 
 def test_names_do_not_meet() -> None:
     log = open_log()
-    send(log, 0, 2, number=1, generation=5)
-    send(log, 0, 2, number=2, generation=4)
-    send(log, 2, number=1, generation=5)
+    send(log, 0, 2, number=1, work_epoch=5)
+    send(log, 0, 2, number=2, work_epoch=4)
+    send(log, 2, number=1, work_epoch=5)
     assert (known(log, 1), known(log, 2), known(log, 3)) == ((5, 0, 2), (4, 0, 1), None)
 
 
@@ -144,13 +144,13 @@ def test_row_numbers_do_not_begin_again() -> None:
     assert refused(log, 0, epoch=1) == C.DUPLICATE_SEQUENCE_NUMBER
 
 
-def test_several_batches_of_one_request_follow_one_another_whatever_their_generation() -> None:
+def test_several_batches_of_one_request_follow_one_another_whatever_their_work_epoch() -> None:
     log = open_log()
     one, two = named_producer_id(7, 1), named_producer_id(7, 2)
     rows = batch(b"a", producer=(one, 0, 0)) + batch(b"b", producer=(one, 1, 1)) + batch(b"c", producer=(two, 0, 0))
     assert log.append_as_leader(bytearray(rows), 1, NOW_MS).last_offset == 2
     back = batch(b"d", producer=(two, 0, 1)) + batch(b"e", producer=(one, 9, 2))
-    with pytest.raises(BrokerError, match="generation 1 is over"):
+    with pytest.raises(BrokerError, match="work epoch 1 is over"):
         log.append_as_leader(bytearray(back), 1, NOW_MS)
     assert log.log_end_offset == 3
 
@@ -159,7 +159,7 @@ def test_a_follower_learns_it_from_the_batches() -> None:
     leader, follower = open_log(), open_log()
     send(leader, 0, 3)
     send(leader, 3, epoch=2)
-    send(leader, 0, generation=1)
+    send(leader, 0, work_epoch=1)
     for buffer in leader.read(0, 1 << 20, 9).buffers:
         follower.append_as_follower(buffer, 1)
     assert follower.producers == leader.producers
@@ -168,7 +168,7 @@ def test_a_follower_learns_it_from_the_batches() -> None:
 
 def test_what_is_told_of_producers_is_their_newest_batch() -> None:
     log = open_log()
-    send(log, 0, 3, generation=2)
+    send(log, 0, 3, work_epoch=2)
     log.append_as_leader(batch(b"x", producer=(5, 1, 0)), 1, NOW_MS)
     named = KnownProducer(named_producer_id(7, 2), 0, 2, 2, NOW_MS)
     assert set(log.producers.describe()) == {named, KnownProducer(5, 1, 0, 3, NOW_MS)}
@@ -243,7 +243,7 @@ def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: s
     files.make_dirs(parent(DIR))
     files.fsync_dir("/")
     leader, log = open_log(MemoryFiles(Random(1)), config=SMALL), open_log(files, config=SMALL)
-    send(leader, 0, 5, epoch=2, generation=3)
+    send(leader, 0, 5, epoch=2, work_epoch=3)
     let_records_go(leader)
     send(leader, 0, 1, number=8)
     log.append_as_leader(batch(b"of a former life"), 1, NOW_MS)
@@ -257,9 +257,9 @@ def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: s
         files.crash()
     again = open_log(files, config=SMALL)
     assert (again.log_start_offset, known(again)) == (leader.log_start_offset, (3, 2, 4))
-    assert refused(again, 0, 5, epoch=2, generation=3) == C.DUPLICATE_SEQUENCE_NUMBER
-    assert refused(again, 4, epoch=3, generation=3) == C.DUPLICATE_SEQUENCE_NUMBER
-    send(again, 5, epoch=3, generation=3)
+    assert refused(again, 0, 5, epoch=2, work_epoch=3) == C.DUPLICATE_SEQUENCE_NUMBER
+    assert refused(again, 4, epoch=3, work_epoch=3) == C.DUPLICATE_SEQUENCE_NUMBER
+    send(again, 5, epoch=3, work_epoch=3)
 
 
 def test_a_truncation_gives_the_rows_back_and_leaves_those_that_were_deleted() -> None:
@@ -280,7 +280,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 2), st.integers(1, 3)),
         st.tuples(st.just("attempt"), st.integers(0, 2), st.just(0)),
-        st.tuples(st.just("generation"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("work_epoch"), st.integers(0, 2), st.just(0)),
         st.tuples(st.just("zombie"), st.integers(0, 2), st.integers(0, 6)),
         st.tuples(st.just("truncate"), st.integers(0, 30), st.just(0)),
         st.tuples(st.just("roll"), st.just(0), st.just(0)),
@@ -291,7 +291,7 @@ steps = st.lists(
 
 
 class Writers:
-    """Who has each of three names: (generation, epoch). Attempts ask the log where to go on, as a client does."""
+    """Who has each of three names: (work epoch, epoch). Attempts ask the log where to go on, as a client does."""
 
     def __init__(self) -> None:
         self.holders = dict.fromkeys(range(3), (0, 0))
@@ -301,18 +301,18 @@ class Writers:
         return found[2] + 1 if found is not None and found[0] == self.holders[name][0] else 0
 
     def send(self, log: Log, name: int, count: int) -> None:
-        generation, epoch = self.holders[name]
-        assert not send(log, self.next_row(log, name), count, number=name, generation=generation, epoch=epoch).duplicate
+        work_epoch, epoch = self.holders[name]
+        assert not send(log, self.next_row(log, name), count, number=name, work_epoch=work_epoch, epoch=epoch).duplicate
 
     def zombie(self, log: Log, name: int, back: int) -> None:
         """An attempt that is over goes on: nothing of it may be taken once the newer one has written."""
         found = known(log, name)
         if found is not None and found[1] > 0:
-            assert refused(log, max(0, found[2] + 1 - back), number=name, generation=found[0], epoch=found[1] - 1) == (
+            assert refused(log, max(0, found[2] + 1 - back), number=name, work_epoch=found[0], epoch=found[1] - 1) == (
                 C.INVALID_PRODUCER_EPOCH
             )
         if found is not None and found[0] > 0:
-            code = refused(log, max(0, found[2] + 1 - back), number=name, generation=found[0] - 1, epoch=99)
+            code = refused(log, max(0, found[2] + 1 - back), number=name, work_epoch=found[0] - 1, epoch=99)
             assert code == C.INVALID_PRODUCER_EPOCH
 
 
@@ -326,9 +326,9 @@ def test_states_are_always_those_of_a_full_replay(plan: list[Step]) -> None:
         if kind == "send":
             writers.send(log, a, b)
         elif kind == "attempt":
-            generation, epoch = writers.holders[a]
-            writers.holders[a] = generation, epoch + 1
-        elif kind == "generation":
+            work_epoch, epoch = writers.holders[a]
+            writers.holders[a] = work_epoch, epoch + 1
+        elif kind == "work_epoch":
             writers.holders[a] = writers.holders[a][0] + 1, 0
         elif kind == "zombie":
             writers.zombie(log, a, b)
@@ -351,9 +351,9 @@ def test_what_was_known_before_an_offset_and_a_replay_from_there_is_all(plan: li
     for kind, a, b in plan:
         if kind == "send":
             writers.send(log, a, b)
-        elif kind in ("attempt", "generation"):
-            generation, epoch = writers.holders[a]
-            writers.holders[a] = (generation, epoch + 1) if kind == "attempt" else (generation + 1, 0)
+        elif kind in ("attempt", "work_epoch"):
+            work_epoch, epoch = writers.holders[a]
+            writers.holders[a] = (work_epoch, epoch + 1) if kind == "attempt" else (work_epoch + 1, 0)
     states = log.producers.before(offset)
     for _, header in iter_headers(log.segments[0].file.pread(log.segments[0].size, 0)):
         if header.last_offset >= offset:
@@ -363,7 +363,7 @@ def test_what_was_known_before_an_offset_and_a_replay_from_there_is_all(plan: li
 
 def test_a_snapshot_of_names_is_kafka_s_format() -> None:
     log = open_log()
-    send(log, 0, 3, generation=2, epoch=1)
+    send(log, 0, 3, work_epoch=2, epoch=1)
     data = log.producers.encode()
     assert data[10:18] == named_producer_id(7, 2).to_bytes(8, "big")
     assert len(data) == 10 + 46

@@ -1198,9 +1198,9 @@ _room(
     (
         "G173",
         "_check_not_over",
-        "request.generation < known.generation",
+        "request.work_epoch < known.work_epoch",
         NEVER,
-        "a generation of a named producer that is over may begin again",
+        "a work epoch of a named producer that is over may begin again",
     ),
 )
 _room(

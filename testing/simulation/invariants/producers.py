@@ -4,8 +4,8 @@ The first batch of a producer may have any sequence number: those before it may 
 leader that is left heard of them. From then on numbers follow one another without a gap, as long as a record of the
 producer is in the log: a leader that has deleted all of them does not know it any more.
 
-A *named* producer is stricter: its sequences are the rows of one generation, whatever attempt writes them. They begin at 0,
-go on through all epochs, are remembered beyond the records, and end with the first row of a higher generation.
+A *named* producer is stricter: its sequences are the rows of one work epoch, whatever attempt writes them. They begin at 0,
+go on through all epochs, are remembered beyond the records, and end with the first row of a higher work epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _take(partition: PartitionGhost, batch: Batch) -> None:
 
 def _follows(known: Place, batch: Batch, named: bool) -> bool:
     if (batch.producer_id, batch.producer_epoch) < (known.producer_id, known.epoch):
-        return False  # of a generation, or of an attempt, that is over
+        return False  # of a work epoch, or of an attempt, that is over
     is_same = batch.producer_id == known.producer_id and (named or batch.producer_epoch == known.epoch)
     return bool(batch.sequence == (known.next_sequence if is_same else 0))
 
@@ -94,7 +94,7 @@ State = tuple[int, list[tuple[int, int]]]
 def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
     states: dict[int, State] = {}
     newest: dict[int, int] = {}
-    """Of each name, the id of its newest generation: the older ones are forgotten."""
+    """Of each name, the id of its newest work epoch: the older ones are forgotten."""
     for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
         if batch.producer_id < 0 or batch.is_control:
             continue

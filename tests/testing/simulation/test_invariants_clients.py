@@ -147,7 +147,7 @@ FIRST, SECOND = named_producer_id(5, 1), named_producer_id(5, 2)
 @pytest.mark.parametrize(
     ("producer_id", "epoch", "sequence"),
     [(FIRST, 1, 0), (FIRST, 0, 2), (SECOND, 0, 1), (named_producer_id(5, 0), 9, 0)],
-    ids=["another attempt begins again", "a gap", "another generation goes on", "a generation that is over"],
+    ids=["another attempt begins again", "a gap", "another work epoch goes on", "a work epoch that is over"],
 )
 def test_i16_rows_of_a_name_out_of_order(at: Bench, producer_id: int, epoch: int, sequence: int):
     at.replicated("a", producer_id=FIRST, producer_epoch=0, base_sequence=0)
@@ -166,7 +166,7 @@ def test_i16_a_name_begins_with_its_first_row(at: Bench):
         at.raise_hw(1, 1)
 
 
-def test_attempts_go_on_behind_one_another_and_generations_begin_again(at: Bench):
+def test_attempts_go_on_behind_one_another_and_work_epochs_begin_again(at: Bench):
     at.replicated("a", producer_id=FIRST, producer_epoch=0, base_sequence=0)
     at.replicated("b", producer_id=FIRST, producer_epoch=4, base_sequence=1)
     at.replicated("c", producer_id=SECOND, producer_epoch=0, base_sequence=0)
