@@ -22,8 +22,9 @@ next batch: a possible header of later offsets, and the right CRC. The search re
 Ranges of one file may be walked by different processes: a range begins at a batch (`splits.py`), and brings the offset that the
 batch before it ends at. The result is the same as that of one walk, unless a search has used up its CRCs.
 
-Weak spots: without CRCs (`Wanted.HEADERS`) a wrong length that leads to a possible header is believed. And where the header of a
-batch is damaged, a record of it that holds the bytes of a sound batch with later offsets is taken for a batch.
+Weak spots: without CRCs (`Wanted.HEADERS`) a wrong length that leads to a possible header of later offsets is believed. Where
+the header of a batch is damaged, a record of it that holds the bytes of a sound batch with later offsets is taken for a batch.
+Where the offsets of a damaged batch are too high, batches behind it are passed over, more of them in one walk than in several.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Wanted(IntEnum):
     """How much of a batch is read."""
 
     HEADERS = 0
-    """Headers alone: payloads are skipped, CRCs are not computed."""
+    """Headers alone: payloads are skipped. CRCs are computed only of batches that no possible header follows."""
     CRC = 1
     """Payloads are read for their CRC, in pieces."""
     RECORDS = 2
@@ -164,6 +165,8 @@ class Walk:
         self._part = part
         self._wanted = wanted
         self._order = OffsetOrder(extent.base_offset, part.next_offset)
+        self._following: tuple[int, BatchHeader] | None = None
+        """A position, and the possible header there."""
 
     def __iter__(self) -> Iterator[Found]:
         position, end, window = self._part.start, self._part.end, self._window
@@ -185,43 +188,56 @@ class Walk:
 
     def _next(self, position: int) -> Found:
         try:
-            header = possible_header(*self._window.at(position, HEADER_SIZE, self._ahead))
+            header = self._header(position)
         except BrokerError as e:
             return self._without_header(position, e.message or str(e))
-        if position + header.size > self._window.size:
+        end = position + header.size
+        if end > self._window.size:
             return self._too_long(position, header)
-        if self._wanted is Wanted.HEADERS:
-            self._ahead = _HEADERS_AHEAD if header.size < _SMALL_BATCH else _HEADER_AHEAD
-            return self._accept(position, header, None, None)
-        crc = self._crc(position, header.size)
-        if crc == header.crc:
-            return self._accept(position, header, crc, None)
-        if position + header.size > self._window.size:
+        leads_on = self._wanted is Wanted.HEADERS and self._leads_on(end, header)
+        crc = None if leads_on else self._crc(position, header.size)
+        if leads_on or crc == header.crc:
+            return self._accept(position, header, None if self._wanted is Wanted.HEADERS else crc, None)
+        if end > self._window.size:
             return self._too_long(position, header)  # The file has become shorter.
         damage = f"checksum: the header says {header.crc:08x}, the bytes have {crc:08x}"
-        if self._may_end_at(position + header.size, header):
+        if self._leads_on(end, header):
             return self._accept(position, header, crc, damage)
-        following, _ = self._search(position + 1)
+        # Where the file ends, the length may still be wrong: then the next offset is found inside of what it claims.
+        following, _ = self._search(position + 1, header.next_offset if self._is_end(end) else None)
+        if self._is_end(end) and following >= end:
+            return self._accept(position, header, crc, damage)
         return Found(position, following - position, header, crc, damage)
+
+    def _header(self, position: int) -> BatchHeader:
+        """Parsed once, also where the batch before was held against it."""
+        if self._following is not None and self._following[0] == position:
+            return self._following[1]
+        return possible_header(*self._window.at(position, HEADER_SIZE, self._ahead))
 
     def _accept(self, position: int, header: BatchHeader, crc: int | None, damage: str | None) -> Found:
         offsets = self._order.take(header)
         return Found(position, header.size, header, crc, damage or offsets)
 
-    def _may_end_at(self, position: int, header: BatchHeader) -> bool:
-        """Whether the batch with a wrong CRC may end there: the next one follows, or the file's end, or zeros."""
+    def _leads_on(self, position: int, header: BatchHeader) -> bool:
+        """Whether a batch that ends there has the right length: a possible header of later offsets follows."""
+        if self._wanted is Wanted.HEADERS:
+            self._ahead = _HEADERS_AHEAD if header.size < _SMALL_BATCH else _HEADER_AHEAD
+        if position > self._part.end:
+            return False
+        try:
+            following = possible_header(*self._window.at(position, HEADER_SIZE, self._ahead))
+        except BrokerError:
+            return False
+        self._following = position, following
+        return following.base_offset >= max(header.next_offset, self._order.next_offset) and self._order.has_room_for(following)
+
+    def _is_end(self, position: int) -> bool:
+        """Whether no batch follows there: the file ends, or there are zeros."""
         if position > self._part.end:
             return False
         view, at = self._window.at(position, HEADER_SIZE)
-        if len(view) - at < HEADER_SIZE or not any(view[at : at + HEADER_SIZE]):
-            return True
-        try:
-            following = possible_header(view, at)
-        except BrokerError:
-            return False
-        order = OffsetOrder(self._order.base_offset, self._order.next_offset)
-        order.take(header)
-        return order.is_next(following)
+        return len(view) - at < HEADER_SIZE or not any(view[at : at + HEADER_SIZE])
 
     def _crc(self, position: int, size: int) -> int:
         """Of a whole batch, which is read in pieces where it is larger than a chunk."""
@@ -264,8 +280,9 @@ class Walk:
     def _tail_kind(self) -> str:
         return "torn tail" if self._extent.is_last else "cut off"
 
-    def _search(self, position: int) -> tuple[int, bool]:
-        """Where the next sound batch begins, else the end of the range; and whether all bytes before it are zeros."""
+    def _search(self, position: int, base_offset: int | None = None) -> tuple[int, bool]:
+        """Where the next sound batch begins (that with this base offset, if one is given), else the end of the range; and whether
+        all bytes before it are zeros."""
         only_zeros, budget, start = True, SEARCH_CRC_BYTES_MAX, position
         while start < min(self._part.end, self._window.size):
             view, at = self._window.at(start, HEADER_SIZE)
@@ -274,6 +291,8 @@ class Walk:
                 place = start + candidate[0]
                 if place >= self._part.end or budget <= 0:
                     break
+                if base_offset not in (None, candidate[1].base_offset):
+                    continue
                 budget -= candidate[1].size
                 if place + candidate[1].size <= self._window.size and self._crc(place, candidate[1].size) == candidate[1].crc:
                     return place, only_zeros and not any(chunk[: candidate[0]])

@@ -181,6 +181,9 @@ def test_any_bytes_are_accounted_for_and_any_split_finds_the_same(data: bytes, w
     assert split_walk(data, split_bytes, [], wanted) == found
 
 
+lengths = st.tuples(st.sampled_from(STARTS), st.integers(0, len(DATA)))
+
+
 @given(damages, st.integers(1, 600))
 @settings(deadline=None)
 def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[int, bytes]], split_bytes: int) -> None:
@@ -190,6 +193,28 @@ def test_splits_by_index_find_the_same_in_a_damaged_segment(changes: list[tuple[
     found = split_walk(data, split_bytes, index_of(DATA))
     covered(found, len(data))
     assert [(each.position, each.size) for each in found] == [(each.position, each.size) for each in walk(data)]
+
+
+@given(st.lists(lengths, min_size=1, max_size=3), st.sampled_from(Wanted), st.integers(1, 600))
+@settings(deadline=None)
+def test_wrong_lengths_reach_into_no_other_split(changes: list[tuple[int, int]], wanted: Wanted, split_bytes: int) -> None:
+    """Where CRCs are not wanted, too: rows would be doubled."""
+    data = DATA
+    for start, length in changes:
+        data = changed(data, start + 8, struct.pack(">i", length))
+    found = split_walk(data, split_bytes, index_of(DATA), wanted)
+    covered(found, len(data))
+    assert [each.position for each in found] == [each.position for each in walk(data, wanted)]
+
+
+@pytest.mark.parametrize("wanted", list(Wanted))
+@pytest.mark.parametrize("left", [0, 20])
+def test_wrong_length_up_to_the_end_hides_no_batch(wanted: Wanted, left: int) -> None:
+    """Without CRCs, too: what it claims would double the rows of the ranges behind."""
+    data = changed(DATA, FIFTH + 8, struct.pack(">i", len(DATA) - FIFTH - 12 - left))
+    found = walk(data, wanted)
+    assert [each.position for each in found] == STARTS
+    assert split_walk(data, SIXTH, index_of(DATA), wanted) == found
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3000)), max_size=6), st.integers(1, 600))
