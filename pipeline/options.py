@@ -100,6 +100,8 @@ class WriteOptions:
     write its rows again. No two queries may share it."""
     write_name: str | None = None
     """Tells two writes into one topic apart within one batch of `foreachBatch`."""
+    batch_id: int | None = None
+    """The batch of `foreachBatch`, where Spark does not tell the tasks: on a thread of the function's own, with Spark Connect."""
     write_timeout_ms: int = 120_000
 
 
@@ -113,7 +115,10 @@ _READ = {
 }  # fmt: skip
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
-_WRITE = {"topic", "includeHeaders", "delivery", "rowOrder", "producerName", "writeName", "writeTimeoutMs", "bootstrap.servers"}
+_WRITE = {
+    "topic", "includeHeaders", "delivery", "rowOrder", "producerName", "writeName", "batchId", "writeTimeoutMs",
+    "bootstrap.servers",
+}  # fmt: skip
 _KNOWN = {"source": _READ, "sink": _WRITE}
 _CLIENTS: dict[str, type[ClientOptions]] = {"source": ConsumerOptions, "sink": ProducerOptions}
 _OTHER = {"source": "sink", "sink": "source"}
@@ -168,6 +173,9 @@ def write_options(written: Mapping[str, str]) -> WriteOptions:
     client = options.client()
     if delivery == "exactly-once" and client.get("acks", "all") not in ("all", -1):
         raise UsageError('option strandline.acks: delivery "exactly-once" needs acks=all')
+    batch_id = options.count("batchId", least=0)
+    if batch_id is not None and not (options.text("producerName") and options.text("writeName")):
+        raise UsageError("option batchId needs the options producerName and writeName: the three are the identity of the write")
     return WriteOptions(
         client=client,
         topic=options.text("topic"),
@@ -176,6 +184,7 @@ def write_options(written: Mapping[str, str]) -> WriteOptions:
         row_order=options.choice("rowOrder", "unknown", "stable"),  # type: ignore[arg-type]
         producer_name=options.text("producerName"),
         write_name=options.text("writeName"),
+        batch_id=batch_id,
         write_timeout_ms=options.count("writeTimeoutMs", least=1) or 120_000,
     )
 

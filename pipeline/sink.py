@@ -224,6 +224,7 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             topic=options.topic,
             producer_name=options.producer_name,
             write_name=options.write_name,
+            batch_id=options.batch_id,
         )
         note = first_note(options, identity)
 
@@ -340,6 +341,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
+        if options.batch_id is not None:
+            raise UsageError("option batchId is for writes in foreachBatch and for batch jobs: a stream knows its batches")
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:

@@ -161,3 +161,11 @@ def test_what_to_set_instead_exists() -> None:
         assert read_options({**ORDERS, name: value}, is_stream=False)
     for name, value in {"strandline.delivery_timeout_ms": "60000", "delivery": "exactly-once", "producerName": "a"}.items():
         assert write_options({**SERVERS, name: value})
+
+
+def test_a_batch_alone_is_no_identity() -> None:
+    whole = {**SERVERS, "batchId": "7", "producerName": "split", "writeName": "odd"}
+    assert write_options(whole).batch_id == 7
+    for name in ("producerName", "writeName"):
+        with pytest.raises(UsageError, match="option batchId needs the options producerName and writeName"):
+            write_options({key: value for key, value in whole.items() if key != name})

@@ -19,6 +19,7 @@ from strandline.pipeline.write_identity import (
     options_of,
     write_identity,
 )
+from strandline.protocol.errors import UsageError
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
 RUN, NEXT_RUN = ("local-1795416103766", "2"), ("local-1795416440810", "2")
@@ -54,6 +55,16 @@ def test_a_batch_job_is_known_by_its_random_id() -> None:
 )
 def test_writes_in_a_batch_of_for_each_batch_differ_by_topic_and_write_name(option: dict[str, Any]) -> None:
     assert identity().name != identity(**option).name
+
+
+def test_the_three_options_are_the_identity_where_spark_says_nothing() -> None:
+    """On a thread of its own, or with Spark Connect, a write has the identity that it would have had without."""
+    options: dict[str, Any] = {"producer_name": "split", "write_name": "odd", "batch_id": 7}
+    alone = identity("j1", in_query=False, **options)
+    assert alone == identity("j2", in_query=False, **options)
+    assert (alone.name, alone.generation) == (identity(**options).name, 7)
+    with pytest.raises(UsageError, match="option batchId is 8, and Spark runs batch 7"):
+        identity(**{**options, "batch_id": 8})
 
 
 def test_a_retry_of_a_task_continues_its_own_write() -> None:

@@ -10,18 +10,20 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark import TaskContext
+from pyspark import TaskContext, inheritable_thread_target
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.functions import udf
 from stored import stored_rows, stored_values
 
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
+from strandline.pipeline.spark import register
 from strandline.pipeline.write_identity import BATCH_ID, QUERY_ID
 
 if TYPE_CHECKING:
@@ -351,7 +353,7 @@ class ForEachBatch:
     def run(self, *writes: tuple[str, dict[str, str]], dies_after: int = 99, job_groups: Sequence[str] = ()) -> None:
         """Each write: a condition that chooses rows, and options; perhaps in a job group of its own."""
 
-        def each(df: DataFrame, batch_id: int) -> None:
+        def each(df: DataFrame, _: int) -> None:
             for number, (condition, options) in enumerate(writes):
                 if number == dies_after:
                     raise RuntimeError("the driver dies here")
@@ -359,6 +361,9 @@ class ForEachBatch:
                     self.copy.spark.sparkContext.setJobGroup(job_groups[number], "what Spark's pages say about the job")
                 write(df.where(condition), self.copy.log, self.copy.target, **{"rowOrder": "stable", **options})
 
+        self.run_each(each)
+
+    def run_each(self, each: Callable[[DataFrame, int], None]) -> None:
         reader = self.copy.spark.readStream.format("strandline").option("bootstrap.servers", self.copy.log.bootstrap_servers)
         df = (
             reader.option("subscribe", self.copy.source).option("startingOffsets", "earliest").option("minPartitions", "2").load()
@@ -432,3 +437,25 @@ def test_a_write_in_a_job_group_is_found_by_the_restart(each_batch: ForEachBatch
         each_batch.run((ALL, {}), job_groups=("load",))
         each_batch.forget_last_commit()
     assert stored_values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
+
+
+@pytest.mark.parametrize("inherits", [False, True])
+def test_writes_on_threads_of_the_function_are_found_by_the_restart(each_batch: ForEachBatch, inherits: bool) -> None:
+    """A new thread does not know query and batch, unless it inherits them; the options say it as well."""
+    copy = each_batch.copy
+
+    def each(df: DataFrame, batch_id: int) -> None:
+        def save(condition: str, name: str) -> None:
+            register(copy.spark)
+            identity = {} if inherits else {"producerName": copy.target, "batchId": str(batch_id)}
+            write(df.where(condition), copy.log, copy.target, writeName=name, **identity)
+
+        target = inheritable_thread_target(copy.spark)(save) if inherits else save
+        with ThreadPoolExecutor(2) as pool:
+            for written in [pool.submit(target, QUARTER, "quarter"), pool.submit(target, REST, "rest")]:
+                written.result()
+
+    for _ in range(2):
+        each_batch.run_each(each)
+        each_batch.forget_last_commit()
+    assert stored_values(copy.log, copy.target) == each_once(2000)
