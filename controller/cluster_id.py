@@ -30,7 +30,7 @@ from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
-from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
+from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_clusters
 from strandline.storage.checkpoints import uuid_to_text
 
 logger = get_logger(__name__)
@@ -82,12 +82,12 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
         return "it has no cluster id yet either" if answer.cluster_id is None else None
 
     others = [voter for voter in voters if voter.id != node_id]
-    roll_call = RollCall(
+    handshakes = PeerHandshakes(
         others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer, ask_all=True
     )
-    while not await roll_call.run(lambda: agreement.is_decided, timeout_ms):
-        if roll_call.nowhere:
-            raise UsageError(f"the controllers could not agree on a cluster id in {timeout_ms / 1000:g} s: {roll_call.reasons}")
+    while not await handshakes.run(lambda: agreement.is_decided, timeout_ms):
+        if handshakes.unresolvable:
+            raise UsageError(f"the controllers could not agree on a cluster id in {timeout_ms / 1000:g} s: {handshakes.reasons}")
     return Agreed(*agreement.adopted) if agreement.adopted is not None else Agreed(uuid_to_text(new_uuid(random)), None)
 
 

@@ -36,7 +36,7 @@ from strandline.protocol.apis import API_VERSIONS
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
-from strandline.protocol.rpc.dial import says_no_such_name
+from strandline.protocol.rpc.dial import is_unknown_host
 
 logger = get_logger(__name__)
 
@@ -244,4 +244,4 @@ async def probe_broker(broker: BrokerRegistration) -> Probe:
 def _no_connection(cause: BaseException | None) -> Probe:
     if isinstance(cause, ConnectionRefusedError):
         return Probe.DEAD  # The host answered that nobody listens there.
-    return Probe.NAME_GONE if says_no_such_name(cause) else Probe.UNREACHABLE
+    return Probe.NAME_GONE if is_unknown_host(cause) else Probe.UNREACHABLE

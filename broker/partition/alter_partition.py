@@ -220,9 +220,9 @@ class AlterPartitionManager:
         return len(decided) == len(request.partitions)
 
     async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:
-        told = self._limits.admit(code.name, asyncio.get_running_loop().time())
-        if told is not None:
-            logger.info("alter_partition.retry", error=code.name, partitions=len(self._queue), **told.fields)
+        suppressed = self._limits.admit(code.name, asyncio.get_running_loop().time())
+        if suppressed is not None:
+            logger.info("alter_partition.retry", error=code.name, partitions=len(self._queue), **suppressed.fields)
         if code == ErrorCode.STALE_BROKER_EPOCH:
             await self._registration.renew(epoch)
         return False

@@ -330,8 +330,8 @@ class LeaderState:
         if answer.error_code:
             self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
         elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
-            told = [answer.leader_epoch, answer.partition_epoch]
-            logger.info("isr.stale_answer", **partition.fields, told_epochs=told)
+            epochs = [answer.leader_epoch, answer.partition_epoch]
+            logger.info("isr.stale_answer", **partition.fields, stale_epochs=epochs)
         else:
             partition.partition_epoch = answer.partition_epoch
             self._install(tuple(answer.isr))

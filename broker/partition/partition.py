@@ -180,8 +180,8 @@ class Partition:
     def _is_stale(self, registration: PartitionRegistration) -> bool:
         stale = registration.partition_epoch < self.partition_epoch or registration.leader_epoch < self.leader_epoch
         if stale:
-            told = [registration.leader_epoch, registration.partition_epoch]
-            logger.info("partition.stale_registration", **self.fields, told_epochs=told)
+            epochs = [registration.leader_epoch, registration.partition_epoch]
+            logger.info("partition.stale_registration", **self.fields, stale_epochs=epochs)
         return stale
 
     def _leave_role(self, registration: PartitionRegistration) -> None:

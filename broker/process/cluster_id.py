@@ -16,7 +16,7 @@ from strandline.broker.config import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
-from strandline.protocol.rpc.roll_call import RollCall, refuse_two_clusters
+from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_clusters
 
 logger = get_logger(__name__)
 
@@ -24,27 +24,29 @@ logger = get_logger(__name__)
 async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int) -> str:
     """The id of the cluster of the controllers, `known` if the broker knows it. UsageError when it is another one, when two
     controllers belong to two clusters, or when no controller could be asked in time."""
-    told: dict[int, str] = {}
+    cluster_ids: dict[int, str] = {}
 
     def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
         if answer.cluster_id is None:
             return "it has no cluster id yet"
-        told[voter_id] = answer.cluster_id
-        _refuse_another(told, known)
+        cluster_ids[voter_id] = answer.cluster_id
+        _refuse_another(cluster_ids, known)
         return None
 
-    roll_call = RollCall(voters, client_id=f"broker-{broker_id}", role="controller", purpose="a controller", on_answer=on_answer)
-    if not await roll_call.run(lambda: bool(told), timeout_ms):
-        raise UsageError(f"the broker found no controller in {timeout_ms / 1000:g} s: {roll_call.reasons}")
-    voter_id, cluster_id = next(iter(told.items()))
+    handshakes = PeerHandshakes(
+        voters, client_id=f"broker-{broker_id}", role="controller", purpose="a controller", on_answer=on_answer
+    )
+    if not await handshakes.run(lambda: bool(cluster_ids), timeout_ms):
+        raise UsageError(f"the broker found no controller in {timeout_ms / 1000:g} s: {handshakes.reasons}")
+    voter_id, cluster_id = next(iter(cluster_ids.items()))
     if known is None:
         logger.info("cluster_id.adopted", broker_id=broker_id, cluster_id=cluster_id, from_node_id=voter_id)
     return cluster_id
 
 
-def _refuse_another(told: Mapping[int, str], known: str | None) -> None:
-    refuse_two_clusters(told)
-    for voter_id, cluster_id in told.items():
+def _refuse_another(cluster_ids: Mapping[int, str], known: str | None) -> None:
+    refuse_two_clusters(cluster_ids)
+    for voter_id, cluster_id in cluster_ids.items():
         if known is not None and cluster_id != known:
             raise UsageError(
                 f"controller {voter_id} is of cluster {cluster_id!r}, another cluster than {known!r}, that of this broker: "

@@ -362,9 +362,9 @@ class BrokerLifecycle:
             response = await self._channel.request(BROKER_HEARTBEAT, request, self._heartbeat_timeout_ms)
             self._answered_at = asyncio.get_running_loop().time()
         except BrokerError as e:
-            told = self._limits.admit(e.code.name, asyncio.get_running_loop().time())
-            if told is not None:
-                logger.info("broker.heartbeat_failed", error=e.code.name, reason=printable(e), **told.fields)
+            suppressed = self._limits.admit(e.code.name, asyncio.get_running_loop().time())
+            if suppressed is not None:
+                logger.info("broker.heartbeat_failed", error=e.code.name, reason=printable(e), **suppressed.fields)
             response = BrokerHeartbeatResponse(e.code)
             if not e.retriable:
                 await asyncio.sleep(RETRY_MS / 1000)

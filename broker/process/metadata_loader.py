@@ -34,7 +34,7 @@ from strandline.protocol.messages.data import FetchPartition, FetchRequest, Fetc
 from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
 from strandline.protocol.records.reader import decode_batch
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.dial import says_nobody_there
+from strandline.protocol.rpc.dial import is_unreachable
 
 logger = get_logger(__name__)
 
@@ -379,9 +379,9 @@ class MetadataLoader:
                 if isinstance(e, BrokerError) and e.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._on_fatal(_wrong_cluster(self._voters[voter_id], self._cluster_id))
                     return
-                told = self._limits.admit(str(voter_id), loop.time())
-                if told is not None:
-                    logger.info("metadata.voter_failed", voter_id=voter_id, reason=printable(e), **told.fields)
+                suppressed = self._limits.admit(str(voter_id), loop.time())
+                if suppressed is not None:
+                    logger.info("metadata.voter_failed", voter_id=voter_id, reason=printable(e), **suppressed.fields)
                 self._observer.on_failure(voter_id)
                 self._drop_connection()
                 delta = None
@@ -422,7 +422,7 @@ class MetadataLoader:
                     voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
                 )
             except BrokerError as e:
-                (self._deaf.add if says_nobody_there(e.__cause__) else self._deaf.discard)(voter_id)
+                (self._deaf.add if is_unreachable(e.__cause__) else self._deaf.discard)(voter_id)
                 raise
             self._deaf.clear()
             self._connected_to = voter_id

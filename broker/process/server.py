@@ -40,10 +40,10 @@ from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler, Limits, Server
 from strandline.protocol.rpc.sockets import describe_bind_error
-from strandline.protocol.rpc.turn import Turn
 from strandline.storage.directory.log_dir import Claim, LogDir
 from strandline.storage.files import DiskError, Files
 
@@ -220,7 +220,7 @@ class BrokerServer:
             doors=self._doors,
             now=loop.time,
             call_later=loop.call_later,
-            call_soon=self._turn.wake,
+            call_soon=self._end_of_iteration.call_before_writes,
             alter_partition=self.alter_partition,
             fetchers=self.fetchers,
             run_blocking=_run_blocking,
@@ -237,7 +237,7 @@ class BrokerServer:
 
     async def _bind(self) -> None:
         """Take every port; nobody is let in yet."""
-        self._turn = Turn(asyncio.get_running_loop().call_soon)
+        self._end_of_iteration = EndOfIteration(asyncio.get_running_loop().call_soon)
         bound = []
         for listener in self.config.listeners:
             server = self._server(listener.name)
@@ -274,7 +274,7 @@ class BrokerServer:
                 max_connections=config["max.connections"],
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
-            turn=self._turn,
+            end_of_iteration=self._end_of_iteration,
             metrics=self.request_measures,
         )
 

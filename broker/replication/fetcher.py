@@ -292,9 +292,9 @@ class FetcherCore:
         self._failures += 1
         if not lost_session or self._failures > 1:
             self._pause(now)
-        told = self._limits.admit(code.name, now)
-        if told is not None:
-            logger.info("fetcher.session_lost", error=code.name, attempts=self._failures, **told.fields)
+        suppressed = self._limits.admit(code.name, now)
+        if suppressed is not None:
+            logger.info("fetcher.session_lost", error=code.name, attempts=self._failures, **suppressed.fields)
         self._end_session()
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
@@ -366,10 +366,10 @@ class FetcherCore:
     def _on_refusal(self, state: _State, error: BrokerError, now: float) -> None:
         """Our own replica cannot take what the leader sent, or must not yet. It asks again, from where its log is damaged if
         that was the reason."""
-        told = self._admit(state, error.code, now)
-        if told is not None:
+        suppressed = self._admit(state, error.code, now)
+        if suppressed is not None:
             partition, name = state.partition, error.code.name
-            logger.warning("fetcher.append_refused", **partition.fields, error=name, reason=printable(error), **told.fields)
+            logger.warning("fetcher.append_refused", **partition.fields, error=name, reason=printable(error), **suppressed.fields)
         self._delay(state, now)
 
     def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
@@ -384,11 +384,11 @@ class FetcherCore:
             self.remove(state.partition.key)
             return
         if state.attempts:  # once is nothing: a new leader may be a moment behind our metadata
-            told = self._admit(state, code, now)
-            if told is not None:
+            suppressed = self._admit(state, code, now)
+            if suppressed is not None:
                 attempts = state.attempts + 1
                 logger.info(
-                    "fetcher.partition_delayed", **state.partition.fields, error=code.name, attempts=attempts, **told.fields
+                    "fetcher.partition_delayed", **state.partition.fields, error=code.name, attempts=attempts, **suppressed.fields
                 )
         self._delay(state, now)
 

@@ -140,9 +140,9 @@ class Fetcher:
             return  # `_on_lost` starts over
         now = self._loop.time()
         if isinstance(response, Exception):
-            told = self._limits.admit("fetch", now)
-            if told is not None:
-                logger.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **told.fields)
+            suppressed = self._limits.admit("fetch", now)
+            if suppressed is not None:
+                logger.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **suppressed.fields)
             if _code_of(response) == ErrorCode.REQUEST_TIMED_OUT:
                 self._drop_connection(response)  # not a byte for so long: a connection may be dead without a word
                 return
@@ -207,9 +207,9 @@ class Fetcher:
             try:
                 connection = await self._connect(self._on_lost)
             except BrokerError as e:
-                told = self._limits.admit("connect", self._loop.time())
-                if told is not None:
-                    logger.info("fetcher.connect_failed", leader_id=self.leader_id, reason=printable(e), **told.fields)
+                suppressed = self._limits.admit("connect", self._loop.time())
+                if suppressed is not None:
+                    logger.info("fetcher.connect_failed", leader_id=self.leader_id, reason=printable(e), **suppressed.fields)
                 continue
             self._connecting = None
             if self._closed or connection.closed:
@@ -224,9 +224,9 @@ class Fetcher:
     def _on_lost(self, connection: Connection, error: Exception | None) -> None:
         if connection is not self._connection or self._closed:
             return
-        told = self._limits.admit("lost", self._loop.time())
-        if told is not None:
-            logger.info("fetcher.connection_lost", leader_id=self.leader_id, reason=printable(error), **told.fields)
+        suppressed = self._limits.admit("lost", self._loop.time())
+        if suppressed is not None:
+            logger.info("fetcher.connection_lost", leader_id=self.leader_id, reason=printable(error), **suppressed.fields)
         self._connection = None
         self._backoff_ms = RECONNECT_BACKOFF_MS
         self.core.on_connection_lost()

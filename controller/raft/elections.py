@@ -180,10 +180,10 @@ class Elections(NodeBase):
     def on_vote_failed(self, voter_id: int, error: int, role: object, now: float) -> None:
         """No answer, or an error: ask again soon, until the round is over."""
         if error in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET):
-            told = self.limits.admit(f"vote {voter_id}", now)
-            if told is not None:
+            suppressed = self.limits.admit(f"vote {voter_id}", now)
+            if suppressed is not None:
                 name = ErrorCode(error).name
-                logger.error("quorum.vote_refused", node_id=self.node_id, voter_id=voter_id, error=name, **told.fields)
+                logger.error("quorum.vote_refused", node_id=self.node_id, voter_id=voter_id, error=name, **suppressed.fields)
         if self.lessons is not None:
             self.on_not_told(voter_id, now)
         elif role is self.role and isinstance(role, (Prospective, Candidate)):

@@ -75,8 +75,8 @@ class Following(NodeBase):
 
     def _retry_later(self, role: Follower, reason: str, now: float, detail: str = "") -> None:
         """The leader lives, and what it sent is of no use."""
-        told = self.limits.admit(reason, now)
-        if told is not None:
+        suppressed = self.limits.admit(reason, now)
+        if suppressed is not None:
             logger.warning(
                 "quorum.fetch_of_no_use",
                 node_id=self.node_id,
@@ -84,7 +84,7 @@ class Following(NodeBase):
                 controller_epoch=self.epoch,
                 metadata_offset=self.log.end_offset,
                 reason=f"{reason}: {detail}" if detail else reason,
-                **told.fields,
+                **suppressed.fields,
             )
         role.fetch_at = now + self.config.election_backoff_ms_max / 1000
 

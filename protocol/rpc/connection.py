@@ -255,9 +255,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._on_frame(frame)
         except PeerError as e:
             limits = _bad_servers.setdefault(self._loop, LineLimits())
-            told = limits.admit(f"{self.host}:{self.port}", self._last_received_at)
-            if told is not None:
-                logger.warning("server.bad_response", peer=f"{self.host}:{self.port}", reason=printable(e), **told.fields)
+            suppressed = limits.admit(f"{self.host}:{self.port}", self._last_received_at)
+            if suppressed is not None:
+                logger.warning(
+                    "server.response_rejected", peer=f"{self.host}:{self.port}", reason=printable(e), **suppressed.fields
+                )
             self._give_up(e)
 
     def eof_received(self) -> bool:

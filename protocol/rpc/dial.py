@@ -40,14 +40,14 @@ async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P
     return await _first(make, addresses, port, drop)
 
 
-def says_no_such_name(error: BaseException | None) -> bool:
+def is_unknown_host(error: BaseException | None) -> bool:
     """The resolver answered that nobody has the name; in contrast to one that did not answer."""
     return isinstance(error, socket.gaierror) and error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
 
 
-def says_nobody_there(error: BaseException | None) -> bool:
+def is_unreachable(error: BaseException | None) -> bool:
     """An answer, and not a silence: the host refuses connections, or there is no such host."""
-    return isinstance(error, ConnectionRefusedError) or says_no_such_name(error)
+    return isinstance(error, ConnectionRefusedError) or is_unknown_host(error)
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

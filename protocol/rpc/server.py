@@ -15,11 +15,11 @@ from strandline.protocol.doors import STOPWATCH
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
+from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
-from strandline.protocol.rpc.turn import Turn
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
@@ -42,7 +42,7 @@ class Server:
         listener_name: str = "PLAINTEXT",
         limits: Limits = Limits(),  # noqa: B008 - frozen
         on_connection_lost: Callable[[ServerConnection], None] | None = None,
-        turn: Turn | None = None,
+        end_of_iteration: EndOfIteration | None = None,
         metrics: RequestMetrics | None = None,
     ) -> None:
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
@@ -75,7 +75,7 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._turn = turn
+        self._end_of_iteration = end_of_iteration
         """Shared with whoever wakes parked requests, so that their answers leave in the same turn."""
 
     async def start(self, host: str, port: int) -> int:
@@ -88,7 +88,7 @@ class Server:
         """Take the address, and let nobody in yet: connections are refused until `serve`. A node that finds its address
         taken has touched nothing else so far."""
         self._loop = asyncio.get_running_loop()
-        self._turn = self._turn or Turn(self._loop.call_soon)
+        self._end_of_iteration = self._end_of_iteration or EndOfIteration(self._loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
         self._listener = await self._loop.create_server(
             self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False

@@ -131,6 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arrived_at",
+        "_end_of_iteration",
         "_free_at",
         "_in_flight",
         "_in_flight_bytes",
@@ -149,7 +150,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_stalled_bytes",
         "_stopwatch",
         "_transport",
-        "_turn",
         "client_id",
         "closed",
         "closed_by_peer",
@@ -163,8 +163,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, connection_id: int) -> None:
         self._server = server
         self._loop = server._loop
-        assert server._turn is not None
-        self._turn = server._turn
+        assert server._end_of_iteration is not None
+        self._end_of_iteration = server._end_of_iteration
         self.id = connection_id
         self.peer = "?"
         self.listener_name = server.listener_name
@@ -399,9 +399,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()  # so that a peer that does not read is noticed before the next answer
         elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._turn.flush(self._on_turn_end)
+            self._end_of_iteration.call_to_write(self._on_end_of_iteration)
 
-    def _on_turn_end(self) -> None:
+    def _on_end_of_iteration(self) -> None:
         self._is_flush_scheduled = False
         if self._out:
             self._flush()
@@ -463,11 +463,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 def answer_error(request: ServerRequest, e: Exception) -> None:
     """The uniform mapping of what a handler raises."""
     if not isinstance(e, BrokerError):
-        told = request.connection._server.bugs.admit(api_name(request.api_key), request.received_at)
-        if told is not None:
+        suppressed = request.connection._server.bugs.admit(api_name(request.api_key), request.received_at)
+        if suppressed is not None:
             client_id, peer = printable(request.client_id), request.connection.peer
             logger.error(
-                "request.failed", api=api_name(request.api_key), client_id=client_id, peer=peer, exc_info=e, **told.fields
+                "request.failed", api=api_name(request.api_key), client_id=client_id, peer=peer, exc_info=e, **suppressed.fields
             )
     if not request.is_open:
         return

@@ -104,18 +104,22 @@ class BadPeers:
     def closed(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
         """We end the connection."""
         self.closed_count += 1
-        told = self._limits.admit(host_of(peer), now)
-        if told is not None:
-            logger.warning("peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+        suppressed = self._limits.admit(host_of(peer), now)
+        if suppressed is not None:
+            logger.warning(
+                "peer.closed", peer=peer, client_id=printable(client_id), reason=printable(reason), **suppressed.fields
+            )
 
     def refused(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
         """What was asked is malformed; the connection lives on."""
         self.refused_count += 1
-        told = self._limits.admit(host_of(peer), now)
-        if told is not None:
-            logger.warning("peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **told.fields)
+        suppressed = self._limits.admit(host_of(peer), now)
+        if suppressed is not None:
+            logger.warning(
+                "peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **suppressed.fields
+            )
 
     def sweep(self, now: float) -> None:
         """Those who have been quiet for a minute: how much was left out, or a storm would look like one bad connection."""
-        for host, told in self._limits.due(now):
-            logger.warning("peer.was_noisy", peer=host, **told.fields)
+        for host, suppressed in self._limits.due(now):
+            logger.warning("peer.errors_suppressed", peer=host, **suppressed.fields)

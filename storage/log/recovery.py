@@ -104,7 +104,7 @@ def _settle(log: Log, checkpoint: list[tuple[int, int]] | None, names: list[str]
 
 def _start_over(log: Log) -> None:
     """The log ends below its start: all that is left was deleted by its leader before. It goes on, empty, at its start."""
-    logger.warning("log.ends_below_its_start", **log.fields)
+    logger.warning("log.end_raised_to_start", **log.fields)
     for segment in log.segments:
         for path in segment.remove():
             log.files.remove(path)
@@ -169,7 +169,7 @@ def _load_clean(log: Log) -> bool:
     try:
         log.log_end_offset = log.segments[-1].load_tail()
     except BrokerError as e:
-        logger.warning("log.clean_yet_damaged", **log.fields, reason=str(e))
+        logger.warning("log.damage_after_clean_shutdown", **log.fields, reason=str(e))
         return False
     return True
 

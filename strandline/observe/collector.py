@@ -98,9 +98,9 @@ class NodeCollector(Collector):
                     families[name].samples.append(Sample(name, dict(zip(ROWS[name].labels, labels, strict=False)), value))
         except Exception as e:
             self._errors += 1
-            told = self._limits.admit(type(e).__name__, asyncio.get_running_loop().time())
-            if told is not None:
-                logger.error("metrics.reading_failed", exc_info=e, **told.fields)
+            suppressed = self._limits.admit(type(e).__name__, asyncio.get_running_loop().time())
+            if suppressed is not None:
+                logger.error("metrics.reading_failed", exc_info=e, **suppressed.fields)
 
     def _own(self) -> Iterator[Reading]:
         python = ".".join(map(str, sys.version_info[:3]))

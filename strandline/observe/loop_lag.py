@@ -60,6 +60,6 @@ class LoopLag:
         late_s = max(0.0, now - self._due_at)
         self.histogram.observe(late_s)
         self._recent.append(late_s)
-        if late_s > STALL_S and (told := self._limits.admit("loop", now)) is not None:
-            logger.warning("node.stalled", late_ms=round(late_s * 1000), **told.fields)
+        if late_s > STALL_S and (suppressed := self._limits.admit("loop", now)) is not None:
+            logger.warning("node.stalled", late_ms=round(late_s * 1000), **suppressed.fields)
         self._arm()

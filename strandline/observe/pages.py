@@ -102,16 +102,16 @@ class HttpServer:
         try:
             return await self._metrics(request) if request.path == "/metrics" else self._page(request.path)
         except Exception:
-            told = self._lines.admit(request.path, self._loop.time())
-            if told is not None:
-                logger.exception("http.failed", path=printable(request.path), **told.fields)
+            suppressed = self._lines.admit(request.path, self._loop.time())
+            if suppressed is not None:
+                logger.exception("http.failed", path=printable(request.path), **suppressed.fields)
             return _text("this cannot be told now: the node's log says why\n", 500)
 
     def on_bad_request(self, peer: str, reason: str) -> Response:
         """Somebody who does not speak HTTP."""
-        told = self._lines.admit(host_of(peer), self._loop.time())
-        if told is not None:
-            logger.warning("http.bad_request", peer=peer, reason=printable(reason), **told.fields)
+        suppressed = self._lines.admit(host_of(peer), self._loop.time())
+        if suppressed is not None:
+            logger.warning("http.bad_request", peer=peer, reason=printable(reason), **suppressed.fields)
         answer = _text("this is not a request that can be understood\n", 400)
         answer.force_close()
         return answer

@@ -37,7 +37,7 @@ from strandline.protocol.messages.data import (
     ListOffsetsResponse,
 )
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.roll_call import ask_who
+from strandline.protocol.rpc.peer_handshakes import handshake
 from strandline.testing.kit.lines import Line
 from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError, Nodes, Place
 from strandline.testing.kit.view import NodeView, PartitionView, View
@@ -186,7 +186,7 @@ class SpawnedNodes(Nodes):
         found = self._node(node)
         if node >= FIRST_CONTROLLER:
             try:
-                await ask_who(_At(found.id, HOST, found.port), "test-kit")
+                await handshake(_At(found.id, HOST, found.port), "test-kit")
             except BrokerError:
                 return False
             return (await self.look()).controller() is not None
@@ -265,7 +265,7 @@ class SpawnedNodes(Nodes):
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A node's address, as the roll call takes it."""
+    """A node's address, as `handshake` takes it."""
 
     id: int
     host: str

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from strandline.broker.config import Voter
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.protocol.errors import UsageError
-from strandline.protocol.rpc import roll_call
+from strandline.protocol.rpc import peer_handshakes
 from strandline.protocol.rpc.server import Server
 
 A, B = "A" * 22, "B" * 22
@@ -103,16 +103,16 @@ async def test_a_peer_that_is_silent_holds_up_nobody(quorum: Quorum) -> None:
         hole.listen()
         quorum.voters.append(Voter(104, "127.0.0.1", hole.getsockname()[1]))
         await quorum.start(103, A)
-        async with asyncio.timeout(roll_call.ASK_TIMEOUT_MS / 1000 / 2):
+        async with asyncio.timeout(peer_handshakes.ASK_TIMEOUT_MS / 1000 / 2):
             assert await quorum.find() == A
 
 
 async def test_waiting_is_told_once_a_minute(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roll_call, "FIRST_NOTICE_MS", 20)
-    monkeypatch.setattr(roll_call, "RETRY_MS_MAX", 20)
+    monkeypatch.setattr(peer_handshakes, "FIRST_NOTICE_MS", 20)
+    monkeypatch.setattr(peer_handshakes, "RETRY_MS_MAX", 20)
     with capture_logs() as lines, pytest.raises(UsageError):
         await quorum.find(timeout_ms=400)
-    (line,) = [line for line in lines if line["event"] == "roll_call.waiting"]
+    (line,) = [line for line in lines if line["event"] == "peers.awaited"]
     assert line["purpose"] == "a controller"
     assert line["awaited"].count("Connection refused") == 3
 

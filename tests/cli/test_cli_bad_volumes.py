@@ -348,7 +348,7 @@ def test_a_broker_that_cannot_resolve_its_controllers_ends_after_its_time(data: 
     )
     assert outcome.code == 1
     lines = [json.loads(line) for line in outcome.err.strip().splitlines()]
-    assert [line["event"] for line in lines] == ["roll_call.waiting", "node.refused"]
+    assert [line["event"] for line in lines] == ["peers.awaited", "node.refused"]
     for line, field in zip(lines, ("awaited", "reason"), strict=True):
         assert "cannot resolve nowhere.invalid:9093" in line[field]
         assert "cannot resolve also-nowhere.invalid:9093" in line[field]

@@ -20,7 +20,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClusterRequest
 from strandline.protocol.messages.cluster import VoteRequest
-from strandline.protocol.rpc import roll_call
+from strandline.protocol.rpc import peer_handshakes
 from strandline.protocol.rpc.connection import Connection
 from strandline.storage.checkpoints import META_PROPERTIES, MetaProperties
 
@@ -255,7 +255,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    monkeypatch.setattr(roll_call, "RETRY_MS_MAX", 20)
+    monkeypatch.setattr(peer_handshakes, "RETRY_MS_MAX", 20)
     cluster = Cluster(tmp_path)
     yield cluster
     await cluster.stop()
@@ -347,12 +347,12 @@ async def test_voters_of_two_clusters_are_refused_in_one_sentence(cluster: Clust
 
 
 async def test_who_is_awaited_is_told_once_and_then_once_a_minute(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roll_call, "FIRST_NOTICE_MS", 30)
+    monkeypatch.setattr(peer_handshakes, "FIRST_NOTICE_MS", 30)
     with capture_logs() as lines:
         cluster.start(101)
-        await until(lambda: any(line["event"] == "roll_call.waiting" for line in lines))
+        await until(lambda: any(line["event"] == "peers.awaited" for line in lines))
         await asyncio.wait(cluster.starts.values(), timeout=0.2)
-    (line,) = [line for line in lines if line["event"] == "roll_call.waiting"]
+    (line,) = [line for line in lines if line["event"] == "peers.awaited"]
     assert line["purpose"] == "the cluster id"
     assert line["awaited"].count("Connection refused") == 2
     for port in (cluster.ports[102], cluster.ports[103]):

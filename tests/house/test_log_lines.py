@@ -24,7 +24,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 LOGGERS = ("logger",)
 
 POSITION = {"topic", "partition", "leader_epoch", "log_start_offset", "high_watermark", "log_end_offset"}
-EXPANDED = {"told": {"suppressed", "suppressed_others"}, **dict.fromkeys(("self", "partition", "log"), POSITION)}
+EXPANDED = {"suppressed": {"suppressed", "suppressed_others"}, **dict.fromkeys(("self", "partition", "log"), POSITION)}
 """`**x.fields`: what it stands for, by the last name before `.fields`. Held against the real things below."""
 ABOUT_A_PARTITION = ("partition.", "isr.", "log.")
 
@@ -147,5 +147,5 @@ def test_a_log_gives_its_whole_position() -> None:
 
 
 def test_what_was_left_out_is_said_under_these_names() -> None:
-    assert set(Suppressed(1, 1).fields) == EXPANDED["told"]
+    assert set(Suppressed(1, 1).fields) == EXPANDED["suppressed"]
     assert Suppressed(0, 0).fields == {}

@@ -53,9 +53,9 @@ async def test_a_broker_that_is_told_to_stop_while_it_looks_for_a_controller_sto
     await cluster.wait_ended(broker.name)
     for controller in cluster.controllers:
         cluster.pause(controller.name)
-    waits = events(broker).count("roll_call.waiting")
+    waits = events(broker).count("peers.awaited")
     await cluster.start_node(broker.name)
-    await until(lambda: events(broker).count("roll_call.waiting") > waits, "the broker looks for a controller")
+    await until(lambda: events(broker).count("peers.awaited") > waits, "the broker looks for a controller")
     cluster.terminate(broker.name)
     await cluster.wait_ended(broker.name, timeout_ms=5000)
     assert broker.process is not None

@@ -90,7 +90,7 @@ def test_a_storm_of_a_thousand_bad_connections_makes_one_line(on_loop):
                 assert await still_serves(good)
                 assert [entry["event"] for entry in logs] == ["peer.closed"]
                 server.bad_peers.sweep(asyncio.get_running_loop().time() + 61)
-            assert logs[1] == {"event": "peer.was_noisy", "peer": "127.0.0.1", "suppressed": 809, "log_level": "warning"}
+            assert logs[1] == {"event": "peer.errors_suppressed", "peer": "127.0.0.1", "suppressed": 809, "log_level": "warning"}
 
     on_loop(scenario)
 
@@ -238,7 +238,7 @@ def test_our_connection_does_not_trust_its_server_either(on_loop, raw, why):
         with capture_logs() as logs:
             connection.send(PRODUCE, *produce(), on_response=heard.append)
             await until(lambda: len(heard) == 2)
-        assert [entry["event"] for entry in logs] == ["server.bad_response"]
+        assert [entry["event"] for entry in logs] == ["server.response_rejected"]
         assert heard[0].code is ErrorCode.NETWORK_EXCEPTION
         assert why in str(heard[1])
         server.close()

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.dial import resolve, says_no_such_name, says_nobody_there
+from strandline.protocol.rpc.dial import is_unknown_host, is_unreachable, resolve
 from strandline.protocol.rpc.server import Server
 
 
@@ -180,7 +180,7 @@ async def test_it_is_told_whether_nobody_is_there_or_nobody_answers(monkeypatch:
     await living.stop()
     with pytest.raises(BrokerError) as refused:
         await Connection.connect("127.0.0.1", port, client_id="c")
-    assert says_nobody_there(refused.value.__cause__)
+    assert is_unreachable(refused.value.__cause__)
 
     def nowhere(host: str) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -188,9 +188,9 @@ async def test_it_is_told_whether_nobody_is_there_or_nobody_answers(monkeypatch:
     resolves(monkeypatch, nowhere)
     with pytest.raises(BrokerError, match="cannot resolve") as nameless:
         await Connection.connect("a-container-that-was", port, client_id="c")
-    assert says_no_such_name(nameless.value.__cause__)
-    assert says_nobody_there(nameless.value.__cause__)
+    assert is_unknown_host(nameless.value.__cause__)
+    assert is_unreachable(nameless.value.__cause__)
     resolves(monkeypatch, lambda host: [host])
     with silent_at("127.0.0.9", port), pytest.raises(BrokerError) as silent:
         await Connection.connect("127.0.0.9", port, client_id="c", connect_timeout_ms=50)
-    assert not says_nobody_there(silent.value.__cause__)
+    assert not is_unreachable(silent.value.__cause__)

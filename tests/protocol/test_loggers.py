@@ -51,11 +51,11 @@ def test_an_application_with_structlog_has_them_there() -> None:
     assert err == "producer.broke_down\n"
 
 
-@pytest.mark.parametrize("how", ["logger.exception('turn.callback_failed')", "logger.error('turn.callback_failed', exc_info=e)"])
+@pytest.mark.parametrize("how", ["logger.exception('loop.callback_failed')", "logger.error('loop.callback_failed', exc_info=e)"])
 def test_a_bug_has_its_traceback(how: str) -> None:
     out, err = application(warning=f"try: 1 / 0\nexcept ZeroDivisionError as e: {how}")
     assert out == ""
-    assert err.startswith("turn.callback_failed\nTraceback")
+    assert err.startswith("loop.callback_failed\nTraceback")
     assert err.endswith("ZeroDivisionError: division by zero\n")
 
 

@@ -286,8 +286,8 @@ def test_an_error_that_was_logged_is_told_with_where_it_came_from_and_without_pa
         try:
             raise ValueError("no such epoch")
         except ValueError as error:
-            structlog.get_logger().exception("turn.callback_failed")
-            structlog.get_logger().error("turn.callback_failed", exc_info=error)
+            structlog.get_logger().exception("loop.callback_failed")
+            structlog.get_logger().error("loop.callback_failed", exc_info=error)
     for event in trace.events():
         assert event.fields["exception"] == "ValueError: no such epoch"
         assert re.fullmatch(r"simulation/test_trace.py:\d+ test_an_error_that_was_logged\w+", event.fields["raised_in"])

@@ -1,12 +1,11 @@
-"""Asking the others who they are, again and again, until the asker has heard enough.
+"""The handshakes of a starting node with its peers, repeated until the node has learned enough.
 
-A node that starts does not yet know enough to take part: which cluster it belongs to, or whether anybody is there. It
-sends each of its peers the handshake (ApiVersions), which every process answers from its first moment on, and hands each
-answer to its owner. A peer that cannot be found, or does not listen yet, is asked again: containers start in any order,
-and a name may resolve a moment later. Every peer is asked by a task of its own, so that one that is slow to resolve
-delays no other.
+A starting node may not know yet which cluster it belongs to, or whether its peers are up. It sends the handshake
+(ApiVersions) to each peer, which every process answers from its first moment on, and passes each answer to the caller. A peer
+that cannot be resolved or does not listen yet is asked again: containers start in any order, and a name may resolve a moment
+later. Each peer has its own task, so that a peer that is slow to resolve delays no other.
 
-Who is awaited, and why, is logged once soon after the beginning, and then once a minute.
+`peers.awaited` names the missing peers and the reasons: once soon after the start, then once per minute.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from strandline.protocol.errors import BrokerError, PeerError, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.dial import says_no_such_name
+from strandline.protocol.rpc.dial import is_unknown_host
 
 logger = get_logger(__name__)
 
 ASK_TIMEOUT_MS = 1000
-"""For the connection, and once more for the answer."""
+"""Timeout of the connection attempt, and again of the request."""
 RETRY_MS = 20
 RETRY_MS_MAX = 500
 FIRST_NOTICE_MS = 1000
@@ -33,7 +32,7 @@ NOTICE_MS = 60_000
 
 
 class Peer(Protocol):
-    """A process that should be found at an address."""
+    """A node and the address at which it should be found."""
 
     @property
     def id(self) -> int: ...
@@ -44,41 +43,41 @@ class Peer(Protocol):
 
 
 OnAnswer = Callable[[int, ApiVersionsResponse], str | None]
-"""Takes a peer's answer; returns why it is not enough yet, or None. What it raises ends the roll call."""
+"""Called with a peer's id and its response. Returns None if the response is sufficient, else why not. An exception ends `run`."""
 
 
-class RollCall:
-    """One round of asking. `run` goes on where an earlier one, whose time was over, had left off."""
+class PeerHandshakes:
+    """The handshakes with a set of peers. After a `run` that timed out, another `run` continues with the same state."""
 
     def __init__(
         self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer, ask_all: bool = False
     ) -> None:
-        """`ask_all`: it is not over before every peer was asked once, and has answered or not."""
+        """`ask_all`: `run` does not finish before each peer has been tried once, whether it answered or not."""
         self.awaited: dict[int, str] = {peer.id: f"{peer.host}:{peer.port} has not been asked yet" for peer in peers}
-        """Why a peer's answer is still missing, by peer."""
-        self.nowhere: set[int] = set()
-        """Peers whose names led nowhere when they were asked last."""
+        """Why a sufficient answer is still missing, by peer id."""
+        self.unresolvable: set[int] = set()
+        """Ids of the peers whose host name did not resolve at the last attempt."""
         self._peers = list(peers)
         self._client_id = client_id
         self._role = role
         self._purpose = purpose
-        """What the asker waits for, in the log."""
+        """What the node waits for, as the log line words it."""
         self._on_answer = on_answer
         self._untried = {peer.id for peer in peers} if ask_all else set()
 
     @property
     def reasons(self) -> str:
-        """Who is awaited and why, in one line."""
+        """The missing peers and the reasons, in one line."""
         return "; ".join(self.awaited[peer.id] for peer in self._peers if peer.id in self.awaited)
 
     async def run(self, is_over: Callable[[], bool], timeout_ms: float | None = None) -> bool:
-        """Ask until `is_over()`, which is looked at after each answer. False when the time was over first."""
+        """Repeat the handshakes until `is_over()`, which is called after each attempt. False if `timeout_ms` passed first."""
         if is_over():
             return True
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         tasks = [loop.create_task(self._ask_on(peer, is_over, over), name=f"ask {peer.host}:{peer.port}") for peer in self._peers]
-        notices = loop.create_task(self._tell_who_is_awaited(), name=f"waits for {self._purpose}")
+        notices = loop.create_task(self._log_awaited(), name=f"waits for {self._purpose}")
         try:
             await asyncio.wait([over], timeout=None if timeout_ms is None else timeout_ms / 1000)
         finally:
@@ -105,12 +104,12 @@ class RollCall:
 
     async def _ask_once(self, peer: Peer) -> None:
         try:
-            answer = await ask_who(peer, self._client_id)
+            answer = await handshake(peer, self._client_id)
         except (BrokerError, PeerError) as e:
-            (self.nowhere.add if says_no_such_name(e.__cause__) else self.nowhere.discard)(peer.id)
+            (self.unresolvable.add if is_unknown_host(e.__cause__) else self.unresolvable.discard)(peer.id)
             self.awaited[peer.id] = (e.message or str(e)) if isinstance(e, BrokerError) else f"{peer.host}:{peer.port}: {e}"
             return
-        self.nowhere.discard(peer.id)
+        self.unresolvable.discard(peer.id)
         problem = f"it is {_who(answer)}" if (answer.role, answer.node_id) != (self._role, peer.id) else None
         problem = problem or self._on_answer(peer.id, answer)
         if problem is None:
@@ -118,15 +117,15 @@ class RollCall:
         else:
             self.awaited[peer.id] = f"{self._role} {peer.id} at {peer.host}:{peer.port}: {problem}"
 
-    async def _tell_who_is_awaited(self) -> None:
+    async def _log_awaited(self) -> None:
         await asyncio.sleep(FIRST_NOTICE_MS / 1000)
         while True:
-            logger.warning("roll_call.waiting", purpose=self._purpose, awaited=self.reasons)
+            logger.warning("peers.awaited", purpose=self._purpose, awaited=self.reasons)
             await asyncio.sleep(NOTICE_MS / 1000)
 
 
-async def ask_who(peer: Peer, client_id: str) -> ApiVersionsResponse:
-    """One handshake on a connection of its own; `BrokerError` says why there was none."""
+async def handshake(peer: Peer, client_id: str) -> ApiVersionsResponse:
+    """Send one ApiVersions request on a new connection. Raises BrokerError or PeerError if there is no valid response."""
     connection = await Connection.connect(peer.host, peer.port, client_id=client_id, connect_timeout_ms=ASK_TIMEOUT_MS)
     try:
         answer = await connection.request(API_VERSIONS, ApiVersionsRequest("strandline", ""), timeout_ms=ASK_TIMEOUT_MS)
@@ -136,9 +135,10 @@ async def ask_who(peer: Peer, client_id: str) -> ApiVersionsResponse:
     return answer
 
 
-def refuse_two_clusters(told: Mapping[int, str | None]) -> None:
-    """UsageError when controllers (by id) have told different cluster ids; None: it has none yet."""
-    known = {node_id: cluster_id for node_id, cluster_id in sorted(told.items()) if cluster_id is not None}
+def refuse_two_clusters(cluster_ids: Mapping[int, str | None]) -> None:
+    """Raise UsageError if controllers reported different cluster ids. `cluster_ids` is by controller id; None means that the
+    controller has no cluster id yet."""
+    known = {node_id: cluster_id for node_id, cluster_id in sorted(cluster_ids.items()) if cluster_id is not None}
     if len(set(known.values())) > 1:
         who = ", ".join(f"controller {node_id} to {cluster_id}" for node_id, cluster_id in known.items())
         raise UsageError(f"the controllers of controller.quorum.voters belong to different clusters: {who}")
