@@ -20,6 +20,7 @@ from strandline.protocol.messages.admin import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.server import ServerRequest
 
 
@@ -27,7 +28,7 @@ class Replicas(Protocol):
     """The replicas on this broker (`replica_manager.py`)."""
 
     image: MetadataImage
-    partitions: dict[tuple[bytes, int], Partition]
+    partitions: dict[TopicIdPartition, Partition]
 
     @property
     def disk_error(self) -> Exception | None: ...

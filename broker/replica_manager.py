@@ -37,6 +37,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import CurrentLeader
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.files import DiskError
 from strandline.storage.log.log_config import LogConfig
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-Key = tuple[bytes, int]
 
 ROLE_LINES_MAX = 100
 """Of one delta: with more, the roles are counted and not told one by one. A thousand lines are 50 ms of the fail-over."""
@@ -60,7 +60,7 @@ class FetcherPort(Protocol):
     def add(self, partition: Partition, leader_id: int) -> None:
         """Fetch the partition from this leader, from now on and from where its log ends."""
 
-    def remove(self, key: Key) -> None: ...
+    def remove(self, key: TopicIdPartition) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.broker_epoch = -1
         self.image = MetadataImage.EMPTY
-        self.partitions: dict[Key, Partition] = {}
+        self.partitions: dict[TopicIdPartition, Partition] = {}
         """Those that are here and in order."""
         self.disk_error: DiskError | None = None
         """Set once the log directory failed: nothing is served from it any more."""
@@ -148,7 +148,7 @@ class ReplicaManager:
 
     # -- finding partitions -------------------------------------------------------------------------------------------
 
-    def partition(self, key: Key) -> Partition:
+    def partition(self, key: TopicIdPartition) -> Partition:
         partition = self.partitions.get(key)
         if partition is not None:
             return partition
@@ -162,7 +162,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
 
-    def current_leader(self, key: Key) -> CurrentLeader:
+    def current_leader(self, key: TopicIdPartition) -> CurrentLeader:
         """Who leads, as far as we know: saves a refused asker a question."""
         registration = self.image.partition(key)
         return CurrentLeader() if registration is None else CurrentLeader(registration.leader, registration.leader_epoch)
@@ -221,7 +221,7 @@ class ReplicaManager:
             self._take_role(key, registration, self._follow)
 
     def _take_role(
-        self, key: Key, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
+        self, key: TopicIdPartition, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
     ) -> None:
         """A partition whose log cannot be opened must not keep the others from their roles."""
         try:
@@ -264,7 +264,7 @@ class ReplicaManager:
         else:
             self._fetchers.add(partition, registration.leader)
 
-    def _partition_for(self, key: Key) -> Partition:
+    def _partition_for(self, key: TopicIdPartition) -> Partition:
         """The partition, with its log opened or created if it is new here."""
         partition = self.partitions.get(key)
         if partition is None:
@@ -276,7 +276,7 @@ class ReplicaManager:
             self.partitions[key] = partition
         return partition
 
-    def _open(self, name: str, key: Key, settings: dict[str, Any]) -> Log:
+    def _open(self, name: str, key: TopicIdPartition, settings: dict[str, Any]) -> Log:
         registration = self.image.partition(key)
         open_log = partial(
             self._log_dir.open_log,
@@ -292,7 +292,7 @@ class ReplicaManager:
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
             return open_log()
 
-    def _delete(self, key: Key, reason: ErrorCode) -> None:
+    def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
         partition = self.partitions.pop(key, None)
         if partition is None:
             return
@@ -383,7 +383,7 @@ class ReplicaManager:
         """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
         self.purgatory.expire(now)
 
-    def complete_follower_appends(self, keys: list[Key]) -> None:
+    def complete_follower_appends(self, keys: list[TopicIdPartition]) -> None:
         """A fetcher appended to these: who waits for what that moved is answered with this turn, not the next."""
         if any(self.partitions[key].consumers for key in keys if key in self.partitions):
             self._action_queue.run()
@@ -402,7 +402,7 @@ class ReplicaManager:
         if self._on_log_dir_failed is not None:
             self._on_log_dir_failed(error)
 
-    def on_damage(self, key: Key) -> None:
+    def on_damage(self, key: TopicIdPartition) -> None:
         """A read met a damaged batch. A follower fetches from there anew; a leader refuses, and lets another one lead."""
         partition = self.partitions.get(key)
         if partition is None or partition.log.corrupt_at is None:

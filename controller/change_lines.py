@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from strandline.controller.metadata.image import MetadataDelta, PartitionKey, PartitionRegistration
+from strandline.controller.metadata.image import MetadataDelta, PartitionRegistration
 from strandline.protocol.loggers import get_logger
+from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
 
@@ -58,7 +59,7 @@ def _tell_partitions(delta: MetadataDelta, cause: str) -> None:
 
 
 def _tell_partition(
-    delta: MetadataDelta, key: PartitionKey, before: PartitionRegistration, after: PartitionRegistration, cause: str
+    delta: MetadataDelta, key: TopicIdPartition, before: PartitionRegistration, after: PartitionRegistration, cause: str
 ) -> None:
     topic = delta.image.topics_by_id[key[0]].name
     logger.info(

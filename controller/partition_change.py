@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strandline.controller.metadata.image import PartitionKey, PartitionRegistration
+from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -16,6 +16,7 @@ from strandline.controller.metadata.records import (
     BrokerIds,
     PartitionChangeRecord,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 MayLead = Callable[[int], bool]
 """Whether the broker is alive and wants to lead: unfenced and not shutting down."""
@@ -35,7 +36,7 @@ def elect(partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *
 
 
 def change_partition(
-    key: PartitionKey,
+    key: TopicIdPartition,
     partition: PartitionRegistration,
     isr: BrokerIds,
     may_lead: MayLead,

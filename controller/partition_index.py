@@ -6,10 +6,11 @@ A broker's death with 1,000 partitions among 100,000 costs work for the 1,000.
 
 from __future__ import annotations
 
-from strandline.controller.metadata.image import MetadataDelta, MetadataImage, PartitionKey, PartitionRegistration
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import NO_LEADER
+from strandline.protocol.partitions import TopicIdPartition
 
-_Keys = dict[PartitionKey, None]
+_Keys = dict[TopicIdPartition, None]
 """An ordered set: the order of iteration reaches the records, so a set will not do."""
 
 
@@ -38,10 +39,10 @@ class PartitionIndex:
         for key in delta.changed_partitions:
             self._update(key, before.partition(key), image.partition(key))
 
-    def with_broker_in_isr(self, broker_id: int) -> list[PartitionKey]:
+    def with_broker_in_isr(self, broker_id: int) -> list[TopicIdPartition]:
         return list(self._in_isr.get(broker_id, ()))
 
-    def without_leader(self) -> list[PartitionKey]:
+    def without_leader(self) -> list[TopicIdPartition]:
         return list(self._leaderless)
 
     def led_by(self, broker_id: int) -> int:
@@ -52,7 +53,7 @@ class PartitionIndex:
         """Another topic's name that differs from `name` only by '.' and '_'."""
         return next((other for other in self._by_folded_name.get(fold_name(name), ()) if other != name), None)
 
-    def _update(self, key: PartitionKey, before: PartitionRegistration | None, after: PartitionRegistration | None) -> None:
+    def _update(self, key: TopicIdPartition, before: PartitionRegistration | None, after: PartitionRegistration | None) -> None:
         old_isr = before.isr if before else ()
         new_isr = after.isr if after else ()
         if old_isr != new_isr:
@@ -68,13 +69,13 @@ class PartitionIndex:
             self._leader_left(key, old_leader)
             self._leader_came(key, new_leader)
 
-    def _leader_left(self, key: PartitionKey, leader: int | None) -> None:
+    def _leader_left(self, key: TopicIdPartition, leader: int | None) -> None:
         if leader == NO_LEADER:
             del self._leaderless[key]
         elif leader is not None:
             self._led[leader] -= 1
 
-    def _leader_came(self, key: PartitionKey, leader: int | None) -> None:
+    def _leader_came(self, key: TopicIdPartition, leader: int | None) -> None:
         if leader == NO_LEADER:
             self._leaderless[key] = None
         elif leader is not None:

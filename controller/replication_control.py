@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataImage, PartitionKey, PartitionRegistration
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import (
     NO_LEADER_CHANGE,
     RECOVERED,
@@ -34,6 +34,7 @@ from strandline.protocol.messages.cluster import (
     AlterPartitionResponse,
     BrokerState,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
@@ -76,7 +77,7 @@ def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int
 
 
 def _change_all(
-    image: MetadataImage, keys: Iterable[PartitionKey], acceptable: MayLead, *, leaving: int | None = None
+    image: MetadataImage, keys: Iterable[TopicIdPartition], acceptable: MayLead, *, leaving: int | None = None
 ) -> list[AnyRecord]:
     records: list[AnyRecord] = []
     for key in keys:
@@ -95,7 +96,7 @@ def _change_all(
 def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []), cause="leader_proposed")
-    seen: dict[PartitionKey, None] = {}
+    seen: dict[TopicIdPartition, None] = {}
     for item in request.partitions:
         key = (item.topic_id, item.partition)
         # Two proposals for one partition would both be judged on the same state: only the first counts.

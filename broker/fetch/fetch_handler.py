@@ -25,12 +25,12 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import Buffer, ColdRead, DiskError
 
 logger = get_logger(__name__)
 
-Key = tuple[bytes, int]
 WAIT_MS_MAX = 300_000
 """The longest wait, whatever was asked for: a client that is gone is noticed when something moves, or by the end of it."""
 RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
@@ -40,19 +40,19 @@ RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
 class PartitionDirectory(Protocol):
     """Where the handlers find partitions (`ReplicaManager`)."""
 
-    partitions: dict[Key, Partition]
+    partitions: dict[TopicIdPartition, Partition]
     metrics: BrokerMetrics
 
-    def partition(self, key: Key) -> Partition:
+    def partition(self, key: TopicIdPartition) -> Partition:
         """`BrokerError` says why it is not here."""
 
-    def current_leader(self, key: Key) -> CurrentLeader: ...
+    def current_leader(self, key: TopicIdPartition) -> CurrentLeader: ...
     def on_disk_error(self, error: DiskError) -> None: ...
-    def on_damage(self, key: Key) -> None:
+    def on_damage(self, key: TopicIdPartition) -> None:
         """A read met a damaged batch of our own log, or it refused a write; nothing happens when it is not damaged."""
 
 
-def storage_code(directory: PartitionDirectory, key: Key, error: BrokerError) -> ErrorCode:
+def storage_code(directory: PartitionDirectory, key: TopicIdPartition, error: BrokerError) -> ErrorCode:
     """What the asker is told. CORRUPT_MESSAGE would blame what was sent; here it is our own disk that is damaged."""
     if error.code != ErrorCode.CORRUPT_MESSAGE:
         return error.code
@@ -78,7 +78,7 @@ class _Answer:
         """An error or a divergence that the asker does not know yet."""
         self.cold: ColdRead | None = None
         """The first read that would have blocked."""
-        self.cold_key: Key | None = None
+        self.cold_key: TopicIdPartition | None = None
 
     @property
     def is_only_cold(self) -> bool:
@@ -102,9 +102,9 @@ class Fetch(DelayedOperation):
         """The answer lists every partition of the session, changed or not."""
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
         self._min_bytes = min(max(0, body.min_bytes), self._max_bytes)
-        self._warmed: Key | None = None
+        self._warmed: TopicIdPartition | None = None
         """The partition whose bytes were brought into the page cache for us: reading it may block now."""
-        self._counted: dict[Key, tuple[int, int]] = {}
+        self._counted: dict[TopicIdPartition, tuple[int, int]] = {}
         """Partition -> (offset up to which bytes were counted, how many)."""
 
     def begin(self, max_wait_ms: int) -> None:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
+from strandline.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from strandline.broker.fetch.fetch_handler import Fetch
     from strandline.broker.partition.partition import Partition
 
-Key = tuple[bytes, int]
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -62,7 +62,7 @@ class SessionPartition:
         "session",
     )
 
-    def __init__(self, key: Key, session: FetchSession) -> None:
+    def __init__(self, key: TopicIdPartition, session: FetchSession) -> None:
         self.key = key
         self.session = session
         self.partition: Partition | None = None
@@ -134,8 +134,8 @@ class FetchSession:
         self.replica_epoch = replica_epoch
         self.is_follower = replica_id >= 0
         """Such sessions are privileged: replication must not be starved by consumers."""
-        self.partitions: dict[Key, SessionPartition] = {}
-        self.dirty: dict[Key, SessionPartition] = {}
+        self.partitions: dict[TopicIdPartition, SessionPartition] = {}
+        self.dirty: dict[TopicIdPartition, SessionPartition] = {}
         """To be looked at before the next answer, the longest waiting first."""
         self.parked: Fetch | None = None
         """The request that waits for news; at most one."""

@@ -28,10 +28,10 @@ from strandline.protocol.messages.data import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
-Key = tuple[bytes, int]
 Found = tuple[int, int, int]
 """Timestamp (-1: does not apply), offset, leader epoch."""
 
@@ -69,7 +69,7 @@ class OffsetsHandler:
             answers.append(answer)
         request.reply(OffsetForLeaderEpochResponse(answers))
 
-    def _guard(self, key: Key, twice: set[Key], ask: Callable[[Partition], None]) -> ErrorCode:
+    def _guard(self, key: TopicIdPartition, twice: set[TopicIdPartition], ask: Callable[[Partition], None]) -> ErrorCode:
         """Ask one partition; its error is its own."""
         if key in twice:
             return ErrorCode.INVALID_REQUEST
@@ -83,9 +83,9 @@ class OffsetsHandler:
         return ErrorCode.NONE
 
 
-def _named_twice(keys: Iterable[Key]) -> set[Key]:
-    seen: set[Key] = set()
-    twice: set[Key] = set()
+def _named_twice(keys: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
+    seen: set[TopicIdPartition] = set()
+    twice: set[TopicIdPartition] = set()
     for key in keys:
         (twice if key in seen else seen).add(key)
     return twice

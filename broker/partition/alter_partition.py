@@ -32,10 +32,10 @@ from strandline.protocol.messages.cluster import (
     AlterPartitionResponse,
     BrokerState,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
 
-Key = tuple[bytes, int]
 
 RETRY_BACKOFF_MS = 50
 REQUEST_TIMEOUT_MS = 30_000
@@ -66,7 +66,7 @@ class AlterPartitionItem(NamedTuple):
     of the proposal may still reach a controller."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TopicIdPartition:
         return self.topic_id, self.partition
 
 
@@ -81,11 +81,11 @@ class AlterPartitionQueue:
     """What waits and what is on the wire. No clock, no socket."""
 
     def __init__(self) -> None:
-        self._pending: dict[Key, AlterPartitionItem] = {}
+        self._pending: dict[TopicIdPartition, AlterPartitionItem] = {}
         """Proposals without an answer, those on the wire included; in the order of submission."""
         self._in_flight: Sequence[AlterPartitionItem] | None = None
         """What the request on the wire carries; None when there is none."""
-        self._doubtful: set[Key] = set()
+        self._doubtful: set[TopicIdPartition] = set()
         """Pending proposals of which a copy was sent that got no answer."""
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class AlterPartitionQueue:
         self._pending[item.key] = item
         return True
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: TopicIdPartition) -> None:
         """Newer metadata superseded the proposal: its callback will not be called."""
         self._pending.pop(key, None)
         self._doubtful.discard(key)
@@ -186,7 +186,7 @@ class AlterPartitionManager:
             self._wake.set()
         return accepted
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: TopicIdPartition) -> None:
         self._queue.cancel(key)
 
     async def _run(self) -> None:

@@ -31,6 +31,7 @@ from strandline.broker.partition.replica import NEVER, FetchTimes, Replica
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
+from strandline.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from strandline.broker.partition.partition import Partition
@@ -46,7 +47,7 @@ class AlterPartitionSubmitter(Protocol):
     def submit(self, item: AlterPartitionItem) -> bool:
         """False: one is already pending for this partition, and nothing was queued."""
 
-    def cancel(self, key: tuple[bytes, int]) -> None:
+    def cancel(self, key: TopicIdPartition) -> None:
         """Newer metadata superseded the proposal: its answer will not be told."""
 
 

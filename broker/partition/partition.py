@@ -32,6 +32,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.batch import read_header
 from strandline.storage.log.producer_state import KnownProducer, ProducerStates
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from strandline.storage.log.log import Log
 
 logger = get_logger(__name__)
-
-Key = tuple[bytes, int]
 
 
 class Role(Enum):
@@ -83,7 +82,9 @@ class Partition:
         "waiters",
     )
 
-    def __init__(self, key: Key, topic: str, log: Log, context: PartitionContext, min_insync_replicas: int = 1) -> None:
+    def __init__(
+        self, key: TopicIdPartition, topic: str, log: Log, context: PartitionContext, min_insync_replicas: int = 1
+    ) -> None:
         self.key = key
         self.topic = topic
         self.log = log

@@ -26,6 +26,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersResponse,
     ProducerState,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import is_named, number_of, work_epoch_of
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.log.producer_state import KnownProducer
@@ -41,7 +42,7 @@ class DescribeProducersHandler:
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeProducersRequest)
-        seen: set[tuple[bytes, int]] = set()
+        seen: set[TopicIdPartition] = set()
         answers = []
         for item in body.partitions:
             if (item.topic_id, item.partition) in seen:

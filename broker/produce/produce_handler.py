@@ -33,6 +33,7 @@ from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
@@ -190,7 +191,7 @@ class ProduceHandler:
         response.log_start_offset = partition.log.log_start_offset
         return partition, info.last_offset + 1
 
-    def _refuse(self, key: tuple[bytes, int], response: ProducePartitionResponse, error: BrokerError) -> None:
+    def _refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
         if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             # All followers may be caught up, and no consumer there: nothing else may ever meet the damage.
             self._directory.on_damage(key)

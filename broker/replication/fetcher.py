@@ -40,11 +40,11 @@ from strandline.protocol.messages.data import (
     FetchResponse,
     ForgottenPartition,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.files import DiskError
 
 logger = get_logger(__name__)
 
-Key = tuple[bytes, int]
 
 FIRST_BACKOFF_MS = 20
 NEVER = float("inf")
@@ -104,14 +104,14 @@ class FetcherCore:
         self._broker_epoch = broker_epoch
         self._settings = settings
         self._on_disk_error = on_disk_error
-        self._states: dict[Key, _State] = {}
-        self._dirty: dict[Key, None] = {}
+        self._states: dict[TopicIdPartition, _State] = {}
+        self._dirty: dict[TopicIdPartition, None] = {}
         """Ready partitions whose position the session does not know yet; never delayed ones."""
-        self._delayed: list[tuple[float, Key]] = []
+        self._delayed: list[tuple[float, TopicIdPartition]] = []
         """A heap of wake-up times. An entry counts only if it equals its partition's `due`."""
-        self._session_keys: dict[Key, None] = {}
+        self._session_keys: dict[TopicIdPartition, None] = {}
         """The partitions of the leader's session, as of the last request that was sent."""
-        self._forgotten: dict[Key, None] = {}
+        self._forgotten: dict[TopicIdPartition, None] = {}
         """Partitions to drop from the session: a subset of `_session_keys`, disjoint from `_dirty`."""
         self._session_id = 0
         self._session_epoch = 0
@@ -124,7 +124,7 @@ class FetcherCore:
         self._full_in_flight = False
         self._paused_until = 0.0
         self._failures = 0
-        self._out_of_range: dict[Key, FetchPosition] = {}
+        self._out_of_range: dict[TopicIdPartition, FetchPosition] = {}
         self._limits = LineLimits()
         """By trouble and partition: what fails at every attempt is told once a minute."""
 
@@ -143,15 +143,15 @@ class FetcherCore:
         self._states[partition.key] = _State(partition)
         self._make_ready(partition.key)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         if self._states.pop(key, None) is not None:
             self._set_aside(key)
 
-    def _make_ready(self, key: Key) -> None:
+    def _make_ready(self, key: TopicIdPartition) -> None:
         self._forgotten.pop(key, None)
         self._dirty[key] = None
 
-    def _set_aside(self, key: Key) -> None:
+    def _set_aside(self, key: TopicIdPartition) -> None:
         self._dirty.pop(key, None)
         if key in self._session_keys:
             self._forgotten[key] = None
@@ -253,7 +253,7 @@ class FetcherCore:
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
-    def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[Key]:
+    def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[TopicIdPartition]:
         """Digest a response; returns the partitions whose log or high watermark it may have moved."""
         if plan.generation != self._generation:
             return []
@@ -402,12 +402,12 @@ class FetcherCore:
 
     # -- out of range -------------------------------------------------------------------------------------------------
 
-    def take_out_of_range(self) -> dict[Key, FetchPosition]:
+    def take_out_of_range(self) -> dict[TopicIdPartition, FetchPosition]:
         """Partitions for which the leader must be asked where its log starts and ends."""
         taken, self._out_of_range = self._out_of_range, {}
         return taken
 
-    def on_leader_range(self, key: Key, asked: FetchPosition, found: LeaderRange, now: float) -> None:
+    def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
         """The leader's log is behind us: cut our tail. Ahead of all we have: begin again at its start, with what it knows of
         producers."""
         state = self._states.get(key)
@@ -432,7 +432,7 @@ class FetcherCore:
         state.due = 0.0
         self._make_ready(key)
 
-    def on_leader_range_failed(self, key: Key, asked: FetchPosition, now: float) -> None:
+    def on_leader_range_failed(self, key: TopicIdPartition, asked: FetchPosition, now: float) -> None:
         state = self._states.get(key)
         if state is not None and state.sent is asked:
             self._delay(state, now)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from zlib import crc32
 
 from strandline.broker.partition.partition import Partition
-from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings, Key
+from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.broker.replication.fetcher_shell import Fetcher
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
 from strandline.storage.files import DiskError
 
@@ -44,7 +45,7 @@ class FetcherManager:
         fetchers_per_leader: int,
         settings: FetcherSettings,
         address_of: Callable[[int], tuple[str, int] | None],
-        on_progress: Callable[[list[Key]], None],
+        on_progress: Callable[[list[TopicIdPartition]], None],
         on_disk_error: Callable[[DiskError], None],
     ) -> None:
         self._broker_id = broker_id
@@ -55,7 +56,7 @@ class FetcherManager:
         self._on_progress = on_progress
         self._on_disk_error = on_disk_error
         self._fetchers: dict[FetcherKey, Fetcher] = {}
-        self._fetcher_of: dict[Key, Fetcher] = {}
+        self._fetcher_of: dict[TopicIdPartition, Fetcher] = {}
         """The fetcher of each partition; it may have given the partition up (fenced, failed disk)."""
         self._reap_scheduled = False
         self._closed = False
@@ -72,7 +73,7 @@ class FetcherManager:
         self._fetcher_of[partition.key] = fetcher
         fetcher.add(partition)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         fetcher = self._fetcher_of.pop(key, None)
         if fetcher is not None:
             self._detach(key, fetcher)
@@ -137,7 +138,7 @@ class FetcherManager:
         )
         return Fetcher(leader_id=leader_id, broker_id=self._broker_id, core=core, connect=connect, on_progress=self._on_progress)
 
-    def _detach(self, key: Key, fetcher: Fetcher) -> None:
+    def _detach(self, key: TopicIdPartition, fetcher: Fetcher) -> None:
         fetcher.remove(key)
         if not len(fetcher.core) and not self._reap_scheduled:
             self._reap_scheduled = True

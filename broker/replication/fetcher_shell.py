@@ -12,7 +12,7 @@ from functools import partial
 from typing import cast
 
 from strandline.broker.partition.partition import Partition
-from strandline.broker.replication.fetcher import FetcherCore, Key, Plan
+from strandline.broker.replication.fetcher import FetcherCore, Plan
 from strandline.broker.replication.leader_range import RangeQuestion
 from strandline.protocol.apis import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
@@ -24,6 +24,7 @@ from strandline.protocol.messages.data import (
     LATEST_TIMESTAMP,
     FetchResponse,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
 
 logger = get_logger(__name__)
@@ -50,7 +51,7 @@ class Fetcher:
         broker_id: int,
         core: FetcherCore,
         connect: Callable[[Callable[[Connection, Exception | None], None]], Awaitable[Connection]],
-        on_progress: Callable[[list[Key]], None],
+        on_progress: Callable[[list[TopicIdPartition]], None],
     ) -> None:
         self.leader_id = leader_id
         self._broker_id = broker_id
@@ -73,7 +74,7 @@ class Fetcher:
         self.core.add(partition)
         self._schedule_pump()
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         self.core.remove(key)
 
     def hurry(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.broker.partition.partition import FetchPosition, Key
+from strandline.broker.partition.partition import FetchPosition
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
@@ -22,6 +22,7 @@ from strandline.protocol.messages.data import (
     ListOffsetsResponse,
     ProducerState,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.log.producer_state import KnownProducer
 
 
@@ -37,11 +38,11 @@ class LeaderRange(NamedTuple):
 class RangeQuestion:
     """Two ListOffsets requests and a DescribeProducers, sent together, and what came back."""
 
-    def __init__(self, broker_id: int, asked: dict[Key, FetchPosition]) -> None:
+    def __init__(self, broker_id: int, asked: dict[TopicIdPartition, FetchPosition]) -> None:
         self.asked = asked
         self._broker_id = broker_id
-        self._answers: dict[int, dict[Key, int]] = {}
-        self._producers: dict[Key, list[KnownProducer]] = {}
+        self._answers: dict[int, dict[TopicIdPartition, int]] = {}
+        self._producers: dict[TopicIdPartition, list[KnownProducer]] = {}
         self.open = 3
 
     def request(self, timestamp: int) -> ListOffsetsRequest:
@@ -68,7 +69,7 @@ class RangeQuestion:
                 if not p.error_code:
                     self._producers[p.topic_id, p.partition] = [_known(state) for state in p.active_producers]
 
-    def range_of(self, key: Key) -> LeaderRange | None:
+    def range_of(self, key: TopicIdPartition) -> LeaderRange | None:
         start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
         end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
         producers = self._producers.get(key)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import FetchPartition, ForgottenPartition
-
-Key = tuple[bytes, int]
+from strandline.protocol.partitions import TopicIdPartition
 
 EPOCH_MAX = 2**31 - 1
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
@@ -29,9 +28,9 @@ class FetchSession:
         self.session_id = 0
         self.epoch = 0
         """0: none is established, the next request lists everything."""
-        self.wanted: dict[Key, FetchPartition] = {}
-        self._changed: dict[Key, None] = {}
-        self._listed: set[Key] = set()
+        self.wanted: dict[TopicIdPartition, FetchPartition] = {}
+        self._changed: dict[TopicIdPartition, None] = {}
+        self._listed: set[TopicIdPartition] = set()
         """What the broker has in its session."""
 
     def put(self, partition: FetchPartition) -> None:
@@ -40,7 +39,7 @@ class FetchSession:
             self.wanted[key] = partition
             self._changed[key] = None
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         if self.wanted.pop(key, None) is not None:
             self._changed[key] = None
 

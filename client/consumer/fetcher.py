@@ -25,10 +25,10 @@ from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
 
-Key = tuple[bytes, int]
 
 FETCH_GRACE_MS = 5_000
 """A broker that has not answered a fetch this long after its wait was over is taken for dead."""
@@ -46,7 +46,7 @@ class Asked:
 
     __slots__ = ("partitions", "sent_at")
 
-    def __init__(self, partitions: dict[Key, FetchPartition]) -> None:
+    def __init__(self, partitions: dict[TopicIdPartition, FetchPartition]) -> None:
         self.partitions = partitions
         self.sent_at = 0.0
 
@@ -84,7 +84,7 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._isolation = int(options.isolation_level == "read_committed")
         self._lanes: dict[int, Lane] = {}
-        self._home: dict[Key, Lane] = {}
+        self._home: dict[TopicIdPartition, Lane] = {}
         """The lane whose session holds the partition."""
         self._dirty: dict[PartitionState, None] = {}
         self._stalled: dict[PartitionState, None] = {}

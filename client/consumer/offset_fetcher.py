@@ -27,6 +27,7 @@ from strandline.protocol.messages.data import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
 
@@ -209,7 +210,7 @@ class OffsetFetcher:
         deadline: float,
     ) -> StrandlineError | None:
         """Ask every leader once; returns the last retriable error."""
-        by_leader: dict[int, dict[tuple[bytes, int], TopicPartition]] = {}
+        by_leader: dict[int, dict[TopicIdPartition, TopicPartition]] = {}
         cache = self._cluster.cache
         last: StrandlineError | None = None
         for place in wanted:
@@ -257,7 +258,7 @@ class OffsetFetcher:
 
     async def _list_offsets(
         self, leader_id: int, partitions: list[ListOffsetsPartition], timeout_ms: float | None = None
-    ) -> dict[tuple[bytes, int], ListOffsetsPartitionResponse]:
+    ) -> dict[TopicIdPartition, ListOffsetsPartitionResponse]:
         request = ListOffsetsRequest(-1, self._isolation, partitions)
         response = await self._cluster.request(leader_id, LIST_OFFSETS, request, self._timeout_ms(timeout_ms))
         assert isinstance(response, ListOffsetsResponse)

@@ -20,6 +20,7 @@ from strandline.client.consumer.records import ConsumerRecord, TopicPartition, U
 from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt, iter_headers, read_header
 
 Rows = TypeVar("Rows", bound=Sized)
@@ -393,7 +394,7 @@ class Subscription:
         self.topics: dict[str, None] = {}
         """Subscribed; empty when assigned by hand."""
         self.states: dict[TopicPartition, PartitionState] = {}
-        self.by_key: dict[tuple[bytes, int], PartitionState] = {}
+        self.by_key: dict[TopicIdPartition, PartitionState] = {}
         self.failed: dict[PartitionState, None] = {}
         """Those of `states` that have an error."""
         self._seen: dict[str, bytes] = {}

@@ -23,6 +23,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import work_epoch_of
 
 RETRY_S = 0.02
@@ -81,7 +82,7 @@ class ProducerQuestions:
         self, places: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
     ) -> StrandlineError | None:
         """Each leader once, all at the same time. The last error that may pass; one that does not is raised."""
-        by_leader: dict[int, dict[tuple[bytes, int], TopicPartition]] = {}
+        by_leader: dict[int, dict[TopicIdPartition, TopicPartition]] = {}
         for place in places:
             leader_id, key = self._leader(place)
             if leader_id >= 0:
@@ -101,7 +102,7 @@ class ProducerQuestions:
                     last = self._take(place, leader_id, answer, found) or last
         return last
 
-    def _leader(self, place: TopicPartition) -> tuple[int, tuple[bytes, int]]:
+    def _leader(self, place: TopicPartition) -> tuple[int, TopicIdPartition]:
         topic = self._cluster.cache.topics.get(place.topic)
         leader_id = self._cluster.cache.leader(place.topic, place.partition)
         return (-1 if topic is None else leader_id), (topic.topic_id if topic is not None else b"", place.partition)
@@ -109,7 +110,7 @@ class ProducerQuestions:
     async def _ask(
         self,
         leader_id: int,
-        asked: Mapping[tuple[bytes, int], TopicPartition],
+        asked: Mapping[TopicIdPartition, TopicPartition],
         producer_ids: list[int] | None,
         timeout_ms: float,
     ) -> dict[TopicPartition, DescribeProducersPartitionResponse]:

@@ -46,10 +46,9 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.errors import InternalError
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id, number_of
 
-PartitionKey = tuple[bytes, int]
-"""(topic id, partition index)"""
 ConfigResource = tuple[int, str]
 """(resource type, name)"""
 
@@ -197,7 +196,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         topic_id = self.topics_by_name.get(name)
         return None if topic_id is None else self.topics_by_id.get(topic_id)
 
-    def partition(self, key: PartitionKey) -> PartitionRegistration | None:
+    def partition(self, key: TopicIdPartition) -> PartitionRegistration | None:
         topic = self.topics_by_id.get(key[0])
         return None if topic is None else topic.partitions.get(key[1])
 
@@ -262,7 +261,7 @@ class MetadataDelta(msgspec.Struct):
     before: MetadataImage
     image: MetadataImage
     """The image after."""
-    changed_partitions: list[PartitionKey]
+    changed_partitions: list[TopicIdPartition]
     """Created or changed, and still there; those of removed topics are not listed."""
     removed_topics: list[TopicImage]
     """As they were before."""
@@ -438,7 +437,7 @@ class _Builder:
     def build(self, offset: int, epoch: int) -> MetadataDelta:
         before = self.before
         topics: dict[bytes, TopicImage] = {}
-        changed_partitions: list[PartitionKey] = []
+        changed_partitions: list[TopicIdPartition] = []
         added = 0
         for topic_id, changed in self.partitions.items():
             name, old = self._name_and_partitions(topic_id)
@@ -514,7 +513,7 @@ _REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
 def _difference(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
     removed = [topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id]
     created = [topic_id for topic_id in image.topics_by_id if topic_id not in before.topics_by_id]
-    changed: list[PartitionKey] = []
+    changed: list[TopicIdPartition] = []
     changed_topics: dict[bytes, None] = dict.fromkeys(created)
     for topic_id, topic in image.topics_by_id.items():
         old = before.topics_by_id.get(topic_id)
@@ -545,7 +544,6 @@ __all__ = [
     "BrokerRegistration",
     "MetadataDelta",
     "MetadataImage",
-    "PartitionKey",
     "PartitionRegistration",
     "ProducerName",
     "TopicImage",

@@ -23,10 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.cluster import SimCluster
-
-Key = tuple[bytes, int]
-
 
 HANGS_S = 0.1
 """Who is held up for longer is not well; a good disk takes less."""
@@ -42,7 +40,7 @@ class Budget:
     losses: int = 0
     touched: Counter[int] = field(default_factory=Counter)
     """By how many faults a node is held up just now: down, paused, cut off, slow."""
-    _lossy: dict[Key, set[int]] = field(default_factory=dict)
+    _lossy: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
     """By partition, who has lost something since the last moment at which the ISR was full."""
     _windows: dict[int, int] = field(default_factory=dict)
     """Who has lost something and may still be in an ISR: broker -> its broker epoch before."""
@@ -218,7 +216,7 @@ class Budget:
 
     # -- reading the metadata -----------------------------------------------------------------------------------------
 
-    def _keyed(self, image: Any) -> Iterator[tuple[Key, Any]]:
+    def _keyed(self, image: Any) -> Iterator[tuple[TopicIdPartition, Any]]:
         for topic_id, topic in image.topics_by_id.items():
             for index, partition in topic.partitions.items():
                 yield (bytes(topic_id), index), partition
@@ -226,6 +224,6 @@ class Budget:
     def _partitions(self) -> Iterable[Any]:
         return [partition for _, partition in self._keyed(self.cluster.image())]
 
-    def _min_isr(self, image: Any, key: Key, partition: Any) -> int:
+    def _min_isr(self, image: Any, key: TopicIdPartition, partition: Any) -> int:
         name = image.topics_by_id[key[0]].name
         return min(int(image.topic_config(name)["min.insync.replicas"]), len(partition.replicas))

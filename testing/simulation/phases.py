@@ -20,6 +20,7 @@ from typing import Any
 
 from strandline.client import NewTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.batch import iter_headers
 from strandline.testing.simulation.budget import Budget
 from strandline.testing.simulation.cluster import SimCluster
@@ -213,7 +214,7 @@ class Phases:
             return [f"broker {node} is at metadata offset {broker.metadata.image.offset} of {image.offset}"]
         return []
 
-    def _complaints_of_partition(self, key: tuple[bytes, int], name: str, p: Any, core: list[int]) -> list[str]:
+    def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
         live = [n for n in p.replicas if n in core]
         if not any(n in core for n in p.isr):
             return []  # nobody who may lead is there

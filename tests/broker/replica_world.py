@@ -42,14 +42,14 @@ from strandline.protocol.messages.data import (
     ProducePartitionResponse,
     ProduceRequest,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.memory.memory_files import MemoryFiles
 
-Key = tuple[bytes, int]
 TOPIC = b"topic-id-number1"
-P: Key = (TOPIC, 0)
+P: TopicIdPartition = (TOPIC, 0)
 NOW_MS = 1_700_000_000_000
 LAG_S = 10.0
 
@@ -110,7 +110,7 @@ class HeldSubmitter:
     """AlterPartition proposals, held until the test answers them."""
 
     def __init__(self) -> None:
-        self.pending: dict[Key, AlterPartitionItem] = {}
+        self.pending: dict[TopicIdPartition, AlterPartitionItem] = {}
         self.submitted: list[AlterPartitionItem] = []
         self.cancelled: list[AlterPartitionItem] = []
         self.is_busy = False
@@ -123,12 +123,12 @@ class HeldSubmitter:
         self.submitted.append(item)
         return True
 
-    def cancel(self, key: Key) -> None:
+    def cancel(self, key: TopicIdPartition) -> None:
         item = self.pending.pop(key, None)
         if item is not None:
             self.cancelled.append(item)
 
-    def take(self, key: Key = P) -> AlterPartitionItem:
+    def take(self, key: TopicIdPartition = P) -> AlterPartitionItem:
         """The proposal leaves the queue, as if its answer were on the way."""
         return self.pending.pop(key)
 
@@ -148,14 +148,14 @@ class RecordedFetchers:
     """The fetcher port: who is followed."""
 
     def __init__(self) -> None:
-        self.following: dict[Key, int] = {}
-        self.starts: list[tuple[Key, int]] = []
+        self.following: dict[TopicIdPartition, int] = {}
+        self.starts: list[tuple[TopicIdPartition, int]] = []
 
     def add(self, partition: Partition, leader_id: int) -> None:
         self.following[partition.key] = leader_id
         self.starts.append((partition.key, leader_id))
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         self.following.pop(key, None)
 
 
@@ -239,7 +239,7 @@ class Node:
             **options,
         )
 
-    def __getitem__(self, key: Key) -> Partition:
+    def __getitem__(self, key: TopicIdPartition) -> Partition:
         return self.manager.partitions[key]
 
     @property
@@ -263,7 +263,12 @@ class Node:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def produce(
-        self, *values: bytes | str | bytearray, acks: int = -1, key: Key = P, timeout_ms: int = 1000, end_turn: bool = True
+        self,
+        *values: bytes | str | bytearray,
+        acks: int = -1,
+        key: TopicIdPartition = P,
+        timeout_ms: int = 1000,
+        end_turn: bool = True,
     ) -> Request:
         """One request with one batch (or with ready batches) for one partition."""
         ready = [v for v in values if isinstance(v, bytearray)]
@@ -271,7 +276,7 @@ class Node:
         return self.produce_many([(key, records)], acks=acks, timeout_ms=timeout_ms, end_turn=end_turn)
 
     def produce_many(
-        self, items: Sequence[tuple[Key, Any]], *, acks: int = -1, timeout_ms: int = 1000, end_turn: bool = True
+        self, items: Sequence[tuple[TopicIdPartition, Any]], *, acks: int = -1, timeout_ms: int = 1000, end_turn: bool = True
     ) -> Request:
         partitions = [ProducePartition(*key) for key, _ in items]
         request = Request(ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items]))
@@ -301,7 +306,7 @@ class Node:
         return request
 
     def fetch_from(
-        self, follower: Node, *, key: Key = P, end_turn: bool = True, epoch: int | None = None, **fields: Any
+        self, follower: Node, *, key: TopicIdPartition = P, end_turn: bool = True, epoch: int | None = None, **fields: Any
     ) -> Request:
         """What that broker's fetcher would ask us for one partition, in a full fetch without session."""
         position = follower[key].fetch_position()
@@ -320,7 +325,7 @@ class Node:
         broker_id: int,
         offset: int,
         *,
-        key: Key = P,
+        key: TopicIdPartition = P,
         epoch: int | None = None,
         broker_epoch: int | None = None,
         end_turn: bool = True,
@@ -336,7 +341,7 @@ class Node:
         )
 
     def list_offsets(
-        self, timestamp: int, *, epoch: int = -1, key: Key = P, replica_id: int = -1
+        self, timestamp: int, *, epoch: int = -1, key: TopicIdPartition = P, replica_id: int = -1
     ) -> ListOffsetsPartitionResponse:
         request = Request(ListOffsetsRequest(replica_id, 0, [ListOffsetsPartition(*key, epoch, timestamp)]))
         self.manager.handle_list_offsets(request)  # type: ignore[arg-type]
@@ -399,13 +404,15 @@ class World:
             records.append(PartitionRecord(topic_id, index, tuple(replicas), members, leader, epoch, epoch))
         self.change(*records, at=at)
 
-    def elect(self, leader: int, isr: Sequence[int] | None = None, *, key: Key = P, at: Sequence[int] | None = None) -> None:
+    def elect(
+        self, leader: int, isr: Sequence[int] | None = None, *, key: TopicIdPartition = P, at: Sequence[int] | None = None
+    ) -> None:
         self.change(PartitionChangeRecord(*key, isr=None if isr is None else tuple(isr), leader=leader), at=at)
 
-    def set_isr(self, *isr: int, key: Key = P, at: Sequence[int] | None = None) -> None:
+    def set_isr(self, *isr: int, key: TopicIdPartition = P, at: Sequence[int] | None = None) -> None:
         self.change(PartitionChangeRecord(*key, isr=tuple(isr)), at=at)
 
-    def replicate(self, follower: int, leader: int, *, key: Key = P) -> FetchPartitionResponse:
+    def replicate(self, follower: int, leader: int, *, key: TopicIdPartition = P) -> FetchPartitionResponse:
         """One round trip of a fetcher."""
         source, target = self[leader], self[follower]
         position = target[key].fetch_position()
@@ -456,12 +463,12 @@ def batch(*values: bytes | str, producer_id: int = -1, producer_epoch: int = -1,
 
 
 def want(
-    offset: int, *, key: Key = P, epoch: int = -1, last_epoch: int = -1, start: int = 0, max_bytes: int = 1 << 20
+    offset: int, *, key: TopicIdPartition = P, epoch: int = -1, last_epoch: int = -1, start: int = 0, max_bytes: int = 1 << 20
 ) -> FetchPartition:
     return FetchPartition(key[0], key[1], epoch, offset, last_epoch, start, max_bytes)
 
 
-def forget(key: Key) -> ForgottenPartition:
+def forget(key: TopicIdPartition) -> ForgottenPartition:
     return ForgottenPartition(*key)
 
 
@@ -475,7 +482,7 @@ def code(request: Request, index: int = 0) -> ErrorCode:
     return ErrorCode(request.answer.partitions[index].error_code)
 
 
-def fetched(request: Request) -> dict[Key, FetchPartitionResponse]:
+def fetched(request: Request) -> dict[TopicIdPartition, FetchPartitionResponse]:
     answer: FetchResponse = request.answer
     return {(p.topic_id, p.partition): p for p in answer.partitions}
 

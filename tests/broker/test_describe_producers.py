@@ -13,6 +13,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersRequest,
     ProducerState,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id
 from strandline.testing.simulation.malformed_batches import bad_checksum
 
@@ -20,7 +21,7 @@ NAMED = named_producer_id(3, 5)
 
 
 def describe(
-    node: Node, producer_ids: list[int] | None = None, *, epoch: int = -1, key: tuple[bytes, int] = P
+    node: Node, producer_ids: list[int] | None = None, *, epoch: int = -1, key: TopicIdPartition = P
 ) -> DescribeProducersPartitionResponse:
     request = Request(DescribeProducersRequest([DescribeProducersPartition(*key, epoch)], producer_ids))
     node.manager.handle_describe_producers(request)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from replica_world import NOW_MS, TOPIC, Key, Node, P, Request, World, batch, code, fetched, log_values, values, want
+from replica_world import NOW_MS, TOPIC, Node, P, Request, World, batch, code, fetched, log_values, values, want
 
 from strandline.broker.replication.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
 from strandline.broker.replication.leader_range import LeaderRange
@@ -18,19 +18,20 @@ from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchPartitionResponse, FetchResponse
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.disk import DiskError
 
-OTHER: Key = (b"topic-id-number2", 0)
+OTHER: TopicIdPartition = (b"topic-id-number2", 0)
 NAMED = named_producer_id(7, 1)
 
 
 class Link:
     """A follower's fetcher and the leader it asks."""
 
-    def __init__(self, world: World, follower: int, leader: int, *keys: Key) -> None:
+    def __init__(self, world: World, follower: int, leader: int, *keys: TopicIdPartition) -> None:
         self.world = world
         self.follower, self.leader = world[follower], world[leader]
         self.disk_errors: list[DiskError] = []
@@ -58,7 +59,7 @@ class Link:
         self.world.loop.end_turn()
         return request
 
-    def deliver(self, plan: Plan, request: Request) -> list[Key]:
+    def deliver(self, plan: Plan, request: Request) -> list[TopicIdPartition]:
         answer = request.answer
         if isinstance(answer, ErrorCode):
             self.core.on_failure(plan, answer, self.now)
@@ -103,7 +104,7 @@ class Link:
         raise AssertionError("the follower does not get in step with the leader")
 
 
-def asked_of(plan: Plan) -> list[Key]:
+def asked_of(plan: Plan) -> list[TopicIdPartition]:
     return [(p.topic_id, p.partition) for p in plan.request.partitions]
 
 

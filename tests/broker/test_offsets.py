@@ -18,6 +18,7 @@ from strandline.protocol.messages.data import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 
 def leader_with(*items: str, **options: Any) -> tuple[World, Node]:
@@ -85,7 +86,7 @@ def test_only_the_epoch_that_is_meant_is_answered(epoch: int, expected: ErrorCod
         ((b"no-such-topic-id", 0), ErrorCode.UNKNOWN_TOPIC_ID),
     ],
 )
-def test_a_broker_that_does_not_lead_says_why(key: tuple[bytes, int], expected: ErrorCode) -> None:
+def test_a_broker_that_does_not_lead_says_why(key: TopicIdPartition, expected: ErrorCode) -> None:
     world, _ = leader_with()
     assert world[2].list_offsets(LATEST_TIMESTAMP, key=key).error_code == expected
 

@@ -13,6 +13,7 @@ from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.files import DiskError
 
 OTHER = (TOPIC, 1)
@@ -161,7 +162,7 @@ def test_reaching_the_high_watermark_and_losing_the_minimum_in_one_turn_is_no_su
         ((TOPIC, 0), ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_a_partition_that_is_not_led_here_is_refused_with_the_reason(key: tuple[bytes, int], expected: ErrorCode) -> None:
+def test_a_partition_that_is_not_led_here_is_refused_with_the_reason(key: TopicIdPartition, expected: ErrorCode) -> None:
     world, _ = three()
     assert code(world[2].produce("a", key=key)) == expected
 

@@ -14,6 +14,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages import admin, data
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import read_header, stamp
 from strandline.protocol.rpc.server import Server, ServerRequest
@@ -21,7 +22,6 @@ from strandline.protocol.rpc.server import Server, ServerRequest
 from .model_log import ModelLog
 
 C = ErrorCode
-Key = tuple[bytes, int]
 
 
 @dataclass
@@ -76,13 +76,13 @@ class ScriptedCluster:
         self.brokers = {i: ScriptedBroker(self, i) for i in range(1, brokers + 1)}
         self.topics: dict[str, bytes] = {}
         self.topics_made = 0
-        self.partitions: dict[Key, Partition] = {}
-        self.produce_fate: Callable[[int, Key], str] = lambda broker_id, key: "ok"
+        self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.produce_fate: Callable[[int, TopicIdPartition], str] = lambda broker_id, key: "ok"
         """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", or an error code's name."""
         self.max_message_bytes = 1 << 30
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
-        self.produce_requests: list[list[tuple[Key, bytes]]] = []
+        self.produce_requests: list[list[tuple[TopicIdPartition, bytes]]] = []
         self.fetch_requests: list[data.FetchRequest] = []
         self.next_producer_id = 1000
         self.names: dict[str, tuple[int, int]] = {}
@@ -145,14 +145,14 @@ class ScriptedBroker:
         """Connections are accepted, and nothing at all is answered: a process that stands still, a host that is cut off."""
         self.controller_id = 101
         """-1: it knows none, as one that is cut off from them; what it says of the cluster may be old."""
-        self.picture: tuple[dict[str, bytes], dict[Key, Partition]] | None = None
+        self.picture: tuple[dict[str, bytes], dict[TopicIdPartition, Partition]] | None = None
         """Topics and partitions that it has heard of; None: of all. One that is behind answers metadata requests by what it
         knows, and a controller it knows all the same."""
         self.metadata_requests = 0
         self.held: list[ServerRequest] = []
         self.handshakes = 0
         self.server: Server | None = None
-        self.sessions: dict[int, dict[Key, data.FetchPartition]] = {}
+        self.sessions: dict[int, dict[TopicIdPartition, data.FetchPartition]] = {}
         self.last_session = 0
 
     async def start(self) -> None:
@@ -279,7 +279,7 @@ class ScriptedBroker:
             )
         )
 
-    def _producers_of(self, key: Key, producer_ids: list[int] | None) -> data.DescribeProducersPartitionResponse:
+    def _producers_of(self, key: TopicIdPartition, producer_ids: list[int] | None) -> data.DescribeProducersPartitionResponse:
         partition = self.cluster.partitions.get(key)
         if partition is None or partition.leader != self.broker_id:
             return data.DescribeProducersPartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
@@ -341,7 +341,7 @@ class ScriptedBroker:
         else:
             request.reply(data.ProduceResponse(answers))
 
-    def _produce_one(self, key: Key, records: bytes, fate: str) -> data.ProducePartitionResponse:
+    def _produce_one(self, key: TopicIdPartition, records: bytes, fate: str) -> data.ProducePartitionResponse:
         partition = self.cluster.partitions.get(key)
         if partition is None:
             return data.ProducePartitionResponse(*key, C.UNKNOWN_TOPIC_ID)
@@ -384,7 +384,7 @@ class ScriptedBroker:
         request: ServerRequest,
         body: data.FetchRequest,
         session_id: int,
-        asked: dict[Key, data.FetchPartition],
+        asked: dict[TopicIdPartition, data.FetchPartition],
         until: float,
     ) -> None:
         if self.hanging:
@@ -415,7 +415,7 @@ class ScriptedBroker:
             if key in self.cluster.partitions:
                 self.cluster.partitions[key].waiters.append(again)
 
-    def _fetch_one(self, key: Key, wanted: data.FetchPartition) -> tuple[data.FetchPartitionResponse, list[bytes]]:
+    def _fetch_one(self, key: TopicIdPartition, wanted: data.FetchPartition) -> tuple[data.FetchPartitionResponse, list[bytes]]:
         partition = self.cluster.partitions.get(key)
         if partition is None:
             return data.FetchPartitionResponse(*key, C.UNKNOWN_TOPIC_ID), []

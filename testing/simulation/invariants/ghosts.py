@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID, NO_LEADER
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.invariants.paths import Path, Tree
 from strandline.testing.simulation.invariants.violation import Violation
 
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from strandline.broker.partition.partition import Partition
     from strandline.storage.log.log import Log
 
-Key = tuple[bytes, int]
-METADATA: Key = (METADATA_TOPIC_ID, 0)
+METADATA: TopicIdPartition = (METADATA_TOPIC_ID, 0)
 
 
 class Process:
@@ -180,7 +180,7 @@ class PartitionGhost:
         "tree",
     )
 
-    def __init__(self, key: Key, topic: str) -> None:
+    def __init__(self, key: TopicIdPartition, topic: str) -> None:
         self.key = key
         self.topic = topic
         self.name = f"{topic}-{key[1]}"
@@ -261,7 +261,7 @@ class MetadataGhost:
     images: dict[int, MetadataImage] = field(default_factory=dict)
     """Last offset of a committed batch -> the image up to it."""
     image: MetadataImage = MetadataImage.EMPTY
-    changes: list[tuple[int, tuple[Key, ...], tuple[int, ...]]] = field(default_factory=list)
+    changes: list[tuple[int, tuple[TopicIdPartition, ...], tuple[int, ...]]] = field(default_factory=list)
     """(last offset, changed partitions, changed brokers) of each batch that changed any."""
     brokers: dict[int, BrokerGhost] = field(default_factory=dict)
     topics: dict[bytes, str] = field(default_factory=dict)
@@ -284,7 +284,7 @@ class MetadataGhost:
 
 class Ghosts:
     def __init__(self) -> None:
-        self.partitions: dict[Key, PartitionGhost] = {}
+        self.partitions: dict[TopicIdPartition, PartitionGhost] = {}
         self.metadata = MetadataGhost()
         self.processes: dict[int, Process] = {}
         """The newest of each node."""
@@ -332,7 +332,7 @@ class Ghosts:
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
-    def partition(self, key: Key, topic: str) -> PartitionGhost:
+    def partition(self, key: TopicIdPartition, topic: str) -> PartitionGhost:
         if key == METADATA:
             return self.metadata.log
         found = self.partitions.get(key)
@@ -391,4 +391,4 @@ class Ghosts:
         return value
 
 
-__all__ = ["METADATA", "NO_LEADER", "BrokerGhost", "Entry", "Ghosts", "Key", "MetadataGhost", "PartitionGhost", "Process"]
+__all__ = ["METADATA", "NO_LEADER", "BrokerGhost", "Entry", "Ghosts", "MetadataGhost", "PartitionGhost", "Process"]

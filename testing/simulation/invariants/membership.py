@@ -30,16 +30,17 @@ from strandline.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
-from strandline.testing.simulation.invariants.ghosts import BrokerGhost, Ghosts, Key, PartitionGhost, Registration
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.invariants.ghosts import BrokerGhost, Ghosts, PartitionGhost, Registration
 from strandline.testing.simulation.invariants.violation import Violation
 
-Changed = tuple[dict[Key, None], dict[int, None]]
+Changed = tuple[dict[TopicIdPartition, None], dict[int, None]]
 """Partitions and brokers, in the order of their first change."""
 
 
 def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Changed:
     """One committed batch; then everything that it changed is looked at."""
-    partitions: dict[Key, None] = {}
+    partitions: dict[TopicIdPartition, None] = {}
     brokers: dict[int, None] = {}
     for index, record in enumerate(records):
         if isinstance(record, PartitionChangeRecord | PartitionRecord):
@@ -57,7 +58,7 @@ def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Ch
     return partitions, brokers
 
 
-def _affected(ghosts: Ghosts, partitions: Iterable[Key], brokers: dict[int, None]) -> dict[Key, None]:
+def _affected(ghosts: Ghosts, partitions: Iterable[TopicIdPartition], brokers: dict[int, None]) -> dict[TopicIdPartition, None]:
     affected = dict.fromkeys(partitions)
     if brokers:
         for key, partition in ghosts.partitions.items():
@@ -66,7 +67,7 @@ def _affected(ghosts: Ghosts, partitions: Iterable[Key], brokers: dict[int, None
     return affected
 
 
-def _remove_topic(ghosts: Ghosts, topic_id: bytes, changed: dict[Key, None]) -> None:
+def _remove_topic(ghosts: Ghosts, topic_id: bytes, changed: dict[TopicIdPartition, None]) -> None:
     ghosts.metadata.topics.pop(topic_id, None)
     for key, partition in ghosts.partitions.items():
         if key[0] == topic_id:

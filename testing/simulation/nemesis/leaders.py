@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from strandline.protocol import apis
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.nemesis.cuts import cut
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.network import Hold, Message
@@ -35,7 +36,7 @@ HELD_S, MOVED_S, TURNS_MAX = 0.6, 4.0, 4
 class Target(NamedTuple):
     """A partition whose leader is to lose it and to get it back."""
 
-    key: tuple[bytes, int]
+    key: TopicIdPartition
     name: str
     leader: int
     third: int | None

@@ -6,6 +6,7 @@ from strandline.broker.fetch.fetch_handler import storage_code
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.raft.metadata_log import MetadataLog
 from strandline.protocol.errors import BrokerError
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.disk import DiskError
 from strandline.storage.log.log import Log
 from strandline.testing.simulation.nemesis.engine import Nemesis
@@ -34,7 +35,7 @@ def read_through(nemesis: Nemesis, node: int) -> None:
         machine.call(_read_one, broker.replicas, key, partition.log)
 
 
-def _read_one(replicas: ReplicaManager, key: tuple[bytes, int], log: Log) -> None:
+def _read_one(replicas: ReplicaManager, key: TopicIdPartition, log: Log) -> None:
     try:
         log.read(log.log_start_offset, 1 << 20, log.log_end_offset)
     except BrokerError as e:
