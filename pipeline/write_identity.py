@@ -8,10 +8,12 @@ one would look like a retry of the first, and its rows would be lost without an 
     batch (`write`)                            spark/<job>/<task>                           0
     batch inside of `foreachBatch`             spark/<query id>/<topic>/<writeName>/<task>  batch id
 
-The option `producerName` takes the place of the query id or the job. Tasks do not know query and batch if the function of
-`foreachBatch` writes on a thread of its own or runs with Spark Connect: such a write looks like a batch job. With the options
-`producerName`, `writeName` and `batchId` it has the name and the generation that it would have had inside of `foreachBatch`. Spark's `queryName` is not an identity: Spark itself
+The option `producerName` takes the place of the query id or the job. Spark's `queryName` is not an identity: Spark itself
 does not require that it is unique.
+
+Tasks do not know query and batch if the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect:
+such a write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it has the name and the
+generation that it would have had inside of `foreachBatch`.
 
 Inside of `foreachBatch` Spark gives each write the same query id and batch id, in the first run of the batch and when the
 batch is run again after a restart. The user tells two writes into one topic apart with the option `writeName`. A write
@@ -141,13 +143,14 @@ def write_identity(
     write_name: str | None,
     batch_id: int | None = None,
 ) -> WriteIdentity:
-    """`properties`: Spark's local property of a name. `job`: drawn at random for each batch write. `batch_id`: of the option, only
-    with the other two names. UsageError if Spark runs another batch."""
+    """`properties`: Spark's local property of a name. `job`: drawn at random for each batch write. `batch_id`: the option, given
+    only with the other two names; UsageError if Spark runs another batch."""
     query, batch = properties(QUERY_ID), int(properties(BATCH_ID) or 0)
     if is_stream:
         return WriteIdentity(_name(producer_name or query or job), batch)
     if batch_id is not None and query is not None and batch_id != batch:
-        raise UsageError(f"option batchId is {batch_id}, and Spark runs batch {batch}: hand on the number that the function is given")
+        text = f"option batchId is {batch_id}, and Spark runs batch {batch}: pass on the number that the function is given"
+        raise UsageError(text)
     if query is None and batch_id is not None:
         return WriteIdentity(_name(producer_name or "", topic or "", write_name or ""), batch_id)
     if query is None:
