@@ -13,7 +13,7 @@ does not require that it is unique.
 
 Tasks do not know query and batch if the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect:
 such a write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it has the name and the
-generation that it would have had inside of `foreachBatch`.
+work epoch that it would have had inside of `foreachBatch`.
 
 Inside of `foreachBatch` Spark gives each write the same query id and batch id, in the first run of the batch and when the
 batch is run again after a restart. The user tells two writes into one topic apart with the option `writeName`. A write

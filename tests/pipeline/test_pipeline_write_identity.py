@@ -62,7 +62,7 @@ def test_the_three_options_are_the_identity_where_spark_says_nothing() -> None:
     options: dict[str, Any] = {"producer_name": "split", "write_name": "odd", "batch_id": 7}
     alone = identity("j1", in_query=False, **options)
     assert alone == identity("j2", in_query=False, **options)
-    assert (alone.name, alone.generation) == (identity(**options).name, 7)
+    assert (alone.name, alone.work_epoch) == (identity(**options).name, 7)
     with pytest.raises(UsageError, match="option batchId is 8, and Spark runs batch 7"):
         identity(**{**options, "batch_id": 8})
 
