@@ -63,7 +63,7 @@ class BrokerMetrics:
         self.became_follower = 0
         self.truncated_below_hw = 0
         """What another leader did not have and we had taken for committed: see the log."""
-        self.led_with_less = 0
+        self.elected_with_missing_records = 0
         """Leaderships begun with a log that had lost something since it was last in sync: see the log."""
         self.metadata_apply = Histogram()
         self.leader_takeover = Histogram()

@@ -163,7 +163,7 @@ class Partition:
             return False
         self._leave_role(registration)
         if registration.leader >= 0:
-            self.log.may_lack = False  # What its leader does not have either, that leader tells.
+            self.log.possible_data_loss = False  # What its leader does not have either, that leader tells.
         self.role = Role.FOLLOWER
         self._tell_damage("all from there on will be fetched anew from the leader")
         self.context.observer.on_role_changed(self)
@@ -199,10 +199,10 @@ class Partition:
 
     def _tell_less(self, registration: PartitionRegistration) -> None:
         """The last in-sync replica came back, and something is not there any more. In its first epoch a partition is empty."""
-        if self.log.may_lack and registration.leader_epoch > 0:
-            self.context.metrics.led_with_less += 1
-            logger.warning("partition.leads_with_less", **self.fields, isr=list(registration.isr))
-        self.log.may_lack = False
+        if self.log.possible_data_loss and registration.leader_epoch > 0:
+            self.context.metrics.elected_with_missing_records += 1
+            logger.warning("partition.elected_with_missing_records", **self.fields, isr=list(registration.isr))
+        self.log.possible_data_loss = False
 
     def set_min_insync_replicas(self, value: int) -> None:
         self.min_insync_replicas = value

@@ -10,11 +10,11 @@
     orders-0.<id>-stray/   a log that the cluster does not give to this broker, or (id 0) whose topic cannot be told; `strays.py`
                            says when it may be removed
 
-Records are acknowledged when they are in the page caches of the in-sync replicas, as in Kafka. A process that was killed has
-lost none of them, a machine that lost its power has, and the log does not show it: it just ends earlier. So a directory
-that was not closed in order, and is opened under another boot id, is *in doubt*: its logs `may_lack` records. A replica that
-follows a leader is told what it lacks. One that has to lead says so (`partition.leads_with_less`), and until each of the
-logs has done either, the boot id on the disk stays as it was.
+Records are acknowledged when they are in the page caches of the in-sync replicas, as in Kafka. A killed process loses none of
+them. A machine that loses power may lose some, and the log does not show it: it just ends earlier. So a directory that was not
+closed in order, and is opened under another boot id, is *in doubt*: its logs have `possible_data_loss`. A replica that becomes
+a follower fetches the missing records from its leader. A replica that becomes the leader logs
+`partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two.
 
 The first disk error takes the whole directory offline (`offline`): what its files hold is known again only after a
 restart. Files and directories that are not ours by name are left alone.
@@ -303,9 +303,9 @@ class LogDir:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
             log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self._on_lowered
-        if not create and log.may_lack:
+        if not create and log.possible_data_loss:
             self._doubt()
-        log.may_lack |= create or self.in_doubt
+        log.possible_data_loss |= create or self.in_doubt
         return log
 
     def _doubt(self) -> None:
@@ -317,7 +317,7 @@ class LogDir:
 
     def _is_settled(self) -> bool:
         """Whether all logs know what they lack."""
-        return self._are_all_open() and not any(log.may_lack for log in self.logs.values())
+        return self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._departed

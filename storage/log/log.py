@@ -90,7 +90,7 @@ class Log:
         """All below is durable. Never above the LEO."""
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged; nothing from there on is served."""
-        self.may_lack = False
+        self.possible_data_loss = False
         """It was opened with less than it had (a torn tail, an end below its own HW, nothing at all in a new directory), or
         nobody can tell (the page cache was lost). Until it has followed a leader, acknowledged records may be missing here."""
         self.segments: list[Segment] = []

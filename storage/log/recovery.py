@@ -85,7 +85,7 @@ def _settle(log: Log, checkpoint: list[tuple[int, int]] | None, names: list[str]
         _start_over(log)
         end = log.log_end_offset
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
-    log.may_lack |= end < log.high_watermark
+    log.possible_data_loss |= end < log.high_watermark
     log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
     trusted_to = end if trust_snapshots else min(log.recovery_point, end)
     log.recovery_point = min(log.recovery_point, end)
@@ -310,7 +310,7 @@ class _Scan:
         offset, reason = damage.offset, damage.reason
         if following is None or damage.offset >= max(log.recovery_point, log.high_watermark):
             segment = log.segments[damage.index].base_offset
-            log.may_lack = True
+            log.possible_data_loss = True
             logger.warning("log.tail_cut_in_recovery", **log.fields, offset=offset, segment=segment, reason=reason)
             self._cut(damage)
             return None

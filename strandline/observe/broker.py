@@ -172,7 +172,7 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
         corrupt_range=log_dir.metrics.corrupt_ranges,
         offline_log_dir=offline,
         truncated_below_hw=server.replicas.metrics.truncated_below_hw,
-        led_with_less=server.replicas.metrics.led_with_less,
+        elected_with_missing_records=server.replicas.metrics.elected_with_missing_records,
     )
 
 

@@ -177,7 +177,7 @@ NODE = Section(
             "strandline_loss_possible_total",
             "counter",
             "What may have cost acknowledged records: unclean_election, corrupt_range, offline_log_dir, truncated_below_hw, "
-            "led_with_less.",
+            "elected_with_missing_records.",
             BOTH,
             ("cause",),
         ),

@@ -359,12 +359,12 @@ class Probes:
             self.invariants.on_leader(replica, leader_state.epoch, leader_state.epoch_start_offset)
 
     def _before_telling(self, partition: Partition, _: Any) -> tuple[int]:
-        return (partition.context.metrics.led_with_less,)
+        return (partition.context.metrics.elected_with_missing_records,)
 
     def _after_telling(self, seen: tuple[int], _: None, partition: Partition, *__: Any) -> None:
         replica = replica_of(partition.log)
-        if replica is not None and partition.context.metrics.led_with_less > seen[0]:
-            honesty.on_led_with_less(replica)
+        if replica is not None and partition.context.metrics.elected_with_missing_records > seen[0]:
+            honesty.on_elected_with_missing_records(replica)
 
     def _follower(self, is_new: bool, partition: Partition, _: Any) -> None:
         replica = replica_of(partition.log)

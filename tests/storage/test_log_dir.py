@@ -37,7 +37,7 @@ def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool) -> LogDir:
     return open_dir(files)
 
 
-def test_after_a_lost_page_cache_every_log_may_lack_records_until_it_knows() -> None:
+def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     """The log just ends earlier. Whoever leads with it has to say so, also when the process ended once more before that."""
     files = MemoryFiles()
     log = open_orders(open_dir(files))
@@ -45,16 +45,16 @@ def test_after_a_lost_page_cache_every_log_may_lack_records_until_it_knows() -> 
     files.crash(lossy=False)
     log_dir = open_dir(files)
     assert not log_dir.in_doubt, "only the process died"
-    assert not open_orders(log_dir).may_lack
+    assert not open_orders(log_dir).possible_data_loss
     files.crash(lossy=True)
     log_dir = open_dir(files)
-    assert open_orders(log_dir).may_lack
+    assert open_orders(log_dir).possible_data_loss
     log_dir = restart(files, log_dir, clean=False)
-    assert open_orders(log_dir).may_lack, "a killed process forgets nothing"
+    assert open_orders(log_dir).possible_data_loss, "a killed process forgets nothing"
     log_dir = restart(files, log_dir, clean=True)
     log = open_orders(log_dir)
-    assert log.may_lack, "nor does one that stops in order, before anybody had told it"
-    log.may_lack = False
+    assert log.possible_data_loss, "nor does one that stops in order, before anybody had told it"
+    log.possible_data_loss = False
     log_dir = restart(files, log_dir, clean=True)
     assert log_dir.was_clean
     files.crash(lossy=True)  # it was closed in order, but for what came after
@@ -66,13 +66,13 @@ def test_after_an_orderly_stop_a_new_boot_is_no_doubt() -> None:
     log_dir = open_dir(files)
     log = open_orders(log_dir)
     fill(log, 10)
-    log.may_lack = False
+    log.possible_data_loss = False
     log_dir.close(clean=True, broker_epoch=17)
     files.crash(lossy=True)
     log_dir = open_dir(files)
     assert log_dir.was_clean
     assert not log_dir.in_doubt
-    assert not open_orders(log_dir).may_lack
+    assert not open_orders(log_dir).possible_data_loss
     files.crash(lossy=False)
     assert not open_dir(files).in_doubt, "the new boot is written down"
 
@@ -90,22 +90,22 @@ def test_a_log_that_lost_its_tail_is_remembered_through_the_death_of_the_process
     cut = files.open(segment.path, create=False)
     cut.truncate(cut.size - 5)
     log_dir = open_dir(files)
-    assert open_orders(log_dir).may_lack
+    assert open_orders(log_dir).possible_data_loss
     log_dir = restart(files, log_dir, clean=False)
-    assert open_orders(log_dir).may_lack
+    assert open_orders(log_dir).possible_data_loss
 
 
 def test_a_log_that_is_made_where_there_was_one_before_is_doubted_by_the_next_process_too() -> None:
     """The disk came back empty; the process died before it had led, and the empty log is what the next one finds."""
     files = MemoryFiles()
     log = open_dir(files).open_log("orders", 0, X, LogConfig(), NOW_MS, may_be_new=False)
-    assert log.may_lack
+    assert log.possible_data_loss
     files.crash(lossy=False)
     log_dir = open_dir(files)
     assert log_dir.in_doubt
     log = open_orders(log_dir)
-    assert log.may_lack
-    log.may_lack = False
+    assert log.possible_data_loss
+    log.possible_data_loss = False
     log_dir.checkpoint_all()
     files.crash(lossy=False)
     assert not open_dir(files).in_doubt, "it has led, or followed, and has told what there was to tell"
@@ -117,7 +117,7 @@ def test_an_orderly_restart_finds_everything_as_it_was() -> None:
     assert not log_dir.was_clean
     log = open_orders(log_dir)
     held = fill(log, 10, epoch=3)
-    log.may_lack = False  # it leads in the first epoch
+    log.possible_data_loss = False  # it leads in the first epoch
     log.update_high_watermark(18)
     again = restart(files, log_dir, clean=True)
     assert (again.was_clean, again.previous_broker_epoch) == (True, 17)

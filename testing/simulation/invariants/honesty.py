@@ -31,7 +31,7 @@ def on_truncated_below(replica: ReplicaGhost, high_watermark: int, end: int, cou
     partition.reported.append(f"truncation to {end} below the high watermark {high_watermark} on broker {replica.node}")
 
 
-def on_led_with_less(replica: ReplicaGhost) -> None:
+def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
     """A leader says, by line and metric, that its log had lost something."""
     replica.partition.reported.append(f"broker {replica.node} leads with less than it had")
 

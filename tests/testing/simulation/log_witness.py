@@ -164,7 +164,7 @@ def go_on(disk: SimFiles, log_dir: LogDir, log: Log, held: list[bytes]) -> None:
     """It is a log like any other: it takes records, stops in order, and opens without a scan."""
     data = batch(log.log_end_offset, 9)
     log.append_as_follower(bytearray(data), 9)
-    log.may_lack = False  # its leader has told it
+    log.possible_data_loss = False  # its leader has told it
     log_dir.close(broker_epoch=7)
     again = open_dir(disk.mount())
     assert again.was_clean

@@ -77,7 +77,7 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: DirWitness
         check_topics(log_dir, witness)
         use_the_name_again(log_dir)
         for log in log_dir.logs.values():
-            log.may_lack = False  # its leader has told it
+            log.possible_data_loss = False  # its leader has told it
         log_dir.close(broker_epoch=3)
         again = open_dir(disk.mount())
         assert again.was_clean

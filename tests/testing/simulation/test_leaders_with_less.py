@@ -30,7 +30,7 @@ async def _last_one(stage: Stage, harm: str) -> int:
         stage.crash(1)
         stage.start(1)
     await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-    return stage.cluster.brokers[1].replicas.metrics.led_with_less
+    return stage.cluster.brokers[1].replicas.metrics.elected_with_missing_records
 
 
 @pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
@@ -38,7 +38,7 @@ def test_who_leads_with_less_than_it_had_says_so(harm: str, told: int) -> None:
     world = World(7)
     try:
         assert world.run(_last_one(Stage(world), harm)) == told
-        assert world.trace.counts().get("log.partition.leads_with_less", 0) == told
+        assert world.trace.counts().get("log.partition.elected_with_missing_records", 0) == told
     finally:
         world.close()
 
@@ -53,7 +53,7 @@ def test_a_new_partition_has_lost_nothing() -> None:
         await stage.append(1)
         stage.crash(1)
         await stage.until(lambda: stage.leads(2), what="broker 2 leads")
-        return sum(broker.replicas.metrics.led_with_less for broker in stage.cluster.brokers.values())
+        return sum(broker.replicas.metrics.elected_with_missing_records for broker in stage.cluster.brokers.values())
 
     try:
         assert world.run(story()) == 0
