@@ -385,9 +385,10 @@ class Partition:
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log
         high_watermark, end = log_.high_watermark, log_.log_end_offset
-        if log_.truncate_to(offset):  # else only the epochs differ, of which no record was written
+        was_cut = log_.truncate_to(offset)  # If not, only the epochs differ, in which no record was appended.
+        offset = min(offset, log_.log_end_offset)  # The cut is lower than asked for if that lies inside a batch.
+        if was_cut:
             logger.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
-        offset = min(offset, log_.log_end_offset)  # lower, where it lies inside a batch
         if offset < high_watermark:
             self.context.metrics.truncated_below_hw += 1
             logger.warning("partition.truncated_below_hw", **self.fields, offset=offset, previous_high_watermark=high_watermark)

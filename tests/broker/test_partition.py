@@ -19,6 +19,7 @@ from replica_world import (
     register,
     remove_topic,
 )
+from structlog.testing import capture_logs
 
 from strandline.broker.partition.partition import FetchPosition, Role
 from strandline.broker.partition.partition_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
@@ -692,6 +693,19 @@ def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], 
     follower.truncate_to_divergence(follower.fetch_position(), EpochEndOffset(*answer))
     assert follower.log.log_end_offset == end
     assert follower.log.latest_epoch <= answer[0]
+
+
+def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
+    """The batch [4, 7) holds the target 6, so that the cut is at 4: three of its records go, not one."""
+    world = World(2)
+    world.topic(replicas=(1, 2), epoch=5)
+    follower = world[2].p
+    for values in (("a", "b", "c", "d"), ("e", "f", "g")):
+        follower.log.append_as_leader(memoryview(batch(*values)), 1, NOW_MS)
+    with capture_logs() as lines:
+        follower.truncate_to_divergence(follower.fetch_position(), EpochEndOffset(1, 6))
+    [told] = [line for line in lines if line["event"] == "partition.truncated"]
+    assert (told["offset"], told["records"], told["log_end_offset"]) == (4, 3, 4)
 
 
 @pytest.mark.parametrize(
