@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandline.pipeline.jobs.replication_cluster import ClusterStory, cluster_story
-from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, micros, read_line
+from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_partition import ELECTION, INTERVAL, LAG, STATE, TRUNCATION, Row, rows_of_partition
 from strandline.pipeline.jobs.replication_result import Read, Replication, replication_of
 from strandline.protocol.errors import UsageError
@@ -132,9 +132,10 @@ def read_events(lines: DataFrame, *, files: int = 0, with_partitions: bool = Fal
     sorted_ = lines.where(f.length(f.trim("value")) > 0).select(
         "value", (brace > 0).alias("has_brace"), *(column.alias(name) for name, column in named.items())
     )
+    at = f.when(f.isnotnull("event") & f.isnotnull("node") & f.col("timestamp").rlike(STAMP), f.expr(_MICROS))
     counted = sorted_.groupBy(
         f.coalesce("node", f.lit("")).alias("node"), f.isnotnull("event").alias("is_event"), "has_brace"
-    ).agg(f.count("*").alias("lines"), f.min("timestamp").alias("first"), f.max("timestamp").alias("last"))
+    ).agg(f.count("*").alias("lines"), f.min(at).alias("first"), f.max(at).alias("last"))
     candidates = sorted_.where(f.col("event").isin(sorted(EVENTS)) | (f.col("event").isNull() & f.col("has_brace")))
     events = candidates.select(f.explode(_reader()(f.col("value"))).alias("line")).select("line.*").persist()
     to_driver = events if with_partitions else events.where("topic is null")
@@ -145,6 +146,11 @@ def read_events(lines: DataFrame, *, files: int = 0, with_partitions: bool = Fal
     facts = [Fact.unpacked(text) for text in found[""][2]] if "" in found else []
     problems = {problem: row.lines for problem, row in found.items()}
     return Events(events, *_counts(counted.collect(), problems, files), facts)
+
+
+STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$"
+_MICROS = "unix_micros(try_cast(timestamp as timestamp))"
+"""Null for a time that cannot be, such as one with 25 hours: one such line must not hide the others' range."""
 
 
 def _reader() -> Any:
@@ -177,7 +183,7 @@ def read(text: str) -> list[tuple[Any, ...]]:
 
 
 def _counts(counted: Sequence[Any], problems: Mapping[str, int], files: int) -> tuple[Read, int, int]:
-    times = [us for row in counted if row.is_event for text in (row["first"], row["last"]) if (us := micros(text)) is not None]
+    times = [us for row in counted for us in (row["first"], row["last"]) if us is not None]
     total, cut = sum(row.lines for row in counted), problems.get(CUT, 0)
     foreign = problems.get(FOREIGN, 0) + sum(row.lines for row in counted if not row.has_brace)
     nodes = tuple(sorted({row.node for row in counted if row.is_event and row.node}))
@@ -193,6 +199,9 @@ def stories(events: Events) -> tuple[DataFrame, ClusterStory]:
     from pyspark.sql import functions as f
 
     story = cluster_story(events.facts, events.begin_us, events.end_us)
+    takeovers = events.frame.where("event = 'partition.became_leader'")
+    last = f.max_by(f.get_json_object("fact", "$[5].min_insync_replicas").cast("int"), "at").alias("min_isr")
+    story.min_isr = {row.topic: row.min_isr for row in takeovers.groupBy("topic").agg(last).collect() if row.min_isr}
 
     def tell(topic: str, partition: int, facts: Sequence[str]) -> list[tuple[Any, ...]]:
         return [as_tuple(row) for row in rows_of_partition(story, topic, partition, map(Fact.unpacked, facts))]

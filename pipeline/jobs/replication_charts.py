@@ -38,10 +38,11 @@ def failovers(found: Replication) -> str:
         planned = f" ({plural(handovers, 'planned handover')})" if handovers else ""
         return f"<h2>Fail-overs</h2><p class=faint>No leader was lost{planned}.</p>"
     spread = found.failover_ms
-    words = (
-        f"{plural(spread.count, 'fail-over')}: median {duration(spread.median)}, 95 % within {duration(spread.p95)}, longest "
-        f"{duration(spread.max)}; besides, {plural(len(found.elections) - len(rows), 'planned handover')}."
-    )
+    words = f"1 fail-over, of {duration(spread.max)}"
+    if spread.count > 1:
+        words = f"{plural(spread.count, 'fail-over')}: median {duration(spread.median)}, "
+        words += f"95 % within {duration(spread.p95)}, longest {duration(spread.max)}"
+    words += f"; {plural(len(found.elections) - len(rows), 'planned handover')}."
     all_of_them = table(
         ["partition", "lost (UTC)", "from", "to", "epoch", "noticed, elected", "took over", "together", "why"],
         [
@@ -51,7 +52,8 @@ def failovers(found: Replication) -> str:
         words={8},
     )  # fmt: skip
     keys = [("#2f6690", "until a new leader was elected"), ("#e0a458", "until it led")]
-    return section("Fail-overs", words, _histogram(rows), "") + card(_longest(rows), draw.legend(keys)) + more(rows, all_of_them)
+    pictures = section("Fail-overs", words, _histogram(rows), "") + card(_longest(rows), draw.legend(keys))
+    return pictures + more(rows, all_of_them, "fail-overs")
 
 
 def _noticed(row: Row) -> float:

@@ -129,7 +129,7 @@ def _state(row: Row, y: float, height: float, scale: Scale, colours: dict[int, s
     full = height - gap
     tall = full if row.broker == NO_LEADER else max(1.0, full * in_sync)
     fill = BAD if row.broker == NO_LEADER else colours.get(row.broker or 0, FAINT)
-    back = draw.rect(x, y, width, full, "#f3e3df") if tall < full - 0.5 else ""
+    back = draw.rect(x, y, width, full, draw.MISSING) if tall < full - 0.5 else ""
     return back + draw.rect(x, y + full - tall, width, tall, fill, _state_words(row))
 
 

@@ -28,27 +28,36 @@ from strandline.pipeline.jobs.replication_pieces import (
 from strandline.pipeline.jobs.replication_result import Replication, duration, plural
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f7f8fa; margin: 0; }
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --faint: #66727f; --ground: #f7f8fa; --card: #fff;
+  --line: #e4e7eb; --accent: #2f6690; --wrong: #b6452c; --missing: #f3e3df; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaee; --soft: #b6c0ca; --faint: #98a4b0; --ground: #14181d;
+  --card: #1c2229; --line: #2d353e; --wrong: #d4674e; --missing: #4a2c26; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); margin: 0; }
 main { max-width: 1090px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 32px 0 4px; } h2 + p { margin: 0 0 8px; }
-.faint { color: #7b8794; font-size: 13px; }
-.verdict { border-radius: 8px; padding: 16px 20px; margin: 20px 0; color: #fff; font-size: 17px; background: #2f6690; }
-.verdict.wrong { background: #b6452c; }
+.faint { color: var(--faint); font-size: 13px; }
+.verdict { border-radius: 8px; padding: 16px 20px; margin: 20px 0; color: #fff; font-size: 17px; background: var(--accent); }
+.verdict.wrong { background: var(--wrong); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }
-.tile { background: #fff; border: 1px solid #e4e7eb; border-radius: 8px; padding: 10px 16px; }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 16px; }
 .tile b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.tile.bad b { color: #b6452c; }
-.card { background: #fff; border: 1px solid #e4e7eb; border-radius: 8px; padding: 12px; margin: 8px 0; overflow-x: auto; }
+.tile.bad b { color: var(--wrong); }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px;
+  margin: 8px 0; overflow-x: auto; }
 .card svg { display: block; font-family: system-ui, sans-serif; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: #52606d; margin: 8px 0 0; }
+svg .ink { fill: var(--ink); } svg .faint { fill: var(--faint); }
+svg .grid { stroke: var(--line); } svg .missing { fill: var(--missing); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 8px 0 0; }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
 ul { padding-left: 20px; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { text-align: right; padding: 4px 8px; border-bottom: 1px solid #e4e7eb; white-space: nowrap; }
-th:first-child, td:first-child, td.words, th.words { text-align: left; } th { color: #52606d; font-weight: 600; }
+th, td { text-align: right; padding: 4px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child, td.words, th.words { text-align: left; } th { color: var(--soft); font-weight: 600; }
 th { white-space: normal; vertical-align: bottom; }
 summary { cursor: pointer; margin: 12px 0; }
+@media print { * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } main { max-width: none; padding: 0; }
+  .card { overflow: visible; } .card svg { max-width: 100%; height: auto; } .card, .tile { break-inside: avoid; }
+  th, td { white-space: normal; } }
 @media (max-width: 600px) { main { padding: 16px 10px 40px; } .verdict { padding: 12px 14px; font-size: 15px; } }
 """
 
@@ -123,6 +132,7 @@ def _assumptions() -> str:
         "its role. What clients need on top, to learn of it and to send again, is not in it.</li>"
         "<li>A partition counts as under-replicated from the moment at which the ISR shrinks, which is after the replica was "
         "lost. What had not ended at the last line of the logs counts up to that line.</li>"
+        "<li>A partition that did not change while these logs were written may be in no line, and is then missing here.</li>"
         "<li>How far the high watermark lags is known at take-overs and shrinks alone: between them, the log says nothing, and "
         "/metrics does.</li></ul>"
     )
@@ -132,10 +142,11 @@ def _assumptions() -> str:
 
 
 def _sums(found: Replication) -> str:
+    unknown = set(found.without_min_isr)
     topics = [
         [h.topic, moment(h.hour_us)[:16], duration(h.under_replicated_ms),
-         duration(h.under_min_isr_ms) if found.knows_min_isr else NOTHING, duration(h.without_leader_ms), h.shrinks, h.expansions,
-         h.failovers, duration(h.failover_ms_max) if h.failovers else NOTHING, h.handovers, f"{h.records_cut:,}"]
+         "unknown" if h.topic in unknown else duration(h.under_min_isr_ms), duration(h.without_leader_ms), h.shrinks,
+         h.expansions, h.failovers, duration(h.failover_ms_max) if h.failovers else NOTHING, h.handovers, f"{h.records_cut:,}"]
         for h in found.topic_hours()
     ]  # fmt: skip
     brokers = [

@@ -19,6 +19,7 @@ from strandline.pipeline.jobs.replication_states import NO_LEADER, State, first_
 STATE, INTERVAL, ELECTION, TRUNCATION, LAG, SKEW = "state", "interval", "election", "truncation", "lag", "skew"
 UNDER_REPLICATED, UNDER_MIN_ISR, WITHOUT_LEADER, OUT_OF_ISR = "under_replicated", "under_min_isr", "without_leader", "out_of_isr"
 FAILOVER, HANDOVER = "failover", "handover"
+BEFORE_THE_LOGS = "before the logs"
 PLANNED = ("controlled_shutdown", "preferred_election")
 """Causes for which the old leader still lives: nothing was lost, and no fail-over took place."""
 
@@ -44,7 +45,7 @@ class Row:
     from_us: int = 0
     until_us: int | None = None
     is_open: bool = False
-    """It had not ended when the log did; `until_us` is where the log ends."""
+    """It had not ended when the logs did, or the range that was asked for; `until_us` is that moment."""
     broker: int | None = None
     previous_broker: int | None = None
     leader_epoch: int | None = None
@@ -79,7 +80,7 @@ class Row:
 def rows_of_partition(story: ClusterStory, topic: str, partition: int, facts: Iterable[Fact]) -> list[Row]:
     """All findings on one partition, those of recreated topics of its name included."""
     groups: dict[int, list[Fact]] = {}
-    for fact in sorted(set_of(facts), key=lambda fact: fact.at_us):
+    for fact in sorted(filter(story.is_committed, set_of(facts)), key=lambda fact: fact.at_us):
         groups.setdefault(story.incarnation(topic, fact.at_us), []).append(fact)
     rows: list[Row] = []
     for incarnation, group in groups.items():
@@ -101,8 +102,12 @@ class _Incarnation:
         """Leader epoch -> the line of the broker that began to lead in it."""
         self._reasons: dict[tuple[object, object], Fact] = {}
         """(Partition epoch, broker) -> why the leader proposed an ISR without that broker."""
+        self._below: dict[tuple[str, int], list[Fact]] = {}
+        """(Node, offset) -> lines that say that the cut at this offset lies below the high watermark."""
         for fact in facts:
-            if fact.event == "partition.became_leader":
+            if fact.event == "partition.truncated_below_hw":
+                self._below.setdefault((fact.node, int(fact.fields.get("offset", -1))), []).append(fact)
+            elif fact.event == "partition.became_leader":
                 self._led.setdefault(fact.fields.get("leader_epoch"), fact)
             elif fact.event in _LEADERS_REASONS:
                 self._reasons.setdefault((fact.fields.get("partition_epoch"), fact.fields.get("broker_id")), fact)
@@ -131,6 +136,7 @@ class _Incarnation:
             states.append(replace(merged[0], epoch=merged[0].epoch - 1, at_us=self._first_us(merged[0]), leader=leader, isr=isr,
                                   cause="", before=None, metadata_offset=None))  # fmt: skip
         replicas, min_isr = first_known(merged)
+        min_isr = min_isr or min(self._story.min_isr.get(str(self._place["topic"]), 0), len(replicas))
         for state in merged:
             replicas, min_isr = state.replicas or replicas, state.min_isr or min_isr
             at_us = state.at_us
@@ -223,7 +229,9 @@ class _Incarnation:
         for before, state, _ in self._pairs():
             if before is None or before.leader == state.leader:
                 continue
-            if lost is None:
+            if lost is None and before.leader == NO_LEADER:
+                lost = NO_LEADER, before.at_us, BEFORE_THE_LOGS
+            elif lost is None:
                 lost = before.leader, self._lost_at(before, state), state.cause
             if state.leader != NO_LEADER:
                 yield self._election(state, *lost, was_without=before.leader == NO_LEADER)
@@ -236,6 +244,8 @@ class _Incarnation:
         led_us = self._led_at(state)
         is_planned = cause in PLANNED and not was_without
         detail = "" if (fencing := self._story.fencing(previous, state.at_us)) is None else fencing.reason
+        if cause == BEFORE_THE_LOGS:
+            cause, detail = "unknown", "its leader was lost before these logs begin, so it took at least this long"
         return self._row(
             ELECTION, what=HANDOVER if is_planned else FAILOVER, from_us=min(lost_us, state.at_us),
             until_us=max(led_us, state.at_us), lost_us=lost_us, elected_us=state.at_us, broker=state.leader,
@@ -261,8 +271,11 @@ class _Incarnation:
             if what is None or fact.broker is None:
                 continue
             offset, end = int(fields.get("offset", 0)), int(fields.get("log_end_offset", 0))
-            if fact.event == "partition.truncated":  # Logged after the cut; it may lie inside a batch, and then the batch goes.
+            if fact.event == "partition.truncated":
+                # Older brokers logged the target of the cut as `offset`, also if it lay within a batch, and counted from there.
                 first, end = min(offset, end), offset + int(fields.get("records", 0))
+            elif fact.event == "log.tail_cut_in_recovery":  # The end of the log was not known when this was logged.
+                first, end = offset, max(offset, end, int(fields.get("high_watermark", 0)))
             else:
                 first = min(int(fields.get("log_start_offset", 0)) if fact.event == "partition.restarted" else offset, end)
             yield self._row(
@@ -272,10 +285,12 @@ class _Incarnation:
             )  # fmt: skip
 
     def _below_hw(self, cut: Fact, first: int) -> int:
-        """Of what was cut, how many records the replica had taken for committed."""
-        for fact in self._facts:
-            near = abs(fact.at_us - cut.at_us) < SAME_CUT_US and fact.node == cut.node
-            if near and fact.event == "partition.truncated_below_hw":
+        """Of what was cut, how many records the replica had taken for committed: by the checkpointed high watermark if recovery
+        cut, else by the line behind that of the cut."""
+        if cut.event == "log.tail_cut_in_recovery":
+            return max(0, int(cut.fields.get("high_watermark", 0)) - first)
+        for fact in self._below.get((cut.node, first), ()):
+            if abs(fact.at_us - cut.at_us) < SAME_CUT_US:
                 return max(0, int(fact.fields.get("previous_high_watermark", fact.fields["high_watermark"])) - first)
         return 0
 

@@ -58,8 +58,9 @@ def card(picture: str, below: str = "") -> str:
     return f"<div class=card>{picture}{below}</div>"
 
 
-def more(rows: Sequence[object], table: str, name: str = "rows") -> str:
-    return f"<details><summary>{len(rows):,} {escape(name)}</summary>{table}</details>"
+def more(rows: Sequence[object], table: str, names: str) -> str:
+    """`names`: what the rows are, in the plural."""
+    return f"<details><summary>Table of {escape(names)} ({len(rows):,})</summary>{table}</details>"
 
 
 def table(heads: Iterable[str], rows: Sequence[Sequence[Any]], words: set[int] | None = None) -> str:

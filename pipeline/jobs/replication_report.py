@@ -8,6 +8,7 @@ from strandline.pipeline.jobs.replication_cluster import cluster_story
 from strandline.pipeline.jobs.replication_facts import Fact
 from strandline.pipeline.jobs.replication_partition import Row, rows_of_partition
 from strandline.pipeline.jobs.replication_result import Read, Replication, replication_of
+from strandline.pipeline.jobs.replication_states import min_isr_of_topics
 
 
 def report_of(
@@ -22,6 +23,7 @@ def report_of(
 ) -> Replication:
     """`facts` in any order; the range is that of all events, also of those that are no facts. The rest is `replication_of`'s."""
     story = cluster_story((fact for fact in facts if fact.topic is None), begin_us, end_us)
+    story.min_isr = min_isr_of_topics(facts)
     groups: dict[tuple[str, int], list[Fact]] = {}
     for fact in facts:
         if fact.topic is not None and fact.partition is not None:

@@ -6,6 +6,7 @@ counts partitions times time: two partitions that were under-replicated for a mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of durations, in milliseconds."""
+    """Distribution of durations, in milliseconds. `median` and `p95` are values that occurred (nearest rank)."""
 
     count: int = 0
     min: float = 0.0
@@ -60,7 +61,7 @@ def spread(values: Iterable[float]) -> Spread:
     ordered = sorted(values)
     if not ordered:
         return Spread()
-    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.95)]
+    at = [ordered[math.ceil(len(ordered) * share) - 1] for share in (0.5, 0.95)]
     return Spread(count=len(ordered), min=ordered[0], median=at[0], p95=at[1], max=ordered[-1])
 
 
@@ -106,6 +107,12 @@ class Replication:
     rows: tuple[Row, ...]
     spans: tuple[Span, ...] = ()
     marks: tuple[Mark, ...] = ()
+    whole: tuple[int, int] = (0, 0)
+    """First and last event of the logs, whatever was asked for."""
+    asked: tuple[str, ...] = ()
+    """Topics that were asked for; none: all."""
+    named: tuple[str, ...] = ()
+    """Topics that the logs name."""
 
     def of(self, kind: str, what: str = "") -> list[Row]:
         return [row for row in self.rows if row.kind == kind and what in ("", row.what)]
@@ -143,6 +150,11 @@ class Replication:
         """Whether a leader's line said what min ISR counts: older versions did not log it."""
         return any(row.min_isr for row in self.of(STATE))
 
+    @property
+    def without_min_isr(self) -> list[str]:
+        """Topics with a partition of which no line says what min ISR counts."""
+        return sorted({row.topic for row in self.of(STATE) if not row.min_isr})
+
     # -- sums
 
     def topic_hours(self) -> list[TopicHour]:
@@ -160,7 +172,7 @@ class Replication:
             hour = at(row.topic, hour_of(row.from_us))
             hour.shrinks, hour.expansions = hour.shrinks + bool(row.removed), hour.expansions + bool(row.added)
         for row in self.elections:
-            hour = at(row.topic, hour_of(row.from_us))
+            hour = at(row.topic, hour_of(decided_us(row)))
             if row.what == FAILOVER:
                 hour.failovers, hour.failover_ms_max = hour.failovers + 1, max(hour.failover_ms_max, row.ms)
             else:
@@ -186,8 +198,9 @@ class Replication:
             for broker in row.added:
                 at(broker, hour_of(row.from_us)).joined_isr += 1
         for row in self.elections:
-            at(row.previous_broker, hour_of(row.from_us)).leads_lost += 1
-            at(row.broker, hour_of(row.from_us)).leads_won += 1
+            if row.previous_broker != NO_LEADER:
+                at(row.previous_broker, hour_of(decided_us(row))).leads_lost += 1
+            at(row.broker, hour_of(decided_us(row))).leads_won += 1
         for row in self.truncations:
             hour = at(row.broker, hour_of(row.from_us))
             hour.truncations, hour.records_cut = hour.truncations + 1, hour.records_cut + (row.records or 0)
@@ -199,7 +212,7 @@ class Replication:
     def verdict(self) -> str:
         """One sentence."""
         if not self.partitions:
-            return "no partition is in these logs"
+            return self._why_nothing()
         cut = sum(row.below_hw or 0 for row in self.truncations)
         parts = [
             plural(len(self.failovers), "fail-over") + (f" of up to {duration(self.failover_ms.max)}" if self.failovers else ""),
@@ -209,6 +222,16 @@ class Replication:
             plural(sum(row.records or 0 for row in self.truncations), "record") + " cut",
         ]
         return ", ".join(parts) + (f"; {cut:,} of them below a high watermark" if cut else "")
+
+    def _why_nothing(self) -> str:
+        begin, end = self.whole
+        absent = [topic for topic in self.asked if topic not in self.named]
+        if absent:
+            names = ", ".join(self.named[:5]) + (", ..." if len(self.named) > 5 else "")
+            return f"no partition of {', '.join(absent)} is in these logs, which name {names or 'no topic'}"
+        if end and (self.end_us < begin or self.begin_us > end):
+            return f"these logs hold nothing of that time: they reach from {stamp(begin)} to {stamp(end)}"
+        return "no partition is in these logs"
 
     @property
     def is_bad(self) -> bool:
@@ -220,7 +243,12 @@ class Replication:
         """What a reader has to know before the figures are trusted."""
         read, found = self.read, list[str]()
         odd = read.foreign + read.cut
-        if odd:
+        if odd and not read.events:
+            found.append(
+                f"none of {plural(read.lines, 'line')} is an event in JSON: start the nodes with STRANDLINE_LOG_FORMAT=json, or "
+                "redirect their stderr to a file"
+            )
+        elif odd:
             found.append(
                 f"{plural(odd, 'line')} of {read.lines:,} {'is' if odd == 1 else 'are'} no event ({read.cut:,} of them cut)"
             )
@@ -231,6 +259,9 @@ class Replication:
             found.append(f"no log of {', '.join(absent)}: what it cut, and when it began to lead, is not known")
         if self.partitions and not self.knows_min_isr:
             found.append("no line says what min.insync.replicas counts: time under min ISR is unknown")
+        elif self.without_min_isr:
+            names = ", ".join(self.without_min_isr[:5]) + (", ..." if len(self.without_min_isr) > 5 else "")
+            found.append(f"no line says the min.insync.replicas of {names}: time under min ISR is unknown there")
         for node, us in sorted(self._skews().items()):
             if us >= SKEW_US_MIN:
                 found.append(
@@ -281,28 +312,38 @@ def replication_of(
 ) -> Replication:
     """The findings, as far as they lie in what was asked for. States before `since_us` count as far as they reach into it."""
     begin = max(story.begin_us, since_us or 0)
-    end = max(begin, story.end_us if until_us is None else min(story.end_us, until_us))
-    kept = [cut for row in rows if (not topics or row.topic in topics) and (cut := _clipped(row, begin, end)) is not None]
+    end = story.end_us + 1 if until_us is None else min(story.end_us + 1, until_us)
+    rows = list(rows)
+    asked = [row for row in rows if not topics or row.topic in topics]
+    kept = [] if end <= begin else [cut for row in asked if (cut := _clipped(row, begin, end, story.end_us)) is not None]
     kept.sort(key=lambda row: (row.from_us, row.topic, row.partition))
-    spans = [span for span in story.spans if span.until_us >= begin and span.from_us <= end]
+    spans = [span for span in story.spans if span.until_us >= begin and span.from_us < end]
     spans = [span._replace(from_us=max(span.from_us, begin), until_us=min(span.until_us, end)) for span in spans]
-    marks = [mark for mark in story.marks if begin <= mark.at_us <= end]
-    return Replication(begin_us=begin, end_us=end, read=read, rows=tuple(kept), spans=tuple(spans), marks=tuple(marks))
+    marks = [mark for mark in story.marks if begin <= mark.at_us < end]
+    return Replication(
+        begin_us=since_us or begin if end <= begin else begin, end_us=until_us or end if end <= begin else min(end, story.end_us),
+        read=read, rows=tuple(kept), spans=tuple(spans), marks=tuple(marks), whole=(story.begin_us, story.end_us),
+        asked=tuple(topics), named=tuple(sorted({row.topic for row in rows if row.kind == STATE})),
+    )  # fmt: skip
 
 
-def _clipped(row: Row, begin: int, end: int) -> Row | None:
-    """What lies in the range; a change that began before it is no change of it."""
+def _clipped(row: Row, begin: int, end: int, last: int) -> Row | None:
+    """What lies in [begin, end), where the logs end with `last`; a change that began before `begin` is no change of the range."""
     if row.kind == SKEW:
         return row
     if row.kind in (STATE, INTERVAL):
-        until = end if row.until_us is None else row.until_us
-        if until < begin or row.from_us > end:
+        until = last if row.until_us is None else row.until_us
+        if row.from_us >= end or until < begin or (until == begin and row.from_us < begin):
             return None
         if row.from_us < begin:
             row = replace(row, from_us=begin, previous_isr=[], previous_broker=None)
-        return replace(row, until_us=min(until, end)) if until > end else row
-    at = row.elected_us if row.elected_us is not None else row.from_us
-    return row if begin <= at <= end else None
+        return replace(row, until_us=end, is_open=True) if until >= end else row
+    return row if begin <= decided_us(row) < end else None
+
+
+def decided_us(row: Row) -> int:
+    """The moment to which a finding belongs. For an election that is the decision, and not the loss of the leader before it."""
+    return row.from_us if row.elected_us is None else row.elected_us
 
 
 def by_hour(row: Row) -> Iterator[tuple[int, float]]:

@@ -40,6 +40,16 @@ def first_known(states: Sequence[State]) -> tuple[tuple[int, ...], int]:
     return replicas, next((state.min_isr for state in states if state.min_isr), 0)
 
 
+def min_isr_of_topics(facts: Iterable[Fact]) -> dict[str, int]:
+    """What the last line of any of a topic's leaders said. It stands in for partitions whose leaders logged nothing, because they
+    got their roles with many others."""
+    known: dict[str, tuple[int, int]] = {}
+    for fact in facts:
+        if fact.topic is not None and (count := fact.fields.get("min_insync_replicas")):
+            known[fact.topic] = max(known.get(fact.topic, (0, 0)), (fact.at_us, int(count)))
+    return {topic: count for topic, (_, count) in known.items()}
+
+
 def merged_states(facts: Sequence[Fact]) -> Iterable[State]:
     """One state per partition epoch: the best line, with what the others add."""
     best: dict[int, State] = {}

@@ -10,10 +10,20 @@ from datetime import UTC, datetime
 from html import escape
 
 WIDTH, LEFT, RIGHT = 1040, 150, 12
-INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
+INK, FAINT, GRID, MISSING = "#1f2933", "#66727f", "#e4e7eb", "#f3e3df"
+"""The last one: the part of a lane that stands for replicas out of the ISR."""
 STEPS_S = (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
            10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000, 7_776_000, 31_536_000)  # fmt: skip
 """What a tick or a bar may stand for, in seconds."""
+
+
+_CLASSES = {INK: "ink", FAINT: "faint", GRID: "grid", MISSING: "missing"}
+"""Colours that the page's style sheet replaces if the screen is dark."""
+
+
+def _paint(colour: str, what: str = "fill") -> str:
+    name = _CLASSES.get(colour)
+    return f' {what}="{colour}"' + (f' class="{name}"' if name else "")
 
 
 def step_us(range_us: int, pieces: int) -> int:
@@ -51,21 +61,21 @@ def clock(at_us: int, step: int) -> str:
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, title: str = "", more: str = "") -> str:
-    box = f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.6):.2f}" height="{height:.2f}" fill="{fill}"{more}'
+    box = f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.6):.2f}" height="{height:.2f}"{_paint(fill)}{more}'
     return f"{box}><title>{escape(title)}</title></rect>" if title else box + "/>"
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", fill: str = FAINT, size: float = 11) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" font-size="{size}">{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{_paint(fill)} font-size="{size}">{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, stroke: str = GRID, width: float = 1) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width}"/>'
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"{_paint(stroke, "stroke")} stroke-width="{width}"/>'
 
 
 def triangle(x: float, y: float, fill: str, title: str) -> str:
     """Its tip is at the place."""
-    return f'<path d="M{x:.1f} {y:.1f}l-4 -7h8z" fill="{fill}"><title>{escape(title)}</title></path>'
+    return f'<path d="M{x:.1f} {y:.1f}l-4 -7h8z"{_paint(fill)}><title>{escape(title)}</title></path>'
 
 
 def axis(scale: Scale, top: float, bottom: float) -> str:

@@ -118,9 +118,10 @@ def _write_page(path: str, found: Replication) -> None:
 def _print(found: Replication) -> None:
     from strandline.pipeline.jobs.replication_result import duration
 
+    unknown = set(found.without_min_isr)
     rows: list[list[Any]] = [
         [h.topic, _hour(h.hour_us), duration(h.under_replicated_ms),
-         duration(h.under_min_isr_ms) if found.knows_min_isr else "unknown", duration(h.without_leader_ms), h.shrinks,
+         "unknown" if h.topic in unknown else duration(h.under_min_isr_ms), duration(h.without_leader_ms), h.shrinks,
          h.expansions, h.failovers, duration(h.failover_ms_max) if h.failovers else None, h.handovers, h.records_cut]
         for h in found.topic_hours()
     ]  # fmt: skip

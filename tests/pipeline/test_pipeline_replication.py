@@ -66,7 +66,7 @@ def changed(
         "topic": "orders", "partition": 0, "leader_epoch": epochs[0], "partition_epoch": epochs[1], "leader_id": leaders[1],
         "previous_leader_id": leaders[0], "isr": isrs[1], "previous_isr": isrs[0], "replicas": [1, 2, 3], "metadata_offset": 20,
     }  # fmt: skip
-    return line(at_s, more.pop("node", "controller-101"), "partition.changed", **fields, cause=cause, **more)
+    return line(at_s, more.pop("node", "controller-101"), "partition.changed", **{**fields, **more}, cause=cause)
 
 
 def report(lines: Iterable[str], **more: Any) -> Replication:
@@ -322,6 +322,147 @@ def test_segments_and_state_are_no_logs(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).touch()
     assert [Path(file).name for file in log_files(tmp_path)] == ["cluster.log", "log.jsonl", "log.jsonl.1", "old.jsonl.gz"]
+
+
+# -- what is not known, and what was never committed ------------------------------------------------------------------
+
+
+def test_partition_without_leader_at_the_begin_of_the_logs_has_a_failover_of_at_least_that() -> None:
+    """The log was rotated while the partition had no leader: when it lost its leader is unknown."""
+    found = report([
+        line(0, "broker-2", "node.started", port=1),
+        changed(30, (5, 9), (-1, 2), ([2], [2]), "broker_unfenced"),
+        line(60, "controller-101", "node.stopping"),
+    ])  # fmt: skip
+    assert found.total_ms(WITHOUT_LEADER) == pytest.approx(30_000)
+    [election] = found.failovers
+    assert (election.ms, election.previous_broker) == (pytest.approx(30_000), -1)
+    assert "before these logs begin" in election.detail
+
+
+def test_decision_that_no_broker_saw_and_the_next_controller_did_not_repeat_counts_for_nothing() -> None:
+    """Controller 101 logs a fencing that the quorum never commits. Controller 102 hears broker 1, and changes nothing."""
+    found = report([
+        line(0, "controller-101", "controller.active", node_id=101, controller_epoch=1, metadata_offset=0),
+        *created(),
+        changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced", metadata_offset=20),
+        line(5.5, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=20),
+        line(60, "controller-102", "node.stopping"),
+    ])  # fmt: skip
+    assert (found.elections, found.changes) == ([], [])
+    assert found.total_ms(UNDER_REPLICATED) == 0
+
+
+def test_decision_that_was_committed_before_the_next_controller_became_active_counts() -> None:
+    found = report([
+        line(0, "controller-101", "controller.active", node_id=101, controller_epoch=1, metadata_offset=0),
+        *created(),
+        changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced", metadata_offset=20),
+        line(5.5, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=21),
+        line(60, "controller-102", "node.stopping"),
+    ])  # fmt: skip
+    assert [row.broker for row in found.elections] == [2]
+
+
+def test_topic_that_the_next_controller_creates_again_has_one_story() -> None:
+    """The first creation was not committed, so no line removes that topic."""
+    found = report([*created(0), *created(4), line(60, "controller-102", "node.stopping")])
+    opened = [row for row in found.of(STATE) if row.is_open]
+    assert [row.incarnation for row in opened] == [2]
+
+
+def test_min_isr_of_partitions_that_shared_a_line_is_that_of_the_topic() -> None:
+    """With many roles in one batch brokers log none of them: only one partition of the 200 says what min ISR counts."""
+    rows = [[p, 1, 1, 2, [2], [1, 2, 3]] for p in range(200)]
+    shared = line(10, "controller-101", "partitions.changed", topic="orders", topic_id="aa", partitions=200, changes=rows,
+                  metadata_offset=30, cause="broker_fenced")  # fmt: skip
+    found = report([*created(partitions=200), shared, line(11, "controller-101", "node.stopping")])
+    assert found.total_ms(UNDER_MIN_ISR) == pytest.approx(200_000)
+
+
+def test_partitions_whose_min_isr_no_line_says_are_named() -> None:
+    unknown = [text.replace('"orders"', '"clicks"') for text in created() if "became_leader" not in text]
+    found = report([*created(), *unknown])
+    assert any("min.insync.replicas of clicks" in note for note in found.notes)
+
+
+def test_two_cuts_below_the_high_watermark_count_each_record_once() -> None:
+    """A follower compares again after each cut: [95, 100) goes first, then [90, 95)."""
+
+    def cut(at_s: float, offset: int, records: int, high_watermark: int) -> list[str]:
+        about = {"topic": "orders", "partition": 0, "leader_epoch": 1, "partition_epoch": 1, "log_start_offset": 0}
+        below = {**about, "high_watermark": offset, "log_end_offset": offset, "offset": offset}
+        cut_ = {**about, "high_watermark": high_watermark, "log_end_offset": offset + records, "offset": offset}
+        return [
+            line(at_s, "broker-1", "partition.truncated", **cut_, records=records, reason="diverging epoch"),
+            line(at_s + 0.001, "broker-1", "partition.truncated_below_hw", **below, previous_high_watermark=high_watermark),
+        ]
+
+    found = report([*failover()[:-3], *cut(39, 95, 5, 98), *cut(39.1, 90, 5, 95)])
+    assert [(row.first_offset, row.end_offset, row.below_hw) for row in found.truncations] == [(95, 100, 3), (90, 95, 5)]
+
+
+def test_tail_that_recovery_cut_below_the_checkpointed_high_watermark_is_bad() -> None:
+    """The log end is not known yet when recovery logs the cut."""
+    found = report([
+        *created(),
+        line(30, "broker-1", "log.tail_cut_in_recovery", topic="orders", partition=0, leader_epoch=0, log_start_offset=0,
+             high_watermark=90, log_end_offset=0, offset=70, segment=0, reason="torn"),
+    ])  # fmt: skip
+    [cut] = found.truncations
+    assert (cut.first_offset, cut.records, cut.below_hw, found.is_bad) == (70, 20, 20, True)
+
+
+# -- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def test_interval_that_reaches_beyond_the_range_is_open() -> None:
+    begin = (BASE_S + 20) * 1_000_000
+    found = report(failover(), since_us=begin, until_us=begin + 1_000_000)
+    assert [row.is_open for row in found.of(INTERVAL, UNDER_REPLICATED)] == [True]
+
+
+def test_neighbouring_ranges_share_neither_time_nor_events() -> None:
+    """A range holds its begin and not its end, so that days add up to the week."""
+    lines = [*failover(), *many_partitions()]
+    whole = report(lines)
+    border = (BASE_S + 40) * 1_000_000 + 100_000  # exactly when the ISR is whole again
+    parts = [report(lines, until_us=border), report(lines, since_us=border)]
+    for what in (UNDER_REPLICATED, WITHOUT_LEADER, OUT_OF_ISR):
+        assert sum(part.total_ms(what) for part in parts) == pytest.approx(whole.total_ms(what))
+    for count in (lambda r: len(r.changes), lambda r: len(r.elections), lambda r: len(r.truncations)):
+        assert sum(map(count, parts)) == count(whole)
+    assert [row for row in parts[1].of(INTERVAL) if not row.ms] == []
+
+
+def test_sums_agree_with_each_other() -> None:
+    for found in (recorded(), report([*failover(), *many_partitions()])):
+        topics, brokers = found.topic_hours(), found.broker_hours()
+        assert sum(hour.under_replicated_ms for hour in topics) == pytest.approx(found.total_ms(UNDER_REPLICATED))
+        assert sum(hour.out_of_isr_ms for hour in brokers) == pytest.approx(found.total_ms(OUT_OF_ISR))
+        assert sum(hour.failovers + hour.handovers for hour in topics) == sum(hour.leads_won for hour in brokers)
+        assert sum(hour.records_cut for hour in topics) == sum(hour.records_cut for hour in brokers)
+        assert sum(hour.shrinks for hour in topics) == sum(bool(row.removed) for row in found.changes)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"since_us": (BASE_S + 4000) * 1_000_000}, "these logs hold nothing of that time: they reach from"),
+        ({"until_us": (BASE_S - 4000) * 1_000_000}, "these logs hold nothing of that time: they reach from"),
+        ({"topics": ["orderz"]}, "no partition of orderz is in these logs, which name orders"),
+    ],
+)
+def test_what_the_logs_do_not_hold_is_not_reported_as_quiet(more: dict[str, Any], told: str) -> None:
+    found = report(failover(), **more)
+    assert told in found.verdict
+    assert told[1:] in page(found)
+    assert "<svg" not in page(found)
+
+
+def test_logs_for_people_say_how_to_get_logs_for_programs() -> None:
+    read = Read(lines=7, foreign=7, files=1)
+    assert any("STRANDLINE_LOG_FORMAT=json" in note for note in report_of([], read, 0, 0).notes)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
