@@ -90,13 +90,13 @@ def find(given: Iterable[str | os.PathLike[str]]) -> list[Directory]:
             raise UsageError(f"there is no folder {os.fspath(name)}")
         if not root.is_dir():
             raise UsageError(f"{os.fspath(name)} is a file; give a broker's data directory, or the folder of `strandline up`")
-        found = [path for path in _below(root, DEPTH) if _is_brokers(path)]
-        if not found:
+        below = [path for path in _below(root, DEPTH) if not _is_controllers(path)]
+        if not any(map(_is_brokers, below)):
             raise UsageError(
                 f"{os.fspath(name)} has no logs: give a broker's data directory (with folders such as orders-0), or a folder "
                 "that has such directories in it"
             )
-        paths |= dict.fromkeys(path.resolve() for path in found)
+        paths |= dict.fromkeys(path.resolve() for path in below)
     return opened(paths)
 
 
@@ -108,8 +108,8 @@ def opened(paths: Iterable[Path]) -> list[Directory]:
 
 
 def _below(root: Path, depth: int) -> Iterator[Path]:
-    """The data directories in a folder; nothing is looked for inside of one."""
-    if (root / META_PROPERTIES).exists() or any(_logs(root)):
+    """The data directories in a folder, and empty folders, which may have been some; nothing is looked for inside of one."""
+    if (root / META_PROPERTIES).exists() or any(_logs(root)) or not any(root.iterdir()):
         yield root
     elif depth:
         for path in sorted(root.iterdir()):
@@ -120,6 +120,11 @@ def _below(root: Path, depth: int) -> Iterator[Path]:
 def _is_brokers(path: Path) -> bool:
     """A directory that has lost all its logs is a broker's, too, if its checkpoint names some."""
     return any(_logs(path)) or bool(OffsetCheckpoint.decode(_read(path / HIGH_WATERMARKS) or b""))
+
+
+def _is_controllers(path: Path) -> bool:
+    """A directory with the log of the metadata alone."""
+    return (path / f"{METADATA_TOPIC}-0").is_dir() and not _is_brokers(path)
 
 
 def _logs(path: Path) -> Iterator[tuple[TopicPartition, Path]]:
@@ -146,7 +151,9 @@ def _open(path: Path) -> Directory:
     directory.log_starts = _offsets(directory, LOG_STARTS)
     directory.logs = dict(_logs(path))
     directory.findings += _entries(directory)
-    if directory.is_running:
+    if not directory.logs and not directory.high_watermarks:
+        directory.findings.append(Finding(kind="no_logs", brokers=(directory.broker,), path=str(path), detail=str(path)))
+    elif directory.is_running:
         directory.findings.append(Finding(kind="running", brokers=(directory.broker,), path=str(path)))
     elif not directory.is_clean:
         directory.findings.append(Finding(kind="unclean", brokers=(directory.broker,), path=str(path)))

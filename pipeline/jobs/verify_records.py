@@ -17,6 +17,7 @@ from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.audit import HOUR_S, Job, check, run
 from strandline.pipeline.jobs.audit_result import Audit
 from strandline.pipeline.jobs.verify_result import Partition, Replica
+from strandline.pipeline.segments.columns import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,9 +75,13 @@ class JobAtRest(Job):
         from pyspark.sql import functions as f
 
         columns = [*COLUMNS, *(["headers"] if include_headers else [])]
-        reader = self.spark.read.format("strandline.segments").option("rows", "record")
-        paths = ",".join(self.logs[place].path for place in bounds)
-        rows = reader.option("columns", ",".join([*columns, "isControl", "damage"])).load(paths)
+        wanted = [*columns, "isControl", "damage"]
+        paths = [self.logs[place].path for place, (start, end) in bounds.items() if start < end]
+        if paths:
+            reader = self.spark.read.format("strandline.segments").option("rows", "record")
+            rows = reader.option("columns", ",".join(wanted)).load(paths)
+        else:
+            rows = self.spark.createDataFrame([], ddl("record", wanted))
         table = [(*place, start, end) for place, (start, end) in bounds.items()]
         limits = f.broadcast(self.spark.createDataFrame(table, "topic string, partition int, log_start bigint, log_end bigint"))
         inside = (f.col("offset") >= f.col("log_start")) & (f.col("offset") < f.col("log_end"))

@@ -58,6 +58,7 @@ NOTES = {
     "sequence_gap_after_silence": "sequence numbers of a producer are missing after a long silence (its state expired)",
     "future": "timestamps in the future",
     "log_missing": "the checkpoint names a log with records that no directory has: its topic was deleted, or it is lost",
+    "no_logs": "no log is here: a new broker, a replaced disk, or all its logs are lost",
     "stray": "a folder that a broker has set aside or is removing; it is not compared",
     "unknown_entry": "not a file or folder of a broker; it is not compared",
     "running": "the broker of this directory is running: what is being written may look unfinished",

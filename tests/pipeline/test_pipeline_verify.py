@@ -23,8 +23,8 @@ from strandline.pipeline.jobs.verify_result import Finding, Verification
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import compute_crc
 from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
-from strandline.storage.epoch_cache import LeaderEpochCache
 from strandline.storage.files import RealFiles
+from strandline.storage.log.epoch_cache import LeaderEpochCache
 from strandline.testing import Cluster, caught_up, leader
 
 TOPIC = "orders"
@@ -434,6 +434,20 @@ def test_missing_replica_is_found(world: World) -> None:
     shutil.rmtree(world.log(3))
     finding = of_kind(world.found(), "replica_missing")
     assert (finding.brokers, finding.others, finding.end) == (("3",), ("1", "2"), end)
+
+
+@pytest.mark.parametrize("kept", [(), ("meta.properties",)], ids=["empty", "new disk"])
+def test_directory_without_logs_is_named(world: World, kept: tuple[str, ...]) -> None:
+    """A broker whose disk was replaced. Left out, two replicas would pass for all there are."""
+    data = world.data(2)
+    for path in data.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = world.found()
+    note = of_kind(found, "no_logs")
+    assert (note.brokers, note.path) == (("2",) if kept else (data.name,), str(data))
+    assert str(data) in note.sentence
+    assert "controller" not in " ".join(found.directories), "a controller has no logs of topics"
 
 
 def test_log_that_no_directory_has_is_found(world: World) -> None:

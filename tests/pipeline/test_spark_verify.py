@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,9 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
+from strandline.cli import pipeline
 from strandline.pipeline.jobs.audit_ledger import Ledger
 from strandline.pipeline.jobs.lake import encode
 from strandline.pipeline.jobs.lake_folder import Folder, checksum
@@ -100,6 +104,38 @@ def test_records_cut_from_every_replica_are_lost(spark: SparkSession, world: Pat
         log.write_bytes(log.read_bytes()[: -log.stat().st_size // 2])
     kinds = check(spark, world)
     assert {"lost", "missing_below_hw", "lost_in_log", "foreign_in_lake", "doubled_in_copy"} <= set(kinds), kinds
+
+
+def test_path_may_have_commas(spark: SparkSession, world: Path) -> None:
+    world.rename(world.with_name("a, b"))
+    assert check(spark, world.with_name("a, b")) == ()
+
+
+def test_log_without_a_segment_is_compared(spark: SparkSession, world: Path) -> None:
+    """Of every replica: what is left are the folders."""
+    for log in world.glob(f"cluster/**/{TOPIC}-1/{0:020}.*"):
+        log.unlink()
+    kinds = check(spark, world)
+    assert {"lost", "missing_below_hw", "lost_in_log", "foreign_in_lake"} <= set(kinds), kinds
+
+
+def test_executors_find_the_same_as_this_process(spark: SparkSession, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify --master`: a partition is a task."""
+    log = next(world.glob(f"cluster/**/{TOPIC}-1/{0:020}.log"))
+    log.write_bytes(log.read_bytes()[:-1] + b"!")
+    here = json.loads(json.dumps(verify([world / "cluster"]).document))
+    masters: list[tuple[str, str]] = []
+
+    def session(job: str, master: str) -> AbstractContextManager[SparkSession]:
+        """That of the tests, which goes on."""
+        masters.append((job, master))
+        return nullcontext(spark)
+
+    monkeypatch.setattr("strandline.cli.pipeline_verify.spark_for", session)
+    result = CliRunner().invoke(pipeline.app, ["verify", str(world / "cluster"), "--master", "local[2]", "--json"])
+    assert (result.exit_code, masters) == (3, [("verify", "local[2]")]), result.output
+    assert json.loads(result.stdout) | {"made_at": ""} == here | {"made_at": ""}
+    assert any(finding["kind"] == "damaged" for partition in here["partitions"] for finding in partition["findings"])
 
 
 def test_comparison_without_spark_is_refused(dead: Path) -> None:
