@@ -108,10 +108,10 @@ test-pythons:
 
 # Runs that failed are kept in build/simulation, and come first the next time.
 soak: $(VENV)/.installed
-	$(BIN)/python -m strandline.testing.simulation.sweep --minutes $(MINUTES) $(SOAK_ARGS)
+	$(BIN)/python -m strandline.testing.simulation.campaign.sweep --minutes $(MINUTES) $(SOAK_ARGS)
 
 mutate: $(VENV)/.installed
-	$(BIN)/python -m strandline.testing.simulation.hunt $(MUTATE_ARGS)
+	$(BIN)/python -m strandline.testing.simulation.campaign.hunt $(MUTATE_ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from strandline.pipeline.jobs.lake_folder import local_path
 from strandline.pipeline.jobs.simulate_task import SCHEMA, Seeds, SimulateTask
 from strandline.pipeline.jobs.tasks import rows_of
-from strandline.testing.simulation.marks import SCENARIO, SWEEP
-from strandline.testing.simulation.replay import Replay
-from strandline.testing.simulation.run import VIOLATION
-from strandline.testing.simulation.sweep import Failure, Tally
-from strandline.testing.simulation.sweep import page as page_of_tally
+from strandline.testing.simulation.campaign.sweep import Failure, Tally
+from strandline.testing.simulation.campaign.sweep import page as page_of_tally
+from strandline.testing.simulation.observation.marks import SCENARIO, SWEEP
+from strandline.testing.simulation.runs.replay import Replay
+from strandline.testing.simulation.runs.run import VIOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

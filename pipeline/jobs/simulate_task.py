@@ -1,8 +1,9 @@
 """What a task of a farm of simulations does: some seeds, one after the other, a row for each.
 
-Each task has a process of its own for the runs (`testing/simulation/workers.py`): a seed that kills it, fills the memory or does
-not end takes nobody else's result along. It is tried once more in a fresh process; one that does it twice is a finding. Every
-fiftieth run is done again in another process with another hash seed, and must have the same trace to the last event.
+Each task has a process of its own for the runs (`testing/simulation/campaign/workers.py`). A seed that kills that process,
+fills its memory or does not end costs no other seed its result. The task tries such a seed once more in a fresh process; if it
+fails again, it is a finding. Every fiftieth run is done again in another process with another hash seed, and must have the same
+trace to the last event.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 import pyarrow
 
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.campaign.sweep import CANARY_EVERY, SEEDS
+from strandline.testing.simulation.campaign.workers import TIMEOUT_S, Done, Job, Workers
+from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN
-from strandline.testing.simulation.sweep import CANARY_EVERY, SEEDS
-from strandline.testing.simulation.workers import TIMEOUT_S, Done, Job, Workers
 
 SCHEMA = (
     "seed bigint, scenario string, verdict string, invariant string, text string, story string, command string, "

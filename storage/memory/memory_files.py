@@ -9,7 +9,7 @@ journal a prefix. `crash(lossy=False)` is a process that dies: the page cache li
 What takes several calls on a real disk does so here: a file is replaced by way of a temporary one, and a tree is removed
 name by name. `fail_next` plants errors: a full disk half way through a write, a sector that cannot be read, an fsync that
 fails once and takes the dirty pages with it (so that a retry succeeds and means nothing). All other faults that a disk
-may have are those of `testing/simulation/disk.py`, which is built on this.
+may have are those of `testing/simulation/kernel/disk.py`, which is built on this.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _seeds(text: str, draw: int | None, share: float, scenario: str | None, muta
         from strandline.pipeline.jobs.simulate_task import Seeds
     except ImportError:
         raise UsageError("Spark is not installed: in a clone of Strandline, pip install '.[spark]'") from None
-    from strandline.testing.simulation.replay import parse_seeds
+    from strandline.testing.simulation.runs.replay import parse_seeds
 
     scenario, mutation = scenario_named(scenario), mutation_named(mutation)
     if text.isdecimal() and int(text):

@@ -18,9 +18,9 @@ from strandline.cli.common import UNHEALTHY, Json, new_app, note, print_json, pr
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.testing.simulation.replay import Replay
-    from strandline.testing.simulation.run import Report
-    from strandline.testing.simulation.shrink import Shrunk
+    from strandline.testing.simulation.campaign.shrink import Shrunk
+    from strandline.testing.simulation.runs.replay import Replay
+    from strandline.testing.simulation.runs.run import Report
 
 app = new_app()
 
@@ -58,7 +58,7 @@ def simulate(
     if list_:
         _list(json)
         return
-    from strandline.testing.simulation.replay import Replay, parse_seeds
+    from strandline.testing.simulation.runs.replay import Replay, parse_seeds
 
     _check_together(seed=seed, seeds=seeds, scenario=scenario, options=options, trace=trace, shrink=shrink, timeline=timeline)
     if until is not None and not (0 < until < math.inf):
@@ -104,7 +104,7 @@ def _any_seed() -> int:
 def scenario_named(word: str | None) -> str | None:
     if word is None:
         return None
-    from strandline.testing.simulation.replay import numbered
+    from strandline.testing.simulation.runs.replay import numbered
     from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
 
     return numbered("scenario", word, SCENARIOS, WAITING)
@@ -113,8 +113,8 @@ def scenario_named(word: str | None) -> str | None:
 def mutation_named(word: str | None) -> str | None:
     if word is None:
         return None
-    from strandline.testing.simulation.mutations import MUTATIONS, WAITING
-    from strandline.testing.simulation.replay import numbered
+    from strandline.testing.simulation.campaign.mutations import MUTATIONS, WAITING
+    from strandline.testing.simulation.runs.replay import numbered
 
     return numbered("mutation", word, MUTATIONS, WAITING)
 
@@ -158,7 +158,7 @@ def _one(replay: Replay, trace: bool, shrink: bool, timeline: Path | None, as_js
 
 
 def _shrunk(replay: Replay, quiet: bool) -> Shrunk:
-    from strandline.testing.simulation.shrink import shrink
+    from strandline.testing.simulation.campaign.shrink import shrink
 
     return shrink(replay, tell=(lambda text: None) if quiet else lambda text: print(f"  {text}", file=sys.stderr, flush=True))
 
@@ -204,7 +204,7 @@ def _document(replay: Replay, report: Report, trace: bool, shrunk: Shrunk | None
 
 
 def _list(as_json: bool) -> None:
-    from strandline.testing.simulation import mutations
+    from strandline.testing.simulation.campaign import mutations
     from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
 
     scenarios = [SCENARIOS[number] for number in sorted(SCENARIOS)]
@@ -235,7 +235,7 @@ def _title(replay: Replay) -> str:
 
 def _timeline(replay: Replay, report: Report) -> str:
     from strandline.testing.simulation.invariants.violation import Violation
-    from strandline.testing.simulation.timeline import render
+    from strandline.testing.simulation.story.timeline import render
 
     assert report.trace is not None
     violation = None
@@ -247,8 +247,8 @@ def _timeline(replay: Replay, report: Report) -> str:
 
 
 def _print(replay: Replay, report: Report, trace: bool, timeline: Path | None) -> None:
-    from strandline.testing.simulation.page import page, stories, verdict
-    from strandline.testing.simulation.story import narrate
+    from strandline.testing.simulation.runs.page import page, stories, verdict
+    from strandline.testing.simulation.story.story import narrate
 
     if trace and report.trace is not None:
         print(narrate(report.trace, title=_title(replay)))
@@ -268,7 +268,7 @@ def _print_shrunk(shrunk: Shrunk) -> None:
     replay, steps = shrunk.replay, len(shrunk.steps)
     print(f"\nThe smallest run that breaks {shrunk.invariant} as well ({shrunk.runs} runs, {steps} things dropped):\n")
     if replay.scenario is None:
-        from strandline.testing.simulation.page import page
+        from strandline.testing.simulation.runs.page import page
 
         print(page(shrunk.report))
     print(f"again: {replay.command}")

@@ -15,7 +15,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id
-from strandline.testing.simulation.malformed_batches import bad_checksum
+from strandline.testing.simulation.cluster.malformed_batches import bad_checksum
 
 NAMED = named_producer_id(3, 5)
 

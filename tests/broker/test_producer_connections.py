@@ -11,7 +11,7 @@ from strandline.broker.produce.producer_connections import PRODUCERS_MAX, Produc
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.protocol.producer_names import named_producer_id
-from strandline.testing.simulation.malformed_batches import assemble, bad_checksum, encode_record
+from strandline.testing.simulation.cluster.malformed_batches import assemble, bad_checksum, encode_record
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_world import one_sentence, run
 
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.runs.replay import Replay
 
 KEYS = {"seed", "verdict", "violations", "trace_sha256", "events", "messages", "virtual_s", "wall_s", "faults", "marks"}
 CALM = '{"faults":[],"faults_s":0.5,"consumers":[],"leave_out":0}'

@@ -41,8 +41,8 @@ SIMULATION = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "t
 # -- sets -------------------------------------------------------------------------------------------------------------
 
 ANY_ORDER: dict[tuple[str, str], str] = {
-    ("testing/simulation/picture.py", "kinds"): "it has one member",
-    ("testing/simulation/story.py", "nodes"): "numbers, and `names_of` sorts them",
+    ("testing/simulation/story/picture.py", "kinds"): "it has one member",
+    ("testing/simulation/story/story.py", "nodes"): "numbers, and `names_of` sorts them",
 }
 """(File, expression) -> why its order does not count."""
 

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 from installed import ROOT, build, copy_sources
 
-TIMELINE = "strandline/testing/simulation/timeline.html"
+TIMELINE = "strandline/testing/simulation/story/timeline.html"
 FOLDERS = {
     "pipeline/pyspark_strandline": "pyspark_strandline",
     "pipeline/pyspark_strandline_segments": "pyspark_strandline_segments",

@@ -8,8 +8,8 @@ import pytest
 
 from strandline.pipeline.jobs.simulate import task_size
 from strandline.pipeline.jobs.simulate_task import Seeds, SimulateTask
-from strandline.testing.simulation.replay import Replay
-from strandline.testing.simulation.workers import Job, Workers
+from strandline.testing.simulation.campaign.workers import Job, Workers
+from strandline.testing.simulation.runs.replay import Replay
 
 
 def rows(task: SimulateTask) -> list[dict[str, Any]]:

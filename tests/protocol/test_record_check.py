@@ -12,7 +12,7 @@ from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import encode_batch, encode_values
 from strandline.protocol.records.check import check_records
 from strandline.protocol.records.reader import decode_batch
-from strandline.testing.simulation.malformed_batches import assemble, encode_record, overlong_varint
+from strandline.testing.simulation.cluster.malformed_batches import assemble, encode_record, overlong_varint
 
 TIME = 1_700_000_000_000
 

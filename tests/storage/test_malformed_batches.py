@@ -11,7 +11,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import check_crc, read_header, stamp
 from strandline.storage.log.log import Log, LogConfig
 from strandline.storage.memory.memory_files import MemoryFiles
-from strandline.testing.simulation.malformed_batches import assemble, encode_record, malformed_batches
+from strandline.testing.simulation.cluster.malformed_batches import assemble, encode_record, malformed_batches
 
 SHAPES = malformed_batches(NOW_MS)
 CODES = {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}

@@ -15,9 +15,9 @@ from strandline.testing.kit.cluster import WITHIN_S, Cluster
 from strandline.testing.kit.nodes import KitError, Nodes
 from strandline.testing.kit.simulated.nodes import POLL_S, SimulatedNodes
 from strandline.testing.kit.simulated.weather import Draw, Weather
-from strandline.testing.simulation.cluster import Client, SimCluster
-from strandline.testing.simulation.disk import Latency
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import Client, SimCluster
+from strandline.testing.simulation.kernel.disk import Latency
+from strandline.testing.simulation.kernel.world import World
 
 REST_S = 60.0
 SHELTER_S = 10.0

@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 from strandline.testing.kit.simulated.weather import Weather
-from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.kernel.machine import Machine
 
 SETTLED_S = 10.0
 """Longer than anything that the cluster does by itself after something has happened."""

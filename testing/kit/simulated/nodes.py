@@ -18,14 +18,14 @@ from strandline.testing.kit.network import CLIENT, DELAY, REQUEST, RESPONSE, Net
 from strandline.testing.kit.nodes import KitError
 from strandline.testing.kit.simulated.weather import Weather
 from strandline.testing.kit.view import NodeView
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.disk import SimFiles
-from strandline.testing.simulation.messages import Message
-from strandline.testing.simulation.network import Break, Hold
-from strandline.testing.simulation.network import Network as SimulatedLinks
-from strandline.testing.simulation.tcp import End
-from strandline.testing.simulation.trace import Event
-from strandline.testing.simulation.world import ProcessGone
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.disk import SimFiles
+from strandline.testing.simulation.kernel.messages import Message
+from strandline.testing.simulation.kernel.network import Break, Hold
+from strandline.testing.simulation.kernel.network import Network as SimulatedLinks
+from strandline.testing.simulation.kernel.tcp import End
+from strandline.testing.simulation.kernel.trace import Event
+from strandline.testing.simulation.kernel.world import ProcessGone
 
 T = TypeVar("T")
 

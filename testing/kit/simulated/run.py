@@ -22,11 +22,11 @@ from strandline.testing.kit.simulated.telling import Setting, page
 from strandline.testing.kit.simulated.weather import Draw
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.loop import NodeLoop
-from strandline.testing.simulation.probes import Probes
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.trace import without_addresses
-from strandline.testing.simulation.world import Unhandled, World
+from strandline.testing.simulation.kernel.loop import NodeLoop
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.trace import without_addresses
+from strandline.testing.simulation.kernel.world import Unhandled, World
+from strandline.testing.simulation.observation.probes import Probes
 
 LAST_S = 30.0
 """How long tasks that a test left behind have to end once they are cancelled."""

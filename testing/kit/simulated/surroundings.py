@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.kernel.machine import Machine
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from strandline.testing.kit.simulated.cluster import SimulatedCluster
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.story import recount
-from strandline.testing.simulation.trace import Trace
-from strandline.testing.simulation.world import Unhandled, World
+from strandline.testing.simulation.kernel.trace import Trace
+from strandline.testing.simulation.kernel.world import Unhandled, World
+from strandline.testing.simulation.story.story import recount
 
 FAULTS_MAX = 15
 EVENTS_MAX = 14

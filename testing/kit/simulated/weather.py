@@ -18,9 +18,9 @@ from random import Random
 from typing import Any
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.budget import Budget
-from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.nemesis import KINDS, Nemesis
+from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.options import FAULTS, FaultPlan, Options
 
 GENTLE: Mapping[str, float] = {

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any, Never
 
 from strandline.protocol.errors import InternalError, UsageError
+from strandline.testing.simulation.campaign.workers import report_of
 from strandline.testing.simulation.guards.catalogue import GUARDS, WATCH, WITHOUT, Guard
 from strandline.testing.simulation.guards.removal import watched, without
 from strandline.testing.simulation.guards.table import FOUND, Finds, write_table
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.observation.wrapping import kept
+from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
-from strandline.testing.simulation.workers import report_of
-from strandline.testing.simulation.wrapping import kept
 
 FOLDER = Path("build/guards")
 ROOMS = ("storage", "broker", "controller", "client")

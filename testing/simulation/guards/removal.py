@@ -21,7 +21,7 @@ from typing import Any
 
 from strandline.protocol.errors import InternalError
 from strandline.testing.simulation.guards.catalogue import Guard
-from strandline.testing.simulation.wrapping import removed
+from strandline.testing.simulation.observation.wrapping import removed
 
 NOTE = "__strandline_guard__"
 """The name under which watched code finds the function that takes the note."""

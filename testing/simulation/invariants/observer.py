@@ -45,7 +45,7 @@ _OF_ANOTHER_EPOCH = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_
 
 
 class Trace(Protocol):
-    """`testing/simulation/trace.py`."""
+    """`testing/simulation/kernel/trace.py`."""
 
     def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None: ...
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from strandline.testing.simulation.kernel.scheduler import cancel
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.options import FaultPlan
-from strandline.testing.simulation.scheduler import cancel
 
 
 def cut(nemesis: Nemesis, links: list[tuple[int, int]]) -> Callable[[], None]:

@@ -7,13 +7,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.disk import Fault, Latency
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.disk import Fault, Latency
+from strandline.testing.simulation.kernel.world import OutOfTime
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.nemesis.processes import keep_down
 from strandline.testing.simulation.nemesis.readers import forget_tails, read_through
 from strandline.testing.simulation.options import FaultPlan
-from strandline.testing.simulation.world import OutOfTime
 
 ALONE_S = 5.0
 """How long is waited until all others are out of the ISRs, and until the last member is back."""

@@ -14,11 +14,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from strandline.testing.simulation.budget import Budget
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.world import ProcessGone
+from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.options import FaultPlan, Options
-from strandline.testing.simulation.world import ProcessGone
 
 FIRST_CLIENT = 200
 """Clients are numbered from behind it."""

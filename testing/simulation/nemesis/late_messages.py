@@ -7,13 +7,13 @@ from collections.abc import Callable
 from random import Random
 
 from strandline.protocol import apis
-from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.network import Hold, Message
+from strandline.testing.simulation.kernel.world import OutOfTime
 from strandline.testing.simulation.nemesis.connections import BREAKABLE
 from strandline.testing.simulation.nemesis.cuts import cut
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
-from strandline.testing.simulation.network import Hold, Message
 from strandline.testing.simulation.options import FaultPlan
-from strandline.testing.simulation.world import OutOfTime
 
 HOLDABLE = (*BREAKABLE, apis.VOTE, apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH)
 AMBUSHED = (

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from strandline.protocol import apis
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.kernel.network import Hold, Message
+from strandline.testing.simulation.kernel.world import OutOfTime
 from strandline.testing.simulation.nemesis.cuts import cut
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
-from strandline.testing.simulation.network import Hold, Message
 from strandline.testing.simulation.options import FaultPlan
-from strandline.testing.simulation.world import OutOfTime
 
 FETCH_REQUEST, FETCH_RESPONSE = (apis.FETCH, True), (apis.FETCH, False)
 PROPOSAL, DECISION = (apis.ALTER_PARTITION, True), (apis.ALTER_PARTITION, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from strandline.testing.simulation.links import FAST
+from strandline.testing.simulation.kernel.links import FAST
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.options import FaultPlan
 

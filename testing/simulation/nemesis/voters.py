@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
-from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import OutOfTime
 from strandline.testing.simulation.nemesis.cuts import cut
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
 from strandline.testing.simulation.nemesis.leaders import step_back
 from strandline.testing.simulation.options import FaultPlan
-from strandline.testing.simulation.world import OutOfTime
 
 COMMITTED_S = 1.0
 """How long is waited for a decision that the voters behind do not have."""

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.marks import Marks
-from strandline.testing.simulation.probes import Probes
-from strandline.testing.simulation.run import VIOLATION, Report
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.world import Unhandled, World
+from strandline.testing.simulation.observation.marks import Marks
+from strandline.testing.simulation.observation.probes import Probes
+from strandline.testing.simulation.runs.run import VIOLATION, Report
 from strandline.testing.simulation.scenarios import (
     disks,
     environment,
@@ -30,9 +32,7 @@ from strandline.testing.simulation.scenarios import (
 )
 from strandline.testing.simulation.scenarios.play import has_fault, is_perturbed, play
 from strandline.testing.simulation.scenarios.stage import SCENARIOS, WAITING, Broken, Scenario, Stage, scenario
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.story import tell
-from strandline.testing.simulation.world import Unhandled, World
+from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 

@@ -6,7 +6,7 @@ import errno
 
 from strandline.client.errors import RequestFailed
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.testing.simulation.disk import SimFiles
+from strandline.testing.simulation.kernel.disk import SimFiles
 from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
 
 WAITING["S47"] = "compaction"

@@ -6,7 +6,7 @@ import asyncio
 
 from strandline.client.errors import StrandlineError
 from strandline.protocol.errors import ErrorCode
-from strandline.testing.simulation.disk_faults import Latency
+from strandline.testing.simulation.kernel.disk_faults import Latency
 from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
 
 WAITING["S25"] = "eligible leader replicas (KIP-966)"

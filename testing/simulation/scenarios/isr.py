@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.protocol.errors import ErrorCode
-from strandline.testing.simulation.network import Message
+from strandline.testing.simulation.kernel.network import Message
 from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 

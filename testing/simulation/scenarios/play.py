@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from strandline.protocol.errors import StrandlineError
-from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.world import ProcessGone, World
 from strandline.testing.simulation.scenarios.stage import Broken, Scenario, Stage
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.world import ProcessGone, World
 
 AS_WRITTEN = 100
 """Seeds below it change nothing."""

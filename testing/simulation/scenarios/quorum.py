@@ -10,8 +10,8 @@ from strandline.broker.process.server import BrokerServer
 from strandline.client import NewTopic
 from strandline.client.errors import ClientError
 from strandline.protocol.errors import StrandlineError
-from strandline.testing.simulation.cluster import BROKER_PORT
-from strandline.testing.simulation.machine import Machine
+from strandline.testing.simulation.cluster.cluster import BROKER_PORT
+from strandline.testing.simulation.kernel.machine import Machine
 from strandline.testing.simulation.scenarios.stage import Broken, Stage, scenario
 
 

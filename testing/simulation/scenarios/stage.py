@@ -49,14 +49,14 @@ from strandline.protocol.rpc.connection import Connection
 from strandline.storage.log.log import Log
 from strandline.storage.log.log_config import LogConfig
 from strandline.testing.history import History
-from strandline.testing.simulation.cluster import BROKER_PORT, Client, SimCluster
+from strandline.testing.simulation.cluster.cluster import BROKER_PORT, Client, SimCluster
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.paths import Path, Tree
-from strandline.testing.simulation.machine import Machine
-from strandline.testing.simulation.network import Hold, Message
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.network import Hold, Message
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.world import World
 
 Story = Callable[["Stage"], Awaitable[None]]
 LATEST, EARLIEST = -1, -2

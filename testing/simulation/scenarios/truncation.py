@@ -9,7 +9,7 @@ from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.protocol.messages.data import FetchPartitionResponse
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
-from strandline.testing.simulation.network import Message
+from strandline.testing.simulation.kernel.network import Message
 from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
 
 WAITING["S02"] = "unclean leader election"

@@ -26,7 +26,7 @@ from strandline.testing.kit.simulated.run import Plan, run_test
 from strandline.testing.kit.simulated.weather import GENTLE
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.trace import without_addresses
+from strandline.testing.simulation.kernel.trace import without_addresses
 
 Play = Callable[..., None]
 

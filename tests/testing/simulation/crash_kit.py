@@ -16,8 +16,8 @@ from strandline.protocol.errors import StrandlineError
 from strandline.storage.disk import Files
 from strandline.storage.memory.memory_files import matches
 from strandline.storage.memory.memory_inodes import Inode
-from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
-from strandline.testing.simulation.disk_faults import MUTATING, Moment
+from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFiles
+from strandline.testing.simulation.kernel.disk_faults import MUTATING, Moment
 
 W = TypeVar("W")
 Story = Callable[[Files, W], object]

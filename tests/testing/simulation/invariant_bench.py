@@ -29,7 +29,7 @@ from strandline.testing.simulation.invariants import membership
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost, Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.probes import Probes
+from strandline.testing.simulation.observation.probes import Probes
 
 TOPIC_ID = bytes(15) + b"\x07"
 KEY = (TOPIC_ID, 0)

@@ -14,7 +14,7 @@ from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import Files
 from strandline.storage.log.log import Log, LogConfig
 from strandline.storage.log.producer_state import AppendedBatch, ProducerStates
-from strandline.testing.simulation.disk import SimFiles
+from strandline.testing.simulation.kernel.disk import SimFiles
 
 TOPIC_ID = b"topic-id-of-test"
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_bytes=3000)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.runs.run import run_seed
 
 SEEDS = [seed for seed in range(210, 300) if draw_options(seed).brokers >= 3 and not draw_options(seed).loss_permitted][:30]
 """One in ten to twenty notices M04. They begin shortly before one that does."""

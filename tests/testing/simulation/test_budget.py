@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from strandline.protocol import apis
-from strandline.testing.simulation.budget import Budget
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.nemesis.budget import Budget
 
 Story = Callable[[World, SimCluster, Budget], Awaitable[None]]
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import strandline.protocol.frames as frames_module
-from strandline.testing.simulation import canary
-from strandline.testing.simulation.canary import Difference, first_difference, record, run_of
-from strandline.testing.simulation.run import run_seed
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.campaign import canary
+from strandline.testing.simulation.campaign.canary import Difference, first_difference, record, run_of
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.runs.run import run_seed
 
 PRODUCTION = tuple(f"strandline.{room}." for room in ("protocol", "storage", "controller", "broker", "client"))
 SEEDS = (5, 50)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import World
 
 
 def test_a_consumer_reads_on_at_the_new_leader_after_the_old_ones_answer_never_came() -> None:

@@ -15,8 +15,8 @@ from strandline.client import TopicPartition
 from strandline.client.errors import NoBrokersAvailable
 from strandline.controller.server import ControllerServer
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.world import ProcessGone, Unhandled, World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import ProcessGone, Unhandled, World
 
 TOPIC = "orders"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import World
 
 COUNT = 20
 LOG = "/data/orders-0/00000000000000000000.log"

@@ -7,10 +7,10 @@ import pytest
 
 from strandline.controller.raft.metadata_log import DamagedMetadataLog
 from strandline.protocol.errors import StrandlineError
-from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.invariants.observer import Invariants
-from strandline.testing.simulation.probes import Probes
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation.probes import Probes
 
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.scenarios.stage import Stage
-from strandline.testing.simulation.world import World
 
 LOG = "/data/orders-0/00000000000000000000.log"
 COUNT = 20

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strandline.broker.replication.fetcher_shell import REQUEST_TIMEOUT_MS
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import World
 
 
 def test_a_follower_whose_connection_is_dead_fetches_on_a_new_one_after_one_time_out() -> None:

@@ -12,9 +12,9 @@ import asyncio
 from dataclasses import replace
 
 from strandline.testing.simulation.invariants.observer import Invariants
-from strandline.testing.simulation.probes import Probes
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation.probes import Probes
 from strandline.testing.simulation.scenarios.stage import Stage
-from strandline.testing.simulation.world import World
 
 SETTINGS = {
     "broker.session.timeout.ms": 1000,

@@ -16,8 +16,8 @@ import pytest
 from strandline.protocol.errors import UsageError
 from strandline.storage.disk import ColdRead, DiskError, Files
 from strandline.storage.memory.memory_files import MemoryFiles
-from strandline.testing.simulation.disk import Latency, Mount, ProcessDied, SimFiles
-from strandline.testing.simulation.disk_faults import MUTATING
+from strandline.testing.simulation.kernel.disk import Latency, Mount, ProcessDied, SimFiles
+from strandline.testing.simulation.kernel.disk_faults import MUTATING
 
 OLD, NEW = b"o" * 512, b"n" * 512
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from strandline.storage.disk import DiskError, Files
 from strandline.storage.log import recovery
-from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
+from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFiles
 
 SEEDS = range(4)
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from strandline.protocol.errors import UsageError
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import DiskError, Files
-from strandline.testing.simulation.disk import Mount, SimFiles
+from strandline.testing.simulation.kernel.disk import Mount, SimFiles
 
 X, Y, Z = b"x" * 16, b"y" * 16, b"z" * 16
 

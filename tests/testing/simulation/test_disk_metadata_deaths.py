@@ -20,7 +20,7 @@ from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_values
 from strandline.storage.disk import DiskError, Files
-from strandline.testing.simulation.disk import Mount, ProcessDied, SimFiles
+from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFiles
 
 VOTERS = (101, 102, 103)
 CONFIG = RaftConfig(segment_bytes=1500)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.runs.run import run_seed
 
 FOUND = {
     64: "an idle quorum whose fetches all timed out",

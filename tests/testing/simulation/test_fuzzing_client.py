@@ -12,11 +12,11 @@ import pytest
 from strandline.client import NewTopic
 from strandline.protocol.apis import BROKER, CONTROLLER
 from strandline.protocol.records.check import RecordTimes
-from strandline.testing.simulation import fuzzing_client
-from strandline.testing.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, SimCluster
-from strandline.testing.simulation.fuzzing_client import ANSWERED, CLOSED, REFUSED, SILENT, UNREACHABLE, Findings, Target
-from strandline.testing.simulation.machine import EPOCH_MS
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster import fuzzing_client
+from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, SimCluster
+from strandline.testing.simulation.cluster.fuzzing_client import ANSWERED, CLOSED, REFUSED, SILENT, UNREACHABLE, Findings, Target
+from strandline.testing.simulation.kernel.machine import EPOCH_MS
+from strandline.testing.simulation.kernel.world import World
 
 TOPIC = "orders"
 LIES = 400

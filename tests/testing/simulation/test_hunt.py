@@ -10,11 +10,21 @@ from typing import Any, cast
 import pytest
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.hunt import Row, Search, chosen, hunt, main, markdown, performances, random_seeds, search
-from strandline.testing.simulation.mutations import MUTATIONS, WAITING
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.campaign.hunt import (
+    Row,
+    Search,
+    chosen,
+    hunt,
+    main,
+    markdown,
+    performances,
+    random_seeds,
+    search,
+)
+from strandline.testing.simulation.campaign.mutations import MUTATIONS, WAITING
+from strandline.testing.simulation.campaign.workers import Done, Job, Workers
+from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
-from strandline.testing.simulation.workers import Done, Job, Workers
 
 QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M22", "M23")
 """Those that a random seed finds in a few runs; `make mutate` looks for all."""

@@ -32,7 +32,7 @@ from strandline.testing.simulation.invariants import leaders, membership, quorum
 from strandline.testing.simulation.invariants.ghosts import ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.probes import Probes
+from strandline.testing.simulation.observation.probes import Probes
 
 FENCE, UNFENCE = 1, -1
 

@@ -18,13 +18,13 @@ from invariant_bench import EmittedOnly
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.log.log import Log
-from strandline.testing.simulation import probes as probes_module
-from strandline.testing.simulation.cluster import SimCluster
+from strandline.testing.simulation.campaign.mutations import applied
+from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.mutations import applied
-from strandline.testing.simulation.probes import Probes, node_of
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation import probes as probes_module
+from strandline.testing.simulation.observation.probes import Probes, node_of
 
 SETTINGS = {
     "broker.session.timeout.ms": 1000,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.scenarios.stage import Stage
-from strandline.testing.simulation.world import World
 
 
 async def _last_one(stage: Stage, harm: str) -> int:

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from strandline.testing.simulation.loop import TURN_S_MAX, NodeLoop, ProcessDied
-from strandline.testing.simulation.machine import Machine
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.world import Unhandled, World
+from strandline.testing.simulation.kernel.loop import TURN_S_MAX, NodeLoop, ProcessDied
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.world import Unhandled, World
 
 Log = list[Any]
 Program = Callable[[Log], Awaitable[None]]

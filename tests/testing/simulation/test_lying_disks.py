@@ -6,7 +6,7 @@ import pytest
 
 from strandline.testing.simulation.nemesis import lying_disks
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.runs.run import run_seed
 
 KINDS = ("rot", "controller_kill", "stale_read", "crash", "misdirect", "controller_kill", "rot")
 SEEDS = [seed for seed in range(60) if draw_options(seed).controllers >= 3 and draw_options(seed).brokers >= 2][:8]

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from strandline.testing.simulation.machine import EPOCH_MS, Machine
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.machine import EPOCH_MS, Machine
+from strandline.testing.simulation.kernel.world import World
 
 
 @pytest.fixture

@@ -71,11 +71,11 @@ from strandline.storage.disk import DiskError
 from strandline.storage.log.log import LogConfig
 from strandline.storage.log.producer_state import ProducerStates
 from strandline.storage.memory.memory_files import MemoryFiles
-from strandline.testing.simulation.cluster import SimCluster
-from strandline.testing.simulation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
-from strandline.testing.simulation.trace import Trace, captured_logs
-from strandline.testing.simulation.watching import OnCall, OnEvent, Sight, Watch, resolve
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.trace import Trace, captured_logs
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
+from strandline.testing.simulation.observation.watching import OnCall, OnEvent, Sight, Watch, resolve
 
 ROOT = Path(__file__).parents[3]
 C = ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.mutations import MUTATIONS, WAITING, applied
+from strandline.testing.simulation.campaign.mutations import MUTATIONS, WAITING, applied
 
 
 @pytest.mark.parametrize("number", sorted(MUTATIONS))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, is_clause
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.options import BEYOND_BUDGET, FaultPlan, Options, draw_options
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.runs.run import run_seed
+from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, is_clause
 
 
 def quiet(seed: int, **changes: Any) -> Options:

@@ -24,11 +24,11 @@ from strandline.protocol.rpc import sockets
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import resolve
 from strandline.protocol.rpc.server import Server, ServerRequest
-from strandline.testing.simulation.machine import Machine
-from strandline.testing.simulation.messages import count_frames, request_head, response_id, split_frames
-from strandline.testing.simulation.network import WINDOW_BYTES, Message, Network
-from strandline.testing.simulation.tcp import SEND_BUFFER_BYTES
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.messages import count_frames, request_head, response_id, split_frames
+from strandline.testing.simulation.kernel.network import WINDOW_BYTES, Message, Network
+from strandline.testing.simulation.kernel.tcp import SEND_BUFFER_BYTES
+from strandline.testing.simulation.kernel.world import World
 
 A, B, PORT = 1, 2, 9000
 STREAM = Random(7).randbytes(1 << 20)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.kernel.world import World
 
 Log = list[Any]
 Program = Callable[[Log, str], Awaitable[None]]

@@ -13,16 +13,16 @@ import pytest
 
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
-from strandline.testing.simulation.picture import Picture, Run
-from strandline.testing.simulation.probes import Probes
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.kernel.trace import Trace
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation.probes import Probes
+from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.scenarios import find
 from strandline.testing.simulation.scenarios.play import play
 from strandline.testing.simulation.scenarios.stage import Stage
-from strandline.testing.simulation.story import narrate, tell
-from strandline.testing.simulation.timeline import render
-from strandline.testing.simulation.trace import Trace
-from strandline.testing.simulation.world import World
+from strandline.testing.simulation.story.picture import Picture, Run
+from strandline.testing.simulation.story.story import narrate, tell
+from strandline.testing.simulation.story.timeline import render
 
 Held = dict[int, tuple[list[Run], int, int]]
 """Of each broker: the epochs of its log, LEO, HW."""

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.options import FAULTS, Options, draw_options
-from strandline.testing.simulation.replay import Replay, changed, difference, numbered, parse_seeds
+from strandline.testing.simulation.runs.replay import Replay, changed, difference, numbered, parse_seeds
 
 SEEDS = range(60)
 

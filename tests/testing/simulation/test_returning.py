@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
-from strandline.testing.simulation.run import Report, run_seed
+from strandline.testing.simulation.runs.run import Report, run_seed
 
 SEEDS = [s for s in range(60) if draw_options(s).brokers >= 3 and draw_options(s).controllers >= 3][:30]
 FAULTS_S = 5.5

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from strandline.testing.simulation.options import draw_options
-from strandline.testing.simulation.run import run_seed
+from strandline.testing.simulation.runs.run import run_seed
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import indent
 
 from strandline.testing.simulation.scenarios import requests, run_scenario
-from strandline.testing.simulation.story import narrate
+from strandline.testing.simulation.story.story import narrate
 
 
 def test_a_copy_of_several_epochs_is_told_with_each_of_them() -> None:

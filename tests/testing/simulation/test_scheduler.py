@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from strandline.testing.simulation.scheduler import QUIET, OutOfTime, Scheduler, cancel
+from strandline.testing.simulation.kernel.scheduler import QUIET, OutOfTime, Scheduler, cancel
 
 
 def make(seed: int = 1) -> Scheduler:

@@ -8,11 +8,11 @@ from itertools import count
 import pytest
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation import replay as replays
+from strandline.testing.simulation.campaign.shrink import shrink
 from strandline.testing.simulation.options import Options, draw_options
-from strandline.testing.simulation.replay import Replay
-from strandline.testing.simulation.run import OK, VIOLATION, Report
-from strandline.testing.simulation.shrink import shrink
+from strandline.testing.simulation.runs import replay as replays
+from strandline.testing.simulation.runs.replay import Replay
+from strandline.testing.simulation.runs.run import OK, VIOLATION, Report
 
 SEED = next(seed for seed in count() if len(draw_options(seed).faults) >= 8 and draw_options(seed).brokers >= 3)
 

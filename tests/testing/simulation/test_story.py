@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pytest
 from told_runs import ORDERS, Told, busy, kip_101, kip_279
 
-from strandline.testing.simulation.drawing import WIDTH, draw
-from strandline.testing.simulation.fault_words import BY_NODE_EVENTS, TELLERS, brief, short
+from strandline.testing.simulation.kernel.trace import Event, Trace
 from strandline.testing.simulation.nemesis import KINDS
-from strandline.testing.simulation.picture import Picture, Replica, Run, names_of
-from strandline.testing.simulation.sentences import Sentences
-from strandline.testing.simulation.story import MEANINGS, narrate, tell
-from strandline.testing.simulation.trace import Event, Trace
+from strandline.testing.simulation.story.drawing import WIDTH, draw
+from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, TELLERS, brief, short
+from strandline.testing.simulation.story.picture import Picture, Replica, Run, names_of
+from strandline.testing.simulation.story.sentences import Sentences
+from strandline.testing.simulation.story.story import MEANINGS, narrate, tell
 
 
 @dataclass

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from strandline.testing.simulation import sweep as sweeps
-from strandline.testing.simulation.marks import MARKS, RARE, SCENARIO, SWEEP
-from strandline.testing.simulation.replay import Replay
+from strandline.testing.simulation.campaign import sweep as sweeps
+from strandline.testing.simulation.campaign.sweep import LARGE, LONG, Sweep, Tally, endless, main, page, planned, until
+from strandline.testing.simulation.campaign.workers import Done, Job, Workers
+from strandline.testing.simulation.observation.marks import MARKS, RARE, SCENARIO, SWEEP
+from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import is_perturbed
-from strandline.testing.simulation.sweep import LARGE, LONG, Sweep, Tally, endless, main, page, planned, until
-from strandline.testing.simulation.workers import Done, Job, Workers
 
 SEEDS = range(1_000, 1_300)
 MORE_SEEDS = range(1_300, 1_600)

@@ -19,8 +19,8 @@ import pytest_asyncio
 from chromium import Page, find_chromium, new_page, running_chromium
 from told_runs import ORDERS, Told, busy, kip_101, kip_279
 
-from strandline.testing.simulation.timeline import EVENTS_MAX, render
-from strandline.testing.simulation.trace import Trace
+from strandline.testing.simulation.kernel.trace import Trace
+from strandline.testing.simulation.story.timeline import EVENTS_MAX, render
 
 
 @dataclass

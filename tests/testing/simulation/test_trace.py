@@ -16,8 +16,17 @@ import pytest
 import structlog
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation import trace as trace_module
-from strandline.testing.simulation.trace import BATCH, OF_A_KIND, OF_A_PARTITION, Event, Trace, captured_logs, plain, running_node
+from strandline.testing.simulation.kernel import trace as trace_module
+from strandline.testing.simulation.kernel.trace import (
+    BATCH,
+    OF_A_KIND,
+    OF_A_PARTITION,
+    Event,
+    Trace,
+    captured_logs,
+    plain,
+    running_node,
+)
 
 
 class Clock:
@@ -89,7 +98,7 @@ def test_steps_and_events_are_told_apart_by_their_order() -> None:
 
 
 PROGRAM = """
-from strandline.testing.simulation.trace import Trace
+from strandline.testing.simulation.kernel.trace import Trace
 class Thing: pass
 trace = Trace(lambda: 1.0)
 for number in range(50):

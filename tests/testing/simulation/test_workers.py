@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.testing.simulation.replay import Replay
-from strandline.testing.simulation.workers import Job, Workers
+from strandline.testing.simulation.campaign.workers import Job, Workers
+from strandline.testing.simulation.runs.replay import Replay
 
 STORIES = [Replay(seed, "S03") for seed in (0, 100, 101, 102)]
 

@@ -14,9 +14,9 @@ from test_nemesis import quiet
 from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.records.check import RecordTimes
+from strandline.testing.simulation.cluster.workload import SideTopic
 from strandline.testing.simulation.options import draw_options
-from strandline.testing.simulation.run import _Run, run_seed
-from strandline.testing.simulation.workload import SideTopic
+from strandline.testing.simulation.runs.run import _Run, run_seed
 
 
 def test_every_value_is_unique_and_every_record_is_read_in_the_end() -> None:

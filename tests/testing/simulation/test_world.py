@@ -15,9 +15,9 @@ import pytest
 import structlog
 
 from strandline.protocol.rpc import dial
-from strandline.testing.simulation.loop import NodeLoop
-from strandline.testing.simulation.scheduler import OutOfTime
-from strandline.testing.simulation.world import ProcessGone, Unhandled, World
+from strandline.testing.simulation.kernel.loop import NodeLoop
+from strandline.testing.simulation.kernel.scheduler import OutOfTime
+from strandline.testing.simulation.kernel.world import ProcessGone, Unhandled, World
 
 logger = structlog.get_logger()
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from strandline.storage.log.log import Log
-from strandline.testing.simulation import wrapping
 from strandline.testing.simulation.invariants.observer import Invariants
-from strandline.testing.simulation.run import Report, run_seed
-from strandline.testing.simulation.world import World
-from strandline.testing.simulation.wrapping import kept, removed, wrap
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.observation import wrapping
+from strandline.testing.simulation.observation.wrapping import kept, removed, wrap
+from strandline.testing.simulation.runs.run import Report, run_seed
 
 SEED = 7
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from strandline.testing.simulation.trace import Trace
+from strandline.testing.simulation.kernel.trace import Trace
 
 ORDERS = "orders-0"
 

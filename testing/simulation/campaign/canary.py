@@ -1,0 +1,152 @@
+"""Is a seed the same run every time? And where not: what was the first thing that differed?
+
+    python -m strandline.testing.simulation.campaign.canary --seed 42 [--scenario S03]
+
+runs the seed in two interpreters, with different hash seeds and different work before it, writes down every step of both,
+and shows the first one that differs with what went before. Exit 0 when none does, 3 when one does.
+
+What differs has always a reason of one kind: something outside the world got in. The wall clock, an object's address (in
+the order of a set, in a text), a source of chance of the process, what an earlier run left behind in a module, or a
+finalizer that ran when the collector liked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strandline.testing.simulation.kernel.loop import Handle, NodeLoop, name_of
+from strandline.testing.simulation.kernel.trace import Trace, plain
+from strandline.testing.simulation.kernel.world import World
+
+DIFFERS = 3
+BEFORE, AFTER = 25, 6
+"""Lines of context."""
+_END = "(the run is over)"
+
+
+class Difference(NamedTuple):
+    line: int
+    """From 1."""
+    before: list[str]
+    """What both did before it; the newest last."""
+    one: list[str]
+    """What the first did then, and what came next."""
+    other: list[str]
+
+    def __str__(self) -> str:
+        text = [f"They differ from line {self.line} on. Both did:", *(f"      {line}" for line in self.before)]
+        text += ["Then the one did:", *(f"    - {line}" for line in self.one)]
+        return "\n".join([*text, "and the other:", *(f"    + {line}" for line in self.other)])
+
+
+def first_difference(one: Iterable[str], other: Iterable[str]) -> Difference | None:
+    before: deque[str] = deque(maxlen=BEFORE)
+    pairs = zip_longest(one, other, fillvalue=_END)
+    for number, (a, b) in enumerate(pairs, 1):
+        if a == b:
+            before.append(a)
+            continue
+        rest = [(a, b), *(pair for pair, _ in zip(pairs, range(AFTER), strict=False))]
+        return Difference(number, list(before), *(list(dict.fromkeys(side)) for side in zip(*rest, strict=True)))
+    return None
+
+
+# -- recording --------------------------------------------------------------------------------------------------------
+
+
+class Recording(Trace):
+    """A trace that writes everything down as it happens, in words."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self, now: Callable[[], float], *, full: bool = False) -> None:
+        super().__init__(now, full=full)
+        self.lines = _lines
+
+    def step(self, time: float, node: int, label: Any) -> None:
+        super().step(time, node, label)
+        self.lines.append(f"{time!r} {node}: {label}")
+
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
+        super().emit(kind, node, partition, **fields)
+        self.lines.append(f"{self.now()!r} {node}: {kind} {partition} {plain(fields)}")
+
+    def watch(self, loop: NodeLoop, ready: list[Handle]) -> None:
+        """A turn of a process begins."""
+        calls = ", ".join(name_of(handle.callback) for handle in ready if not handle.cancelled())
+        self.lines.append(f"{self.now()!r} {loop.machine.id}: turn of {calls}")
+
+
+_lines: list[str] = []
+
+
+def record(run: Callable[[], object]) -> list[str]:
+    """What happens in the worlds that are made while this runs, line by line."""
+    global _lines
+    before, _lines = _lines, []
+    trace_class, World.trace_class = World.trace_class, Recording
+    try:
+        run()
+        return _lines
+    finally:
+        _lines, World.trace_class = before, trace_class
+
+
+def run_of(seed: int, scenario: str | None = None) -> Callable[[], object]:
+    from strandline.testing.simulation.runs.run import run_seed
+
+    return lambda: run_seed(seed, scenario=scenario)
+
+
+# -- two interpreters -------------------------------------------------------------------------------------------------
+
+
+def compare(seed: int, scenario: str | None = None) -> Difference | None:
+    """The seed in two interpreters that have nothing in common but the code."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("one", "other")]
+        works = [_start(paths[0], seed, scenario, "0"), _start(paths[1], seed, scenario, "4242", before=seed + 1)]
+        for work in works:
+            if work.wait():
+                raise RuntimeError(f"{work.args!r} ended with {work.returncode}")
+        one, other = (path.read_text(errors="surrogatepass").splitlines() for path in paths)
+    return first_difference(one, other)
+
+
+def _start(path: Path, seed: int, scenario: str | None, hash_seed: str, before: int | None = None) -> subprocess.Popen[bytes]:
+    words = ["--record", str(path), "--seed", str(seed)]
+    words += ["--scenario", scenario] if scenario is not None else []
+    words += ["--before", str(before)] if before is not None else []
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.Popen([sys.executable, "-m", __spec__.name if __spec__ else __name__, *words], env=environment)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Runs a seed twice, and shows where the two runs differ first.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--scenario")
+    parser.add_argument("--record", type=Path, help="run it once, and write its steps to this file")
+    parser.add_argument("--before", type=int, help="run this seed first")
+    arguments = parser.parse_args(words)
+    if arguments.record is None:
+        difference = compare(arguments.seed, arguments.scenario)
+        print(f"seed {arguments.seed}: {difference or 'both runs are the same'}")
+        return DIFFERS if difference else 0
+    if arguments.before is not None:
+        run_of(arguments.before)()
+    lines = record(run_of(arguments.seed, arguments.scenario))
+    arguments.record.write_text("".join(f"{line}\n".replace("\r", "\\r") for line in lines), errors="surrogatepass")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,372 @@
+"""Production code with one guard less: does the simulation notice?
+
+A simulation that finds nothing proves something only if it would have found it. Each mutation takes one guard out of the
+running code, from outside, for as long as `applied` lasts; production knows nothing of it. The simulation has to find every
+one of them in a bounded number of seeds (`sweep.hunt`); one that stays unfound says that the faults, the workload or the
+invariants are too weak.
+
+The numbers are those of the list that the invariants come from; each says what the guard is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.partition import Partition
+from strandline.broker.partition.partition_state import CommittedIsr
+from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.controller import cluster_control, partition_change, replication_control
+from strandline.controller.metadata.records import NO_LEADER
+from strandline.controller.raft.leading import Leading
+from strandline.controller.raft.roles import Leader
+from strandline.controller.raft.state_store import QuorumStateStore
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.disk import join
+from strandline.storage.files import Files
+from strandline.storage.log import log_read
+from strandline.storage.log.log import Log
+from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
+from strandline.storage.memory.memory_files import MemoryFiles
+from strandline.testing.simulation.observation.wrapping import removed
+
+Patch = tuple[Any, str, Any]
+"""Owner, name, what takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    number: str
+    """Such as "M01"."""
+    meaning: str
+    """What the code does now."""
+    patches: Callable[[], list[Patch]]
+
+
+MUTATIONS: dict[str, Mutation] = {}
+WAITING: dict[str, str] = {"M09": "eligible leader replicas (KIP-966)"}
+"""Mutations of guards that are not built yet, with the feature that brings them."""
+
+
+def mutation(number: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    def enter(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        MUTATIONS[number] = Mutation(number, meaning, patches)
+        return patches
+
+    return enter
+
+
+@contextlib.contextmanager
+def applied(number: str) -> Iterator[None]:
+    """The guard is gone until this ends. `UsageError` for a number that there is not."""
+    if number not in MUTATIONS:
+        raise UsageError(f"there is no mutation {number!r}; there are {', '.join(sorted(MUTATIONS))}")
+    undo: list[Patch] = []
+    with removed():
+        try:
+            for owner, name, replacement in MUTATIONS[number].patches():
+                undo.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, replacement)
+            yield
+        finally:
+            for owner, name, original in reversed(undo):
+                setattr(owner, name, original)
+
+
+# -- replication ------------------------------------------------------------------------------------------------------
+
+
+@mutation("M01", "a follower truncates to its high watermark, not to where the epochs part (KIP-101)")
+def _truncate_to_high_watermark() -> list[Patch]:
+    make_follower = Partition.make_follower
+
+    def truncating(self: Partition, registration: Any) -> bool:
+        is_new = make_follower(self, registration)
+        if is_new and self.log.high_watermark < self.log.log_end_offset:
+            self.log.truncate_to(self.log.high_watermark)
+        return is_new
+
+    def diverging(self: Partition, position: Any, _answer: Any) -> None:
+        if self._is_at(position):
+            self._truncate(min(self.log.high_watermark, self.log.log_end_offset), "diverging epoch")
+
+    return [(Partition, "make_follower", truncating), (Partition, "truncate_to_divergence", diverging)]
+
+
+@mutation("M02", "a replica joins the ISR when it has reached the HW, though not the start of the leader's epoch (KAFKA-7128)")
+def _skip_epoch_start() -> list[Patch]:
+    def is_in_sync(self: LeaderState, replica: Any) -> bool:
+        return bool(replica.log_end_offset >= self.partition.log.high_watermark)
+
+    return [(LeaderState, "_is_in_sync", is_in_sync)]
+
+
+@mutation("M03", "the HW is computed from the committed ISR, not from the maximal one (KIP-497)")
+def _committed_isr_for_high_watermark() -> list[Patch]:
+    def smallest(self: LeaderState) -> int:
+        isr = self.isr if isinstance(self.isr, CommittedIsr) else self.isr.committed
+        members = [replica.log_end_offset for broker_id, replica in self.replicas.items() if broker_id in isr.isr]
+        return min([self.partition.log.log_end_offset, *members])
+
+    return [(LeaderState, "_smallest_log_end", smallest)]
+
+
+@mutation("M04", "the controller accepts an AlterPartition on top of an old partition epoch")
+def _old_partition_epoch() -> list[Patch]:
+    def stale(partition: Any, broker_id: int, item: Any) -> ErrorCode | None:
+        if item.leader_epoch > partition.leader_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if item.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.INVALID_REQUEST if broker_id != partition.leader else None
+
+    return [(replication_control, "_stale", stale)]
+
+
+@mutation("M05", "broker epochs in an AlterPartition are not compared (KIP-903)")
+def _any_broker_epoch_in_isr() -> list[Patch]:
+    def ineligible(image: Any, _partition: Any, proposed: Any) -> ErrorCode | None:
+        alive = all((b := image.brokers.get(member.broker_id)) is not None and b.is_active for member in proposed)
+        return None if alive else ErrorCode.INELIGIBLE_REPLICA
+
+    def is_eligible(self: LeaderState, replica: Any) -> bool:
+        return bool(self.context.is_active(replica.broker_id))
+
+    return [(replication_control, "_ineligible", ineligible), (LeaderState, "_is_eligible", is_eligible)]
+
+
+@mutation("M06", "a fenced broker may be in the ISR (KIP-841)")
+def _fenced_in_isr() -> list[Patch]:
+    def ineligible(image: Any, _partition: Any, proposed: Any) -> ErrorCode | None:
+        known = all(member.broker_id in image.brokers for member in proposed)
+        return None if known else ErrorCode.INELIGIBLE_REPLICA
+
+    def is_eligible(self: LeaderState, replica: Any) -> bool:
+        return bool(replica.broker_epoch == self.context.registered_epoch(replica.broker_id))
+
+    return [(replication_control, "_ineligible", ineligible), (LeaderState, "_is_eligible", is_eligible)]
+
+
+@mutation("M07", "the HW moves although the ISR is smaller than min.insync.replicas (KAFKA-15583)")
+def _move_under_min_isr() -> list[Patch]:
+    def increment(self: LeaderState) -> bool:
+        log = self.partition.log
+        end = self._smallest_log_end()
+        if end <= log.high_watermark or not log.update_high_watermark(end):
+            return False
+        self.context.observer.on_high_watermark_moved(self.partition)
+        return True
+
+    return [(LeaderState, "maybe_increment_high_watermark", increment)]
+
+
+@mutation("M08", "a leader is elected from outside the ISR when nobody in it lives")
+def _unclean_election() -> list[Patch]:
+    elect, change = partition_change.elect, partition_change.change_partition
+
+    def anybody(partition: Any, isr: Any, may_lead: Any, *, preferred: bool = False) -> int:
+        leader = elect(partition, isr, may_lead, preferred=preferred)
+        return leader if leader != NO_LEADER else next((r for r in partition.replicas if may_lead(r)), NO_LEADER)
+
+    def with_its_isr(key: Any, partition: Any, isr: Any, may_lead: Any, **keywords: Any) -> Any:
+        leader = anybody(partition, isr, may_lead)
+        return change(key, partition, isr if leader == NO_LEADER or leader in isr else (leader,), may_lead, **keywords)
+
+    return [
+        (partition_change, "elect", anybody),
+        (partition_change, "change_partition", with_its_isr),
+        (replication_control, "change_partition", with_its_isr),
+    ]
+
+
+@mutation("M10", "a fetch counts whatever leader epoch the follower names")
+def _any_epoch_in_fetch() -> list[Patch]:
+    def leading_follower(self: Partition, _epoch: int) -> LeaderState:
+        return self.leading(-1)
+
+    return [(Partition, "leading_follower", leading_follower)]
+
+
+@mutation("M22", "a fetch from a history that is not the leader's counts as progress")
+def _diverging_fetch_counts() -> list[Patch]:
+    visit = Fetch._visit_for_follower
+
+    def visiting(self: Fetch, cached: Any, partition: Partition, answer: Any, arrival: bool) -> None:
+        leader_state = partition.leader_state
+        if arrival and leader_state is not None and leader_state.epoch == cached.current_leader_epoch:
+            session = self.session if self.session.id else None
+            replica = leader_state.replicas.get(self.session.replica_id)
+            if replica is not None:
+                args = (cached.fetch_offset, cached.log_start_offset, self.session.replica_epoch, session)
+                leader_state.on_follower_fetch(replica, *args)
+        visit(self, cached, partition, answer, arrival)
+
+    return [(Fetch, "_visit_for_follower", visiting)]
+
+
+@mutation("M11", "acks=all is answered as soon as the leader has appended")
+def _acknowledge_at_append() -> list[Patch]:
+    append = ProduceHandler._append
+
+    def at_once(self: ProduceHandler, *args: Any) -> tuple[Any, int]:
+        return append(self, *args)[0], 0
+
+    return [(ProduceHandler, "_append", at_once)]
+
+
+# -- the quorum -------------------------------------------------------------------------------------------------------
+
+
+@mutation("M12", "a vote is told before it is on the disk")
+def _vote_before_fsync() -> list[Patch]:
+    write = QuorumStateStore.write
+
+    def without_waiting(self: QuorumStateStore, *args: Any) -> None:
+        files = self._files
+        self._files = _Hasty(files)  # type: ignore[assignment]
+        try:
+            write(self, *args)
+        finally:
+            self._files = files
+
+    return [(QuorumStateStore, "write", without_waiting)]
+
+
+class _Hasty:
+    """A disk whose durable writes are none."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, "write" if name == "write_atomic" else name)
+
+
+@mutation("M13", "the quorum's leader commits by counting copies of entries of older epochs (Raft, figure 8)")
+def _commit_old_epochs() -> list[Patch]:
+    def advance(self: Any, now: float) -> None:
+        role = self.role
+        assert isinstance(role, Leader)
+        ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
+        majority_end = min(ends[len(ends) // 2], self.log.end_offset)
+        if majority_end > self.high_watermark:
+            self.advance_high_watermark(majority_end)
+
+    return [(Leading, "maybe_advance_high_watermark", advance)]
+
+
+@mutation("M14", "brokers apply metadata records that are not committed yet")
+def _apply_uncommitted() -> list[Patch]:
+    apply = QuorumObserver._apply_committed
+
+    def eagerly(self: QuorumObserver) -> Any:
+        known, self.high_watermark = self.high_watermark, 1 << 60
+        try:
+            return apply(self)
+        finally:
+            self.high_watermark = known
+
+    return [(QuorumObserver, "_apply_committed", eagerly)]
+
+
+@mutation("M23", "a voter that comes back with an empty disk votes at once")
+def _vote_without_memory() -> list[Patch]:
+    check = QuorumStateStore.check
+
+    def forgetful(self: QuorumStateStore, state: Any, log_end_offset: int) -> Any:
+        return check(self, state, log_end_offset)._replace(learner=False)
+
+    return [(QuorumStateStore, "check", forgetful)]
+
+
+@mutation("M20", "a heartbeat counts whatever broker epoch it names")
+def _any_broker_epoch_in_heartbeat() -> list[Patch]:
+    def check(image: Any, broker_id: int, _broker_epoch: int) -> None:
+        if broker_id not in image.brokers:
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
+
+    return [(cluster_control, "check_broker_epoch", check)]
+
+
+# -- readers and writers ----------------------------------------------------------------------------------------------
+
+
+@mutation("M15", "consumers read up to the log end, not to the high watermark")
+def _consumers_read_all() -> list[Patch]:
+    def visit(self: Fetch, cached: Any, partition: Partition, answer: Any) -> None:
+        partition.check_leader_epoch(cached.current_leader_epoch)
+        diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
+        self._add(cached, partition, partition.log.log_end_offset, diverging, False, answer)
+
+    return [(Fetch, "_visit_for_consumer", visit)]
+
+
+@mutation("M16", "a batch that was appended before is appended again")
+def _no_deduplication() -> list[Patch]:
+    def check(self: ProducerStates, header: Any, pending: Any) -> AppendedBatch | None:
+        pending[header.producer_id] = (header.producer_epoch, header.last_sequence)
+        return None
+
+    return [(ProducerStates, "check", check), (Log, "_find_duplicates", lambda self, headers: [])]
+
+
+@mutation("M17", "a broker remembers the last batch of a producer, not the last five (KAFKA-5494)")
+def _remember_one() -> list[Patch]:
+    def forgetful(self: ProducerEntry, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches = deque(maxlen=1)
+
+    return [(ProducerEntry, "__init__", forgetful)]
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+class _Equal(int):
+    """A checksum that fits."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+@mutation("M18", "checksums are not looked at when a log is read")
+def _no_checksums() -> list[Patch]:
+    return [(log_read, "crc32c", lambda data: _Equal()), (log_read, "check_crc", lambda *_: True)]
+
+
+@mutation("M19", "a file is replaced without its directory being made durable")
+def _no_directory_fsync() -> list[Patch]:
+    return [(MemoryFiles, "fsync_dir", lambda self, path: None)]
+
+
+@mutation("M21", "the clean-shutdown marker is taken away when the first checkpoint is written, not before anything is")
+def _late_marker() -> list[Patch]:
+    load, write = LogDir._load, LogDir.checkpoint_all
+
+    def load_and_keep(self: LogDir) -> None:
+        load(self)
+        if self.was_clean:
+            self.files.write_atomic(_marker(self), CleanShutdown.encode(self.previous_broker_epoch))
+
+    def write_and_remove(self: LogDir) -> None:
+        self.files.remove(_marker(self))
+        write(self)
+
+    return [(LogDir, "_load", load_and_keep), (LogDir, "checkpoint_all", write_and_remove)]
+
+
+def _marker(log_dir: LogDir) -> str:
+    return join(log_dir.path, CLEAN_SHUTDOWN)

@@ -1,0 +1,364 @@
+"""A Strandline cluster in a simulated world: the production servers and clients on simulated machines.
+
+Controllers are numbered from 101, brokers from 1, clients from 201, each on a machine of its own, at a fixed address. Only
+the outside of a process is simulated; `BrokerServer`, `ControllerServer`, `Producer`, `Consumer` and `Admin` are the
+production classes.
+
+A node's process lives as `strandline.node` lets it: it starts; SIGTERM stops it in order, or breaks its start off; a second
+SIGTERM ends it at once; and when its server says that it cannot go on (`failure`) it stops, too. Nobody starts it again but
+the story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from strandline.broker.config import BrokerConfig
+from strandline.broker.partition.partition import Partition
+from strandline.broker.process.server import BrokerServer
+from strandline.client import Admin, Consumer, NewTopic, Producer
+from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.server import ControllerServer
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import StrandlineError
+from strandline.testing.simulation.kernel.loop import NodeLoop
+from strandline.testing.simulation.kernel.machine import Machine
+from strandline.testing.simulation.kernel.world import ProcessGone, World
+
+T = TypeVar("T")
+
+BROKER_PORT, CONTROLLER_PORT = 9092, 9093
+CLUSTER_ID = "simulated-cluster"
+STOP_S = 120.0
+
+
+class Client:
+    """A process of a user: what runs in it runs on its own machine, with its own clock."""
+
+    def __init__(self, cluster: SimCluster, machine: Machine) -> None:
+        self.cluster = cluster
+        self.machine = machine
+        self.loop, self.doors, _ = machine.boot()
+
+    def producer(self, **options: Any) -> Producer:
+        """To be used by code that runs on this machine (`spawn`)."""
+        return Producer(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+
+    def consumer(self, *topics: str, **options: Any) -> Consumer:
+        return Consumer(*topics, doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+
+    def admin(self, **options: Any) -> Admin:
+        return Admin(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+
+    def spawn(self, coroutine: Any, name: str | None = None) -> asyncio.Task[Any]:
+        return self.machine.spawn(coroutine, name)
+
+    async def run(self, coroutine: Any) -> Any:
+        """From a story: run it on this machine and wait for its result."""
+        return await self.cluster.world.join(self.spawn(coroutine))
+
+
+class _Process:
+    """A node's process from its start to its exit, as `strandline.node` runs it."""
+
+    def __init__(self, cluster: SimCluster, node_id: int, loop: NodeLoop, server: BrokerServer | ControllerServer) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.loop = loop
+        self.server = server
+        self.has_exited = False
+        """It came to its end by itself, and not by a crash."""
+        self.left: list[str] = []
+        """Tasks that the server has left behind."""
+        self._asked: asyncio.Future[None] = loop.create_future()
+        self._is_signal_pending = False
+
+    @property
+    def is_asked(self) -> bool:
+        """It knows that it has to stop, or will when it goes on."""
+        return self._is_signal_pending or self._asked.done()
+
+    def terminate(self) -> None:
+        if not self._is_signal_pending:  # two that wait for a process to go on are one
+            self._is_signal_pending = True
+            self.loop.io(self._on_signal)
+
+    def _on_signal(self) -> None:
+        self._is_signal_pending = False
+        if self._asked.done():
+            self.cluster.crash(self.node_id)
+        else:
+            self._asked.set_result(None)
+
+    async def live(self) -> None:
+        error: StrandlineError | OSError | None = None
+        try:
+            error = await self._run()
+        except (StrandlineError, OSError) as e:
+            error = e
+        except Exception as e:
+            self.loop.call_exception_handler({"message": "the process broke down", "exception": e})
+            raise
+        self._look_for_tasks()
+        self.has_exited = True
+        self.cluster.exited(self.node_id, error)
+
+    async def _run(self) -> StrandlineError | None:
+        server, asked = self.server, self._asked
+        start = self.loop.create_task(server.start(), name=f"start {self.node_id}")
+        await asyncio.wait([start, asked], return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait([start])
+            if not start.cancelled():
+                start.exception()  # of no more interest to anybody
+            return None
+        start.result()
+        failure = server.failure
+        assert failure is not None
+        waited: list[asyncio.Future[Any]] = [asked, failure]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        await server.stop()
+        return None if asked.done() else failure.result()
+
+    def _look_for_tasks(self) -> None:
+        own = asyncio.current_task()
+        self.left = [task.get_name() for task in self.loop.unfinished if task is not own]
+
+
+class SimCluster:
+    def __init__(
+        self,
+        world: World,
+        *,
+        controllers: int = 3,
+        brokers: int = 3,
+        settings: dict[str, Any] | None = None,
+        controller_settings: dict[str, Any] | None = None,
+        names: bool = False,
+    ) -> None:
+        self.world = world
+        self.names = names
+        """Nodes and clients find each other by names (`broker-1`), which are looked up, and not by addresses."""
+        self.settings = settings or {}
+        """Kafka's keys, for every broker."""
+        self.controller_settings = controller_settings or {}
+        self.controller_ids = [101 + n for n in range(controllers)]
+        self.broker_ids = [1 + n for n in range(brokers)]
+        self.machines: dict[int, Machine] = {}
+        for node_id in self.controller_ids:
+            self.machines[node_id] = world.add_machine(node_id, f"controller-{node_id}")
+        for node_id in self.broker_ids:
+            self.machines[node_id] = world.add_machine(node_id, f"broker-{node_id}")
+        for node_id, machine in self.machines.items():
+            machine.on_death = partial(self.crash, node_id)
+        self.voters = ",".join(f"{n}@{self.host(n)}:{CONTROLLER_PORT}" for n in self.controller_ids)
+        self.brokers: dict[int, BrokerServer] = {}
+        """Of the processes that run now, started or starting."""
+        self.controllers: dict[int, ControllerServer] = {}
+        self._image: Any = MetadataImage.EMPTY
+        self.failures: list[tuple[float, int, StrandlineError | OSError]] = []
+        """Processes that ended because they could not go on: when, which, why."""
+        self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
+        """Told of each server object as it is made, before it starts."""
+        self._clients = 0
+        self._processes: dict[int, _Process] = {}
+        """The last one of each node."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{self.host(n)}:{BROKER_PORT}" for n in self.broker_ids)
+
+    def host(self, node_id: int) -> str:
+        """How others find it."""
+        machine = self.machines[node_id]
+        return machine.name if self.names else machine.address
+
+    # -- life of nodes ------------------------------------------------------------------------------------------------
+
+    def start(self, node_id: int, *, wiped: bool = False) -> None:
+        """Start its process, on an empty disk if it is to be; what becomes of it is seen later (`ready`, `failures`)."""
+        machine = self.machines[node_id]
+        if wiped:
+            machine.files.wipe()
+        loop, doors, files = machine.boot()
+        self.world.trace.emit("node.started", node_id)
+        with self.world.within(loop):
+            server = self._make(node_id, doors, files)
+            process = self._processes[node_id] = _Process(self, node_id, loop, server)
+            for told in self.on_boot:
+                told(node_id, server)
+            machine.spawn(process.live(), f"node {node_id}")
+
+    def _make(self, node_id: int, doors: Doors, files: Any) -> BrokerServer | ControllerServer:
+        if node_id in self.controller_ids:
+            controller = ControllerServer(self.controller_config(node_id), doors, files)
+            self.controllers[node_id] = controller
+            return controller
+        broker = BrokerServer(self.broker_config(node_id), doors, files)
+        self.brokers[node_id] = broker
+        return broker
+
+    def crash(self, node_id: int, *, lossy: bool = False) -> None:
+        """`lossy`: the machine loses its power, and comes back with the next `start`."""
+        self._forget(node_id)
+        if lossy:
+            self.machines[node_id].power_cut()
+        else:
+            self.machines[node_id].crash()
+
+    def terminate(self, node_id: int) -> None:
+        """SIGTERM. The second one ends the process at once."""
+        if self.machines[node_id].is_up:
+            self._processes[node_id].terminate()
+
+    async def stop(self, node_id: int) -> None:
+        """SIGTERM, and wait for its end; `ProcessGone` when it ends in another way meanwhile."""
+        machine = self.machines[node_id]
+        if machine.loop is None:
+            return
+        process = self._processes[node_id]
+        if process.loop is not machine.loop:
+            return
+        if not process.is_asked:
+            self.terminate(node_id)
+        await self.world.until(lambda: process.loop.is_dead, STOP_S, f"the end of {machine.name}")
+        if not process.has_exited:
+            raise ProcessGone(f"{machine.name} ended before it had stopped")
+
+    def exited(self, node_id: int, error: StrandlineError | OSError | None) -> None:
+        """Its process has come to its end by itself."""
+        if error is not None:
+            self.failures.append((self.world.now, node_id, error))
+            self.world.trace.emit("node.failed", node_id, reason=str(error))
+        else:
+            self.world.trace.emit("node.stopped", node_id)
+        self._forget(node_id)
+        self.machines[node_id].end()
+
+    def leaks(self, node_id: int) -> list[str]:
+        """What the server of its last process has left behind when it had stopped in order: tasks that are not done. Must be
+        empty (I23)."""
+        process = self._processes.get(node_id)
+        return [] if process is None else process.left
+
+    def _forget(self, node_id: int) -> None:
+        self.brokers.pop(node_id, None)
+        self.controllers.pop(node_id, None)
+
+    def broker_config(self, node_id: int) -> BrokerConfig:
+        return BrokerConfig.from_mapping(
+            {
+                "node.id": node_id,
+                "cluster.id": CLUSTER_ID,
+                "listeners": f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}",
+                "log.dirs": "/data",
+                "controller.quorum.voters": self.voters,
+                **self.settings,
+            }
+        )
+
+    def controller_config(self, node_id: int) -> ControllerConfig:
+        return ControllerConfig.from_mapping(
+            {
+                "node.id": node_id,
+                "cluster.id": CLUSTER_ID,
+                "log.dirs": "/data",
+                "controller.quorum.voters": self.voters,
+                **self.controller_settings,
+            }
+        )
+
+    async def start_all(self, within_s: float = 30.0) -> None:
+        for node_id in [*self.controller_ids, *self.broker_ids]:
+            self.start(node_id)
+        await self.ready(within_s)
+
+    async def ready(self, within_s: float = 30.0) -> None:
+        """Every broker that runs is unfenced, and every broker knows so."""
+        await self.world.until(self.is_ready, within_s, "every broker sees every broker")
+
+    def is_ready(self) -> bool:
+        return bool(self.brokers) and all(self._sees_all(broker) for broker in self.brokers.values())
+
+    def _sees_all(self, broker: BrokerServer) -> bool:
+        known = broker.metadata.image.brokers
+        return broker.ready.is_set() and all(n in known and not known[n].fenced for n in self.brokers)
+
+    # -- faults of the network ----------------------------------------------------------------------------------------
+
+    def isolate(self, node_id: int, others: Iterable[int] | None = None, *, inbound: bool = True, outbound: bool = True) -> None:
+        """Cut the links of one node to some or all others."""
+        for other in self.world.machines if others is None else others:
+            if other not in (node_id, 0):
+                if outbound:
+                    self.world.network.cut(node_id, other)
+                if inbound:
+                    self.world.network.cut(other, node_id)
+
+    def rejoin(self, node_id: int, others: Iterable[int] | None = None, *, inbound: bool = True, outbound: bool = True) -> None:
+        """The opposite of `isolate` with the same arguments."""
+        for other in self.world.machines if others is None else others:
+            if other not in (node_id, 0):
+                if outbound:
+                    self.world.network.mend(node_id, other)
+                if inbound:
+                    self.world.network.mend(other, node_id)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def client(self, name: str = "") -> Client:
+        self._clients += 1
+        node_id = 200 + self._clients
+        return Client(self, self.world.add_machine(node_id, name or f"client-{node_id}"))
+
+    async def create_topic(self, name: str, **options: Any) -> None:
+        """By a client of its own."""
+        client = self.client()
+
+        async def create() -> None:
+            async with client.admin() as admin:
+                await admin.create_topics([NewTopic(name, **options)])
+
+        await client.run(create())
+
+    # -- looking inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def active_controller(self) -> ControllerServer | None:
+        """The one that leads in the highest epoch."""
+        best, highest = None, -1
+        for server in self.controllers.values():  # A loop: conditions ask this after each step.
+            active = server.controller.active if server.has_quorum else None
+            if active is not None and active.epoch > highest:
+                best, highest = server, active.epoch
+        return best
+
+    def image(self) -> Any:
+        """The newest metadata image that anybody has: the active controller's, or the longest of the brokers'."""
+        active = self.active_controller
+        if active is not None:
+            self._image = active.controller.image
+            return self._image
+        images = [b.metadata.image for b in self.brokers.values()]
+        images += [c.controller.image for c in self.controllers.values() if c.has_quorum]
+        return max(images, key=lambda image: image.offset, default=self._image)  # while nobody runs, what was known before
+
+    def topic_id(self, topic: str) -> bytes:
+        return bytes(self.image().topics_by_name[topic])
+
+    def partition(self, node_id: int, topic: str, index: int = 0) -> Partition | None:
+        """The replica's partition object on a broker, if it has one."""
+        broker = self.brokers.get(node_id)
+        if broker is None or not broker.has_logs:
+            return None
+        topic_id = self.image().topics_by_name.get(topic)
+        return None if topic_id is None else broker.replicas.partitions.get((bytes(topic_id), index))
+
+
+async def gather(*awaitables: Awaitable[T]) -> list[T]:
+    return list(await asyncio.gather(*awaitables))

@@ -1,0 +1,391 @@
+"""The clients of a run: production producers, consumers and admins on machines of their own, and the history they write.
+
+Every record's value is unique. A record is *ok* when its receipt says where it is, and *unknown* when the receipt fails,
+or when its process dies first; it has *failed* only when it was refused before it was handed over.
+
+There is one history; each send is held to what it was promised: with acks=all its record stays, with idempotence it is
+there once, with acks=1 and 0 it may be lost until somebody has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from strandline.client import NewTopic, OffsetOutOfRange, TopicPartition
+from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineError, UnknownTopic
+from strandline.protocol.apis import BROKER, CONTROLLER
+from strandline.testing.history import History
+from strandline.testing.simulation.cluster import fuzzing_client
+from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
+from strandline.testing.simulation.kernel.machine import EPOCH_MS
+from strandline.testing.simulation.kernel.scheduler import Entry, cancel
+from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
+
+RETRY_S = 0.2
+FINAL_POLL_MS = 500
+LIES_AT_ONCE = 5
+"""Between two looks at the cluster, so that most of them come close."""
+LIAR_PATIENCE_S = 0.3
+SOON_TRUE = "a topic that exists"
+"""What is no lie when that topic was deleted meanwhile."""
+
+
+class Workload:
+    def __init__(self, cluster: SimCluster, options: Options) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.options = options
+        self.history = History(clock=self.world.scheduler.clock)
+        self.sent = self.acked = self.unknown = 0
+        self.problems: list[str] = []
+        """What no client may ever see."""
+        self.positions: dict[str, dict[tuple[str, int], int]] = {}
+        """Of the consumers that run: the offset behind what they have read last."""
+        self.produces = True
+        self.going = True
+        self._crashes: list[Entry] = []
+        """Deaths of clients that are to come."""
+        self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
+
+    # -- life of the clients ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for number, producer in enumerate(self.options.producers, 1):
+            self._begin(f"p{number}", partial(self._produce, plan=producer), producer.crash_at_s)
+        for number, consumer in enumerate(self.options.consumers, 1):
+            self._begin(f"c{number}", partial(self._consume, plan=consumer), consumer.crash_at_s)
+        for number in range(1, self.options.readers + 1):
+            self._begin(f"r{number}", self._read_offsets, 0.0)
+        if self.options.lies:
+            self._begin("liar", self._lie, 0.0)
+        if self.options.admin:
+            self._begin("admin", self._administer, 0.0)
+
+    def _begin(self, name: str, work: Callable[[Client, str], Any], crash_at_s: float) -> None:
+        client = self.cluster.client(name)
+        task = client.spawn(self._guarded(name, work(client, name)), name)
+        self._tasks[name] = (client, task)
+        if crash_at_s:
+            self._crashes.append(self.world.scheduler.after(crash_at_s, self._crash, name, work))
+
+    def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
+        """The process dies with all that it had under way; another one takes its place, under another name."""
+        client, _ = self._tasks.pop(name)
+        self.positions.pop(name, None)
+        if self.going and client.machine.loop is not None:
+            client.machine.crash()
+            self._begin(f"{name}'", work, 0.0)
+
+    async def _guarded(self, name: str, work: Any) -> None:
+        try:
+            await work
+        except StrandlineError as e:
+            self.problems.append(f"{name} ended with {type(e).__name__}: {e}")
+
+    async def stop_producing(self, within_s: float) -> None:
+        """No new records; those under way are acknowledged or fail."""
+        self.produces = False
+        for crash in self._crashes:
+            cancel(crash)
+        await self._join("p", within_s)
+
+    async def stop(self, within_s: float) -> None:
+        self.going = False
+        await self._join("", within_s)
+
+    async def _join(self, prefix: str, within_s: float) -> None:
+        tasks = {name: task for name, (_, task) in self._tasks.items() if name.startswith(prefix)}
+        left = list(tasks.values())
+
+        def are_over() -> bool:
+            while left and left[-1].done():
+                left.pop()
+            return not left
+
+        await self.world.until(are_over, within_s, f"the end of {' '.join(tasks)}")
+
+    def behind(self, ends: dict[tuple[str, int], int]) -> list[str]:
+        """Consumers that have not read up to these ends. One that has read nothing at all began there."""
+        return [
+            f"{name} has read {place[0]}-{place[1]} up to {position} of {ends[place]}"
+            for name, positions in self.positions.items()
+            for place, position in positions.items()
+            if position < ends[place]
+        ]
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, client: Client, name: str, plan: ProducerPlan) -> None:
+        draw = self.world.stream(f"producer/{name}")
+        producer = await self._started(lambda: client.producer(**plan.options))
+        if producer is None:
+            return
+        number = 0
+        settling: dict[asyncio.Task[None], None] = {}
+        try:
+            while self.produces:
+                count = draw.randint(1, plan.burst_max)
+                task = asyncio.get_running_loop().create_task(self._burst(producer, name, plan, draw, number, count))
+                settling[task] = None
+                task.add_done_callback(lambda task: settling.pop(task, None))
+                number += count
+                await asyncio.sleep(draw.uniform(0, 2 * plan.pause_s))
+            for task in list(settling):
+                await task
+        finally:
+            await producer.stop()
+
+    async def _burst(self, producer: Any, name: str, plan: ProducerPlan, draw: Random, first: int, count: int) -> None:
+        acks, idempotent = plan.options["acks"], plan.options["acks"] == "all" and plan.options.get("enable_idempotence", True)
+        partitions = next(t.partitions for t in self.options.topics if t.name == plan.topic)
+        partition = draw.randrange(partitions)
+        under_way = []
+        for number in range(first, first + count):
+            value = b"%s.%d %s" % (name.encode(), number, b"x" * draw.randint(0, plan.size_max))
+            if draw.random() < 0.2:
+                partition = draw.randrange(partitions)
+            send = self.history.invoke(name, (plan.topic, partition), value, acks=acks, idempotent=idempotent)
+            self.sent += 1
+            try:
+                under_way.append((send, producer.send_nowait(plan.topic, value, partition=partition)))
+            except StrandlineError:
+                send.fail()
+        for send, receipt in under_way:
+            try:
+                metadata = await receipt
+            except StrandlineError:
+                self.unknown += 1
+                send.info()
+                continue
+            self.acked += 1
+            send.ok(metadata.offset)
+
+    async def _started(self, make: Callable[[], Any]) -> Any:
+        """A client needs a broker that answers to begin with; it is tried until there is one."""
+        while self.going:
+            client = make()
+            try:
+                await client.start()
+            except StrandlineError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return client
+        return None
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    async def _consume(self, client: Client, name: str, plan: ConsumerPlan) -> None:
+        consumer = await self._started(lambda: client.consumer(**plan.options))
+        if consumer is None:
+            return
+        try:
+            if await self._assigned(consumer, plan):
+                self.positions[name] = {}
+                while self.going:
+                    await self._poll(consumer, name, plan)
+        finally:
+            await consumer.stop()
+
+    async def _assigned(self, consumer: Any, plan: ConsumerPlan) -> bool:
+        if plan.subscribes:
+            consumer.subscribe(plan.topic)
+            return self.going
+        places = next(t.places for t in self.options.topics if t.name == plan.topic)
+        while self.going:
+            try:
+                await consumer.assign(places)
+            except StrandlineError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return True
+        return False
+
+    async def _poll(self, consumer: Any, name: str, plan: ConsumerPlan) -> None:
+        try:
+            began_at = self.world.now
+            polled = await consumer.getmany(timeout_ms=plan.poll_ms)
+        except (OffsetOutOfRange, LogTruncated, CorruptRecords) as e:
+            if not self.options.loss_permitted:
+                self.problems.append(f"{name}: {type(e).__name__}: {e}")
+            await self._recover(consumer, name, e)
+            return
+        except UnknownTopic as e:
+            self.problems.append(f"{name}: {type(e).__name__}: {e}")
+            self.going = False
+            return
+        except StrandlineError:
+            await asyncio.sleep(RETRY_S)
+            return
+        for place, records in polled.items():
+            pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+            self.history.poll(name, (place.topic, place.partition), pairs, began_at=began_at)
+            self.positions[name][place.topic, place.partition] = pairs[-1][0] + 1
+
+    async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
+        """What it has read is gone, and it was told so: it goes back to where the logs part."""
+        if isinstance(error, LogTruncated):
+            place = TopicPartition(error.topic or "", error.partition or 0)
+            self.history.seek(name, (place.topic, place.partition))
+            consumer.seek(place, max(0, error.diverging_offset))
+        await asyncio.sleep(RETRY_S)
+
+    async def _read_offsets(self, client: Client, name: str) -> None:
+        """The latest offset that a client is told never goes back. Of two clients one may ask a leader that does not know
+        yet that it is none: what lies below its high watermark is committed, and it goes on answering."""
+        consumer = await self._started(client.consumer)
+        if consumer is None:
+            return
+        places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
+        try:
+            while self.going:
+                await asyncio.sleep(0.3)
+                try:
+                    ends = await asyncio.wait_for(consumer.end_offsets(places), 5)
+                except (StrandlineError, TimeoutError):
+                    continue
+                for place, end in ends.items():
+                    self.history.latest(name, (place.topic, place.partition), end)
+        finally:
+            await consumer.stop()
+
+    # -- the administrator --------------------------------------------------------------------------------------------
+
+    async def _administer(self, client: Client, name: str) -> None:
+        draw = self.world.stream("admin")
+        patience = {"request_timeout_ms": 1000, "max_block_ms": 1000, "connect_timeout_ms": 500}
+        admin = await self._started(lambda: client.admin(**patience))
+        if admin is None:
+            return
+        side = SideTopic(self, client, patience)
+        try:
+            while self.going:
+                await asyncio.sleep(draw.uniform(0.1, 1.0))
+                what = draw.choice(self.options.admin)
+                try:
+                    await (side.churn(admin) if what == "churn" else self._ask(admin, what, draw))
+                except (StrandlineError, TimeoutError) as e:
+                    self.world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(e))
+        finally:
+            await admin.stop()
+
+    async def _ask(self, admin: Any, what: str, draw: Random) -> None:
+        topic = draw.choice(self.options.topics)
+        if what == "min_isr":
+            least = draw.randint(1, topic.replication_factor)
+            await admin.alter_configs("topic", topic.name, {"min.insync.replicas": least}, timeout_ms=2000)
+        elif what == "grow":
+            count = next(t.partitions for t in self.options.topics if t.name == topic.name) + draw.randint(1, 2)
+            await admin.create_partitions(topic.name, count, timeout_ms=2000)
+        elif what == "elect":
+            await admin.elect_leaders(timeout_ms=2000)
+        else:
+            await admin.describe_cluster(timeout_ms=1000)
+            await admin.describe_topics([topic.name], timeout_ms=1000)
+            await admin.describe_configs("topic", topic.name, timeout_ms=1000)
+            await admin.describe_quorum(timeout_ms=1000)
+
+    # -- the liar -----------------------------------------------------------------------------------------------------
+
+    async def _lie(self, client: Client, name: str) -> None:
+        """Requests that no peer may send. One that is taken for true is a problem, and whatever it has left in a log was written
+        by nobody that the history knows of: a consumer that reads it tells on it, too."""
+        draw, connect = self.world.stream(name), asyncio.get_running_loop().create_connection
+        left = self.options.lies
+        while self.going and left > 0:
+            await asyncio.sleep(draw.uniform(0.1, 0.6))
+            findings = await fuzzing_client.run(
+                connect, draw, self._listeners(), lies=LIES_AT_ONCE, pause_s=0.02, now_ms=EPOCH_MS, patience_s=LIAR_PATIENCE_S
+            )
+            left -= LIES_AT_ONCE
+            for accepted in findings.accepted:
+                if not accepted.lie.endswith(SOON_TRUE):
+                    self.problems.append(f"a lie was taken for true: {accepted.lie} at {accepted.target}: {accepted.response}")
+
+    def _listeners(self) -> list[fuzzing_client.Target]:
+        machines = self.cluster.machines
+        brokers = [fuzzing_client.Target(machines[n].address, BROKER_PORT, BROKER) for n in self.cluster.broker_ids]
+        controllers = [
+            fuzzing_client.Target(machines[n].address, CONTROLLER_PORT, CONTROLLER) for n in self.cluster.controller_ids
+        ]
+        return brokers + controllers
+
+    # -- the last read ------------------------------------------------------------------------------------------------
+
+    async def read_all(self) -> None:
+        """Everything that is there, read once more by a client that saw none of it."""
+        client = self.cluster.client("final")
+        await client.run(self._read_all(client))
+        client.machine.end()
+
+    async def _read_all(self, client: Client) -> None:
+        async with client.consumer(auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
+            places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
+            await consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            left = [place for place in places if ends[place] > 0]
+            while left:
+                for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
+                    pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+                    self.history.poll("final", (place.topic, place.partition), pairs, final=True)
+                left = [place for place in left if await consumer.position(place) < ends[place]]
+
+
+class SideTopic:
+    """A topic that comes and goes under one name. What is read is always its present self: a record names its generation."""
+
+    NAME = "side"
+    RECORDS = 5
+
+    def __init__(self, workload: Workload, client: Client, patience: dict[str, Any]) -> None:
+        self.workload = workload
+        self.client = client
+        self.patience = patience
+        self.generation = 0
+        self._met: set[bytes] = set()
+        """Topic ids of all generations."""
+
+    async def churn(self, admin: Any) -> None:
+        """One generation. A `StrandlineError` ends it where it stands; the next one begins by deleting what is there."""
+        self.generation += 1
+        if self.NAME in await admin.list_topics(timeout_ms=2000):
+            await admin.delete_topics([self.NAME], timeout_ms=2000)
+        replicas = min(self.workload.options.brokers, 3)
+        made = await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
+        if made[0].topic_id in self._met:
+            return  # a broker that had not heard of it said that there was none, and a lost answer hid that there was one
+        self._met.add(made[0].topic_id)
+        if await self._write(made[0].topic_id):
+            await self._read(made[0].topic_id)
+
+    async def _write(self, topic_id: bytes) -> bool:
+        """False when a broker that is behind has named the topic that was deleted, and records went, or may have gone, there."""
+        async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
+            await producer.partitions_for(self.NAME)
+            assert producer._cluster is not None, "it has started"
+            for number in range(self.RECORDS):
+                known = {producer._cluster.cache.topics[self.NAME].topic_id}
+                receipt = await producer.send_and_wait(self.NAME, b"%d %d" % (self.generation, number), partition=0)
+                info = producer._cluster.cache.topics.get(self.NAME)
+                known.add(b"" if info is None else info.topic_id)
+                if known != {topic_id}:
+                    return False
+                if receipt.offset != number:
+                    self._problem(f"record {number} is at {receipt.offset}")
+        return True
+
+    async def _read(self, topic_id: bytes) -> None:
+        """A broker that is behind may still serve the topic that was deleted, and does so under that one's id."""
+        async with self.client.consumer(**self.patience, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([(self.NAME, 0)])
+            first = await consumer.getone(timeout_ms=2000)
+            read_from, _ = consumer._subscription.states[TopicPartition(self.NAME, 0)].key
+            if first.value != b"%d 0" % self.generation and read_from == topic_id:
+                self._problem(f"its first record is {first.value!r}")
+
+    def _problem(self, text: str) -> None:
+        if not self.workload.options.loss_permitted:
+            self.workload.problems.append(f"generation {self.generation} of topic {self.NAME}: {text}")

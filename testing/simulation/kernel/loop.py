@@ -1,0 +1,601 @@
+"""An asyncio event loop for one simulated process: its time is virtual, its network is simulated.
+
+Every simulated process has a loop object of its own, so that `asyncio.get_running_loop()` in the production code finds
+the loop of the process that it runs in: with its own clock, its own tasks, and its own end. All loops are driven by one
+`Scheduler`, in one thread.
+
+What asyncio promises is kept: `call_soon` is first in, first out; a turn runs all callbacks that were ready when it began.
+What it leaves open is drawn from the seed: when a process gets its turn, which of several timers of one moment is first,
+and what of the network has arrived by then. Timers do not fire early on half of the loops. The others keep time as uvloop
+does, on which nodes run: in milliseconds, and a timer's delay is rounded to them, so that it may fire half of one early.
+
+A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: from one callback to
+the next nothing of it runs any more, no `finally` and no destructor; what it leaves is kept until the world ends, so
+that no finalizer runs at a moment that the garbage collector chose. It may die inside one of its own calls (a disk that
+is made to crash the machine raises `ProcessDied`): what is left of that callback runs to its end, and nothing comes of
+it, since the loop, the network and the disk of a dead process do nothing.
+
+Tasks and futures hash by their number, not by their address: a set of them (`asyncio.wait` makes such) has the same
+order in every run.
+
+What a loop can do and this one does not (threads of its own, signals, pipes, TLS, datagrams) raises `NotImplementedError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import sys
+import weakref
+from asyncio import events, tasks
+from asyncio.events import _set_running_loop
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from strandline.testing.simulation.kernel.scheduler import QUIET, Entry, Scheduler, cancel
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from strandline.testing.simulation.kernel.machine import Machine
+
+T = TypeVar("T")
+
+EXECUTOR_S_MAX = 0.005
+"""How late after its call the work of `run_in_executor` is done, at most, while the machine is not slow."""
+TURN_S_MAX = 0.000_1
+"""How late after it became due a turn begins, at most."""
+GOES_ON, TURNS_MAX = 0.75, 6
+"""With this chance a turn follows the one before without delay, so that nothing can come between; so often in a row. Not
+while somebody waits for something to happen (`World.until`), and would see it later."""
+DELAY_S_MAX = 1e10
+"""A coarse clock goes no further; nor does uvloop's."""
+_CLOCK_S = 1e-9
+"""A timer fires so long after its time, so that no rounding makes it fire before."""
+
+
+OWNER: contextvars.ContextVar[NodeLoop | None] = contextvars.ContextVar("OWNER", default=None)
+"""On a thread of a process, which has no running loop: that process's loop."""
+
+
+class ProcessDied(BaseException):
+    """The simulated process ended here, inside an operation. No production code may catch it, and none goes on after it."""
+
+
+class SimFuture(asyncio.Future[Any]):
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Handle(msgspec.Struct, eq=False):
+    """A callback that is ready. A struct: half of all that is made, and made without Python code of its own."""
+
+    callback: Callable[..., object] | None
+    """None once cancelled."""
+    args: tuple[Any, ...]
+    _context: contextvars.Context
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def get_context(self) -> contextvars.Context:
+        return self._context
+
+    def __repr__(self) -> str:
+        return f"<Handle {'cancelled' if self.callback is None else name_of(self.callback)}>"
+
+
+class Timer(Handle):
+    """A callback that waits for its time."""
+
+    _when: float
+    _due: float
+    _entry: Entry | None = None
+    """What the scheduler has of it."""
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+        if self._entry is not None:
+            cancel(self._entry)
+            self._entry = None
+
+    def when(self) -> float:
+        """The loop's time at which it fires."""
+        return self._when
+
+
+def name_of(callback: Callable[..., object] | None) -> str:
+    """What a callback is called, the same in every process: of a step of a task, the task and its coroutine."""
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return f"{task.get_name()}: {getattr(task.get_coro(), '__qualname__', '?')}"
+    function = getattr(callback, "func", callback)  # a partial's
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+class NodeLoop(asyncio.AbstractEventLoop):
+    """The event loop of one process of one machine."""
+
+    def __init__(self, machine: Machine, scheduler: Scheduler, random: Random) -> None:
+        self.machine = machine
+        self.incarnation = machine.incarnation
+        self.is_dead = False
+        self.paused = False
+        """Stopped by a signal: it owns its timers and its sockets, and does nothing."""
+        self.unhandled: list[dict[str, Any]] = []
+        """What reached the loop's exception handler: a bug of ours, each of them."""
+        self.watch: Callable[[NodeLoop, list[Handle]], object] | None = getattr(machine.world.trace, "watch", None)
+        """Told of the callbacks of each turn before it runs them (`canary.py`)."""
+        self._scheduler = scheduler
+        self._draw = random.random
+        self.is_coarse = machine.id != 0 and random.random() < 0.5
+        """Its time is in milliseconds."""
+        self._trace_step = machine.world.trace.step
+        self._ready: deque[Handle] = deque()
+        self._turn_is_due = False
+        self._busy_until = 0.0
+        """Global time until which the process computes or waits for its disk."""
+        self._stopped: list[Callable[[], None]] = []
+        """What threads of the process were about to do when it was paused, in order."""
+        self._closed = False
+        self._context = contextvars.Context()
+        """In which the kernel's callbacks run: nothing that others set can be seen in it."""
+        self._tasks: dict[int, SimTask] = {}
+        """Those that are not done, by number. Of a dead process: what keeps its coroutines from being finalized."""
+        self._numbers = 0
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], int] = WeakKeyDictionary()
+        """Asynchronous generators that were begun, with the order of their beginning."""
+        self._generators_begun = 0
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        machine = self.machine
+        time = machine.clock_offset_s + self._scheduler.now * machine._clock_rate
+        return int(time * 1000) / 1000 if self.is_coarse else time
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
+        handle = Handle(callback, args, copy_context() if context is None else context)
+        if not self.is_dead:
+            self._ready.append(handle)
+            if not self._turn_is_due:
+                self._schedule_turn()
+        elif self._closed:
+            raise RuntimeError("Event loop is closed")
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
+        now = self.time()
+        return self._timer(now + delay, now, callback, args, context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
+        return self._timer(when, self.time() if self.is_coarse else 0.0, callback, args, context)
+
+    def _timer(
+        self,
+        when: float,
+        now: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> Timer:
+        """`now` is asked for by coarse clocks alone."""
+        handle = Timer(callback, args, copy_context() if context is None else context, when, when)
+        if not self.is_dead:
+            if self.is_coarse:
+                handle._due = now + round(min(when - now, DELAY_S_MAX) * 1000) / 1000
+            self._arm(handle)
+        elif self._closed:
+            raise RuntimeError("Event loop is closed")
+        return handle
+
+    def _arm(self, handle: Timer) -> None:
+        machine = self.machine
+        at = (handle._due - machine.clock_offset_s) / machine._clock_rate
+        handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
+
+    def _on_timer(self, handle: Timer) -> object:
+        handle._entry = None
+        if not self.is_dead:
+            self._ready.append(handle)
+            if not self._turn_is_due:
+                self._schedule_turn()
+        return QUIET
+
+    def on_clock_rate(self) -> None:
+        """The clock goes faster or slower from now on: what waits for one of its times waits shorter or longer."""
+        for entry in self._scheduler.waiting(self._on_timer):
+            handle: Timer = entry[4][0]
+            cancel(entry)
+            self._arm(handle)
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def io(self, callback: Callable[..., object], *args: Any) -> None:
+        """Something arrived from outside: the kernel tells the process in its next turn."""
+        if not self.is_dead:
+            self._ready.append(Handle(callback, args, self._context))
+            if not self._turn_is_due:
+                self._schedule_turn()
+
+    def spend(self, seconds: float) -> None:
+        """The process is held up from now on: by its disk, or by computing. Its next turn begins later, and what it sends
+        in this one leaves later, if it still lives then; what it has done to its disk in this turn is done already."""
+        self._busy_until = max(self._busy_until, self._scheduler.now) + seconds
+
+    @property
+    def busy_until(self) -> float:
+        """What leaves the process now leaves it then."""
+        now = self._scheduler.now
+        return self._busy_until if self._busy_until > now else now
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy_until > self._scheduler.now
+
+    def _schedule_turn(self) -> None:
+        if not self.paused:
+            self._turn_is_due = True
+            scheduler, busy_until = self._scheduler, self._busy_until
+            start = scheduler.now
+            if busy_until > start:
+                start = busy_until
+            scheduler.soon(start + TURN_S_MAX * self._draw(), self._turn)
+
+    def hurry(self) -> None:
+        """Its next turn comes before anything else happens."""
+        self._scheduler.first(self._turn)
+
+    def _turn(self) -> object:
+        """What is ready, and often what that made ready: the process goes round again before anything else happens."""
+        self._turn_is_due = False
+        ready = self._ready
+        if self.is_dead or self.paused or not ready:
+            return QUIET
+        now = self._scheduler.now
+        if self._busy_until > now:
+            self._schedule_turn()
+            return QUIET
+        self._turn_is_due = True  # What is made ready meanwhile is looked after at the end.
+        more, draw, machine, step = TURNS_MAX, self._draw, self.machine, self._trace_step
+        world, number = machine.world, machine.id
+        _set_running_loop(self)
+        try:
+            while True:
+                left = len(ready)  # One turn: the callbacks that are ready now, and none that they make.
+                step(now, number, left)
+                if self.watch is not None:
+                    self.watch(self, list(ready))
+                while left and not self.is_dead:
+                    left -= 1
+                    handle = ready.popleft()
+                    callback = handle.callback
+                    if callback is None:
+                        continue
+                    try:
+                        handle._context.run(callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except ProcessDied:
+                        pass
+                    except BaseException as e:
+                        self._on_callback_failed(callback, e)
+                if not ready or not more or world.waited_for or draw() >= GOES_ON:
+                    break
+                if self.is_dead or self.paused or self._busy_until > now:
+                    break
+                more -= 1
+        finally:
+            _set_running_loop(None)
+            self._turn_is_due = False
+        if ready and not self.is_dead:
+            self._schedule_turn()
+        return None
+
+    def _on_callback_failed(self, callback: Callable[..., object], error: BaseException) -> None:
+        self.call_exception_handler({"message": f"Exception in callback {name_of(callback)}", "exception": error})
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        if self.is_dead:
+            return
+        self.paused = False
+        stopped, self._stopped = self._stopped, []
+        for go_on in stopped:
+            go_on()
+        if self._ready and not self._turn_is_due:
+            self._schedule_turn()
+
+    def when_it_runs(self, action: Callable[[], None]) -> None:
+        """Now, or as soon as the process goes on; never, if it does not."""
+        if self.is_dead:
+            return
+        if self.paused:
+            self._stopped.append(action)
+        else:
+            action()
+
+    def die(self) -> None:
+        """Nothing of this process runs any more. What it has at hand stays where it is: nothing is told of its end."""
+        self.is_dead = True
+
+    def forget(self) -> None:
+        """The world ends: what the process left may go, and does so now. Whoever holds the error that ended the run holds its
+        frames, and with them coroutines that would be ended much later, in a world that is no more."""
+        for task in list(self._tasks.values()):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if (coroutine := task.get_coro()) is not None:
+                with contextlib.suppress(Exception, asyncio.CancelledError, ProcessDied):
+                    coroutine.close()
+        self._tasks.clear()
+        self._ready.clear()
+        self._stopped.clear()
+
+    # -- tasks and futures --------------------------------------------------------------------------------------------
+
+    def _next_number(self) -> int:
+        """Different for the tasks and futures of all machines, as far as that can be: sets of them should not collide."""
+        self._numbers += 1
+        return self._numbers << 12 | self.machine.id
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = SimFuture(loop=self)
+        future._number = self._next_number()
+        return future
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """`options`: what the running Python's `Task` knows beyond that (`eager_start`)."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        number = self._next_number()
+        task = SimTask.__new__(SimTask)
+        task._number = number  # Before anything else: asyncio puts the task into a set as it is made.
+        if name is None:
+            name = f"task-{number >> 12}"
+        task.__init__(coro, loop=self, name=name, context=context, **options)  # type: ignore[misc]
+        if not task.done():
+            self._tasks[number] = task
+            task.add_done_callback(self._on_task_done, context=self._context)
+        return task
+
+    def _on_task_done(self, task: Any) -> None:
+        """From now on only who waits for it keeps it: an exception that nobody looks at is told as soon as nobody can."""
+        self._tasks.pop(task._number, None)
+
+    @property
+    def unfinished(self) -> list[asyncio.Task[Any]]:
+        """The tasks that run or wait, oldest first."""
+        return [task for task in self._tasks.values() if not task.done()]
+
+    # -- threads ------------------------------------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """The work is done at a later moment, in one piece; the loop's turns go on meanwhile. Work whose future is cancelled
+        before that may have been begun, or not."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        future = self.create_future()
+        if not self.is_dead:
+            delay_s = EXECUTOR_S_MAX * self._draw() * self.machine.slowness
+            self._scheduler.after(delay_s, self.when_it_runs, lambda: self._execute(future, func, args))
+        return future
+
+    def _execute(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if future.cancelled() and self._draw() < 0.5:
+            return
+        result, error = None, None
+        busy_until, self._busy_until = self._busy_until, 0.0
+        before = events._get_running_loop()
+        events._set_running_loop(None)  # a thread has none
+        context = contextvars.Context()
+        context.run(OWNER.set, self)
+        try:
+            result = context.run(func, *args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except ProcessDied:
+            return
+        except BaseException as e:
+            error = e
+        finally:
+            events._set_running_loop(before)
+            now = self._scheduler.now
+            took_s, self._busy_until = max(0.0, self._busy_until - now), busy_until
+        self._scheduler.after(took_s, self.when_it_runs, lambda: self.io(_settle, future, result, error))
+
+    def set_default_executor(self, executor: Any) -> None:
+        """There are no threads: everybody's work is done in the same way."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...
+
+    # -- network ------------------------------------------------------------------------------------------------------
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        _refuse(options, {"start_serving", "backlog", "reuse_address", "reuse_port", "family", "flags"})
+        serves = options.get("start_serving", True)
+        return self.machine.world.network.listen(self, protocol_factory, host, port, start_serving=serves)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        _refuse(options, {"family", "proto", "flags", "happy_eyeballs_delay", "interleave", "all_errors"})
+        return await self.machine.world.network.connect(self, protocol_factory, host, port)
+
+    # -- what asyncio asks of a loop ----------------------------------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None: ...
+
+    def is_running(self) -> bool:
+        return not self._closed
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self.die()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """As asyncio's, with one difference: what nobody handles ends the run, unless the world expects it."""
+        if self.is_dead:
+            return
+        self.unhandled.append(context)
+        if self._handler is None:
+            self.default_exception_handler(context)
+            return
+        try:
+            self._handler(self, context)
+        except (SystemExit, KeyboardInterrupt, ProcessDied):
+            raise
+        except BaseException as e:
+            error = {"message": "Unhandled error in exception handler", "exception": e, "context": context}
+            self.default_exception_handler(error)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.machine.world.on_unhandled(self, context)
+
+    def set_exception_handler(self, handler: Any) -> None:
+        if handler is not None and not callable(handler):
+            raise TypeError(f"A callable object or None is expected, got {handler!r}")
+        self._handler = handler
+
+    def get_exception_handler(self) -> Any:
+        return self._handler
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def set_task_factory(self, factory: Any) -> None:
+        """Tasks of another make would hash by their address."""
+        if factory is not None:
+            raise NotImplementedError("a simulated loop makes its tasks itself")
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Called by asyncio's own timer handles, which this loop does not make."""
+
+    # -- asynchronous generators --------------------------------------------------------------------------------------
+
+    def on_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """One of this process is begun."""
+        self._generators_begun += 1
+        self._generators[generator] = self._generators_begun
+
+    def on_generator_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Nobody has it any more, and it has not come to its end."""
+        if not self.is_dead:
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close those that were begun and not finished."""
+        generators = sorted(self._generators, key=self._generators.__getitem__)
+        self._generators.clear()
+        results = await asyncio.gather(*[generator.aclose() for generator in generators], return_exceptions=True)
+        for generator, result in zip(generators, results, strict=True):
+            if isinstance(result, Exception):
+                message = "an error occurred during closing of an asynchronous generator"
+                self.call_exception_handler({"message": message, "exception": result, "asyncgen": generator})
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if isinstance(error, StopIteration):  # which no future takes
+        raised, error = error, RuntimeError("StopIteration interacts badly with generators and cannot be raised into a Future")
+        error.__cause__ = raised
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _refuse(options: dict[str, Any], known: set[str]) -> None:
+    """An option that the simulated network would pass over in silence is an error of whoever sets it."""
+    unknown = sorted(name for name, value in options.items() if name not in known and value is not None)
+    if unknown:
+        raise NotImplementedError(f"a simulated loop does not know {', '.join(unknown)}")
+
+
+@contextlib.contextmanager
+def cheaply_registered() -> Iterator[None]:
+    """asyncio keeps a weak reference to each task, for `all_tasks`, and each runs Python code as its task goes. Until this
+    ends they do not: who iterates passes over those that are dead, and those are dropped here."""
+    known: Any = getattr(tasks, "_all_tasks", getattr(tasks, "_scheduled_tasks", None))
+    if known is None:
+        yield
+        return
+    references, make = known.data, weakref.ref
+    known.add = lambda task: references.add(make(task))
+    try:
+        yield
+    finally:
+        del known.add
+        references.difference_update([reference for reference in references if reference() is None])
+
+
+class Generators:
+    """Whose asynchronous generators are whose: Python asks one hook per thread, and all processes share the thread."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, NodeLoop] = {}
+        """By the generator's identity: no weak reference to it is left when Python tells that nobody has it any more."""
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._on_begin, finalizer=self._on_left)
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._before)
+        self._owners.clear()
+
+    def _on_begin(self, generator: AsyncGenerator[Any, Any]) -> None:
+        loop = events._get_running_loop()
+        if isinstance(loop, NodeLoop):
+            self._owners[id(generator)] = loop
+            loop.on_generator(generator)
+
+    def _on_left(self, generator: AsyncGenerator[Any, Any]) -> None:
+        loop = self._owners.pop(id(generator), None)
+        if loop is not None:
+            loop.on_generator_left(generator)

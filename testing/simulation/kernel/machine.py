@@ -1,0 +1,160 @@
+"""A machine: an address, a disk, clocks, and the one process that runs on it, if any does.
+
+The disk and the address outlive processes. How a process can end, or not run:
+
+    terminate   SIGTERM: it stops in order, as long as it takes
+    crash       SIGKILL: nothing of it runs any more, its kernel closes its sockets, the page cache lives on
+    power_cut   the machine: nobody closes the sockets, what was not synced is lost (any part of it)
+    pause       SIGSTOP: its kernel takes bytes for it, and nothing else happens until `resume`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strandline.protocol.doors import Doors
+from strandline.testing.simulation.kernel.loop import NodeLoop
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from strandline.testing.simulation.kernel.disk import SimFiles
+    from strandline.testing.simulation.kernel.world import World
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+"""What the wall clocks show as the world begins."""
+
+
+class Machine:
+    def __init__(self, world: World, node_id: int, name: str) -> None:
+        self.world = world
+        self.id = node_id
+        self.name = name
+        self.address = f"10.0.{node_id >> 8}.{node_id & 255}"
+        self.files: SimFiles = world.make_disk(self)
+        """Its disk. A process works on a `mount` of it, which dies with the process."""
+        self.loop: NodeLoop | None = None
+        """Of the process that runs here."""
+        self.incarnation = 0
+        """How many processes have been started here."""
+        self.has_power = True
+        self._clock_rate = 1.0
+        self._drift_s = 0.0
+        """What its clocks would show at the world's beginning if they had always gone as they go now."""
+        self.clock_offset_s = 1000.0 + node_id
+        """Of its monotonic clock, likewise. To be set before it runs."""
+        self.wall_jump_ms = 0
+        """What its wall clock is wrong by."""
+        self.slowness = 1.0
+        """Factor of what its disk takes."""
+        self.on_death: Callable[[], object] = self.crash
+        """Its disk ends its process in the middle of an operation."""
+        self.graveyard: list[NodeLoop] = []
+        """Processes that died: kept, so that no finalizer of theirs runs before the world ends."""
+        world.network.add(self)
+
+    # -- clocks -------------------------------------------------------------------------------------------------------
+
+    @property
+    def clock_rate(self) -> float:
+        """Seconds of its clocks in one second of the world. They may go wrong at any time, but do not jump by it."""
+        return self._clock_rate
+
+    @clock_rate.setter
+    def clock_rate(self, rate: float) -> None:
+        if not rate > 0:
+            raise ValueError(f"a clock does not go at a rate of {rate}")
+        skipped_s = self.world.now * (self._clock_rate - rate)
+        self._clock_rate = rate
+        self._drift_s += skipped_s
+        self.clock_offset_s += skipped_s
+        if self.loop is not None:
+            self.loop.on_clock_rate()
+
+    def wall_clock_ms(self) -> int:
+        return EPOCH_MS + int((self.world.scheduler.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        return self.loop is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.loop is not None and self.loop.paused
+
+    def boot(self) -> tuple[NodeLoop, Doors, Any]:
+        """A new, empty process: its loop, its doors, and its view of the disk."""
+        if self.loop is not None:
+            raise RuntimeError(f"{self.name} has a process")
+        if not self.has_power:
+            self.has_power = True
+            self.world.network.on_power(self)
+        self.incarnation += 1
+        random = self.world.stream(f"{self.name}/{self.incarnation}")
+        # Of what an event loop can do, only what somebody asks for is there.
+        self.loop = loop = NodeLoop(self, self.world.scheduler, Random(random.getrandbits(64)))  # type: ignore[abstract]
+        files = self.world.mount_disk(self)
+        return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> Task[T]:
+        """A task of the process that runs here."""
+        if self.loop is None:
+            coroutine.close()
+            raise RuntimeError(f"{self.name} has no process")
+        with self.world.within(self.loop):
+            return self.loop.create_task(coroutine, name=name)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call it as the process that runs here."""
+        if self.loop is None:
+            raise RuntimeError(f"{self.name} has no process")
+        with self.world.within(self.loop):
+            return function(*args)
+
+    def end(self) -> None:
+        """The process has stopped in order, or exits because it cannot go on."""
+        if self.loop is not None:
+            self._bury(power=False)
+            self.world.unmount_disk(self, lossy=False)
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        if self.loop is not None:
+            self.world.trace.emit("node.crashed", self.id, lossy=False)
+            self.end()
+
+    def power_cut(self) -> None:
+        """The plug is pulled: whether a process runs or not, what was not synced may be gone."""
+        self.world.trace.emit("node.crashed", self.id, lossy=True)
+        if self.loop is not None:
+            self._bury(power=True)
+        self.has_power = False
+        self.world.network.on_power_cut(self)
+        self.world.unmount_disk(self, lossy=True)
+
+    def _bury(self, *, power: bool) -> None:
+        loop, self.loop = self.loop, None
+        assert loop is not None
+        loop.die()
+        self.graveyard.append(loop)
+        if not power:
+            self.world.network.on_process_gone(loop)
+
+    def pause(self) -> None:
+        if self.loop is not None and not self.loop.paused:
+            self.world.trace.emit("node.paused", self.id)
+            self.loop.pause()
+
+    def resume(self) -> None:
+        if self.loop is not None and self.loop.paused:
+            self.world.trace.emit("node.resumed", self.id)
+            self.loop.resume()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {'up' if self.is_up else 'down'}>"

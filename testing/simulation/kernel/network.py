@@ -1,0 +1,568 @@
+"""The simulated network: machines with addresses and names, links between them, and what goes wrong there.
+
+    connections     tcp.py: bytes arrive in order, once, or the connection ends
+    links           links.py: one for each direction, so a partition may be one-way
+    messages        messages.py: the frames in the bytes, for whoever wants to see, hold or lose one
+
+Faults of links: delay, jitter, loss, little bandwidth (`link(a, b)`), clogs, cuts. Of connections: `reset_between` (both
+ends are told), `mute_between` (nobody is told: the one who sends, or asks for a sign of life, finds out). Of readers:
+`fragment`, `slow_reader`. Of names: `names`, `silent_names`.
+
+Messages can be watched (`taps`), held back and let go (`hold`), or made the point at which a connection breaks
+(`break_on`): so a story says "hold the response that carries the new high watermark". A held message holds up what comes
+behind it on its connection, since TCP has no overtaking, and it has not left its process: it is lost when that dies. A
+message cannot be lost alone; `break_on` is what TCP has for that. A request that is lost after its delivery comes twice,
+on two connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from strandline.testing.simulation.kernel.links import FAST, Link
+from strandline.testing.simulation.kernel.loop import NodeLoop
+from strandline.testing.simulation.kernel.messages import Message, Place, Predicate, request_head, response_id, split_frames
+from strandline.testing.simulation.kernel.scheduler import Scheduler
+from strandline.testing.simulation.kernel.tcp import (
+    READ_BYTES,
+    WINDOW_BYTES,
+    End,
+    Segment,
+    SimTransport,
+    reset_error,
+    timeout_error,
+)
+
+if TYPE_CHECKING:
+    from strandline.testing.simulation.kernel.machine import Machine
+    from strandline.testing.simulation.kernel.world import World
+
+__all__ = ["WINDOW_BYTES", "Hold", "Link", "Message", "Network", "Predicate", "SimServer", "SimTransport"]
+
+SYN_RETRY_S = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0)
+"""When an unanswered SYN is sent again; at the last the connect fails."""
+READS_FIRST = 0.25
+"""How often a protocol reads before whoever has asked for its connection gets it. uvloop lets it, asyncio does not."""
+RESOLVE_S = 0.001
+"""What a look-up of a name takes, on average."""
+_PORTS, _EPHEMERAL_PORTS = 30_000, range(32_768, 61_000)
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A breakpoint for messages: those that match stay where they are until `release`."""
+
+    matches: Predicate
+    network: Network
+    left: int = -1
+    """How many more it takes; -1: all."""
+    held: list[Message] = field(default_factory=list)
+    """Those that it keeps, in the order in which it took them. Without those whose connection has ended."""
+    _ends: list[tuple[End, Message]] = field(default_factory=list)
+
+    @property
+    def has(self) -> bool:
+        """Whether a message is being held."""
+        return bool(self.held)
+
+    def keep(self, end: End, message: Message) -> None:
+        self.held.append(message)
+        self._ends.append((end, message))
+        self.left -= self.left > 0
+        end.held_by = self
+
+    def drop(self, end: End) -> None:
+        """What it keeps of this connection is no more."""
+        end.held_by = None
+        self.held = [message for other, message in self._ends if other is not end]
+        self._ends = [(other, message) for other, message in self._ends if other is not end]
+
+    def release(self) -> None:
+        """Let go what is held, in the order in which it came, and hold nothing more."""
+        if self in self.network.holds:
+            self.network.holds.remove(self)
+        ends, self._ends = self._ends, []
+        self.held = []
+        for end, _ in ends:
+            if end.held_by is self:
+                end.held_by = None
+                end.pump()
+
+
+@dataclass(slots=True, eq=False)
+class Break:
+    """A point at which connections break."""
+
+    matches: Predicate
+    times: int
+    after: bool
+    chance: float
+
+
+class SimServer(asyncio.AbstractServer):
+    """A listening socket; one that does not listen yet has its address, and refuses."""
+
+    def __init__(
+        self, network: Network, loop: NodeLoop, factory: Callable[[], Any], address: tuple[str, int], is_listening: bool
+    ) -> None:
+        self.network = network
+        self.loop = loop
+        self.factory = factory
+        self.address = address
+        self.is_listening = is_listening
+        self.sockets: tuple[SimServer, ...] = (self,)
+        self._is_closed: asyncio.Future[None] = loop.create_future()
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address
+
+    def get_loop(self) -> NodeLoop:
+        return self.loop
+
+    def is_serving(self) -> bool:
+        return self.is_listening
+
+    async def start_serving(self) -> None:
+        if self._is_closed.done():
+            raise RuntimeError(f"server {self.address!r} is closed")
+        self.is_listening = True
+
+    async def serve_forever(self) -> None:
+        await self.start_serving()
+        try:
+            await asyncio.shield(self._is_closed)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Connections that were accepted live on; those that were not are reset."""
+        self.is_listening = False
+        self.sockets = ()
+        self.network.unlisten(self)
+        if not self._is_closed.done():
+            self._is_closed.set_result(None)
+
+    async def wait_closed(self) -> None:
+        await asyncio.shield(self._is_closed)
+
+
+class Network:
+    """All links and connections of a world."""
+
+    def __init__(self, world: World, scheduler: Scheduler, random: Random) -> None:
+        self.world = world
+        self.scheduler = scheduler
+        self.random = random
+        self.draw = random.random
+        self.delay_s = 0.000_1
+        self.jitter_s = 0.000_1
+        """Defaults of links that are made from now on."""
+        self.messages = 0
+        """Frames that arrived."""
+        self.holds: list[Hold] = []
+        self.breaks: list[Break] = []
+        self.taps: list[Callable[[Message], object]] = []
+        """Called with each message as its process writes it."""
+        self.names: dict[str, list[str]] = {}
+        """Addresses by name. Machines have their own; who asks for an unknown one is told that there is none."""
+        self.silent_names: set[str] = set()
+        """Whoever asks for these gets no answer while they are here."""
+        self._links: dict[tuple[int, int], Link] = {}
+        self._servers: dict[tuple[str, int], SimServer] = {}
+        self._machines: dict[str, Machine] = {}
+        self._ends: dict[int, End] = {}
+        """Of every connection that is not over; by number (client ends are even)."""
+        self._backlog: dict[SimServer, list[End]] = {}
+        """Open for the asking side, not accepted yet."""
+        self.read_limits: dict[int, tuple[float, int]] = {}
+        """By machine: how often a read is short, and how short."""
+        self.read_delays: dict[int, float] = {}
+        self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
+        """To the resolver, which is silent."""
+        self._connections = 0
+        self.trace_step = world.trace.step
+        self._ports: dict[str, int] = {}
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def add(self, machine: Machine) -> None:
+        self._machines[machine.address] = machine
+        self.names[machine.name] = [machine.address]
+
+    def link(self, source: int, target: int) -> Link:
+        """The same object each time: whoever changes its numbers changes the link."""
+        found = self._links.get((source, target))
+        if found is None:
+            found = self._links[source, target] = Link(self.delay_s, self.jitter_s)
+        return found
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing goes this way any more, nor does what is on its way arrive. Cuts add up; each needs its `mend`."""
+        link = self.link(source, target)
+        link.cut += 1
+        if link.cut == 1:
+            for end in self._ends_between(source, target):
+                end.on_broken()
+
+    def mend(self, source: int, target: int) -> None:
+        link = self.link(source, target)
+        if link.cut:
+            link.cut -= 1
+            if not link.cut:
+                for end in self._ends_between(source, target):
+                    end.on_mended()
+
+    def clog(self, source: int, target: int, for_s: float) -> None:
+        """What is sent this way in the next seconds leaves at their end."""
+        link = self.link(source, target)
+        link.clogged_until = max(link.clogged_until, self.scheduler.now + for_s)
+
+    def heal(self) -> None:
+        """Every link is open, without loss, at the default delay; nothing is held, breaks, or is read slowly."""
+        for hold in list(self.holds):
+            hold.release()
+        self.breaks.clear()
+        self.read_limits.clear()
+        self.read_delays.clear()
+        for link in self._links.values():
+            link.loss, link.delay_s, link.jitter_s, link.bytes_per_s = 0.0, self.delay_s, self.jitter_s, FAST
+            link.clogged_until = 0.0
+        for (source, target), link in self._links.items():
+            if link.cut:
+                link.cut = 1
+                self.mend(source, target)
+        self.answer_names()
+
+    def partition(self, one: Iterable[int], other: Iterable[int], *, both_ways: bool = True) -> Callable[[], None]:
+        """Cut all links from the ones to the others (and back); returns what mends them."""
+        ways = [(a, b) for a in one for b in other if a != b]
+        if both_ways:
+            ways += [(b, a) for a, b in ways]
+        for way in ways:
+            self.cut(*way)
+
+        def undo() -> None:
+            while ways:
+                self.mend(*ways.pop())
+
+        return undo
+
+    async def swizzle(self, nodes: Iterable[int], others: Iterable[int], random: Random, *, pace_s: float) -> None:
+        """For a story: the nodes are cut off from all others one by one, and come back one by one, in another order."""
+        order, others = list(nodes), list(others)
+        random.shuffle(order)
+        mends = {}
+        for node in order:
+            mends[node] = self.partition([node], [other for other in others if other != node])
+            await asyncio.sleep(pace_s * random.random())
+        random.shuffle(order)
+        for node in order:
+            mends[node]()
+            await asyncio.sleep(pace_s * random.random())
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def fragment(self, machine: int, chance: float, bytes_max: int = 1) -> None:
+        """Reads of this machine bring so little with this chance."""
+        self.read_limits[machine] = (chance, bytes_max)
+
+    def slow_reader(self, machine: int, delay_s: float) -> None:
+        """Each read of this machine comes so much later; 0: as fast as it can."""
+        self.read_delays[machine] = delay_s
+
+    def read_limit(self, machine: int) -> int:
+        chance, bytes_max = self.read_limits.get(machine, (0.0, 0))
+        return bytes_max if chance and self.draw() < chance else READ_BYTES
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def hold(self, matches: Predicate, limit: int = -1) -> Hold:
+        """Keep back each message that matches (at most `limit` of them), and what comes behind it on its connection."""
+        hold = Hold(matches, self, limit)
+        self.holds.append(hold)
+        return hold
+
+    def hold_of(self, message: Message) -> Hold | None:
+        return next((hold for hold in self.holds if hold.left and hold.matches(message)), None)
+
+    def break_on(self, matches: Predicate, times: int = 1, *, after: bool = False, chance: float = 1.0) -> None:
+        """The connection of a message that matches breaks as it arrives, and both ends are reset. The receiver has seen what
+        came before it, and with `after` the message, too."""
+        self.breaks.append(Break(matches, times, after, chance))
+
+    def maybe_break(self, sender: End, segment: Segment) -> bool:
+        for place in sender.places(segment):
+            for each in self.breaks:
+                if each.matches(place.message) and (each.chance >= 1 or self.draw() < each.chance):
+                    each.times -= 1
+                    if not each.times:
+                        self.breaks.remove(each)  # With none left nobody looks into messages.
+                    seen = segment.data[: place.end if each.after else max(0, place.start)]
+                    receiver = sender.peer
+                    receiver.receive(Segment(seen))
+                    receiver.die(reset_error())
+                    sender.die(reset_error())
+                    return True
+        return False
+
+    def places_in(self, end: End, data: bytes) -> list[Place]:
+        """The messages in bytes that leave an end."""
+        number, source, target = end.number // 2, end.here.id, end.there.id
+        found = []
+        for start, stop in split_frames(data):
+            frame = data[start:stop]
+            if end.is_client:
+                api_key, correlation_id = request_head(frame)
+                end.apis[correlation_id] = api_key
+            else:
+                correlation_id = response_id(frame)
+                api_key = _asked(end.peer, correlation_id)
+            found.append(Place(start, stop, Message(number, source, target, end.is_client, api_key, correlation_id, frame)))
+        return found
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        """Those of which at least one process has an end."""
+        return sum(not (end.is_orphan and end.peer.is_orphan) for end in self._ends.values() if end.is_client)
+
+    def reset_between(self, one: int, other: int) -> int:
+        """Every connection between the two machines is reset, and both ends are told; returns how many there were."""
+        ends = self._ends_between(one, other)
+        for end in ends:
+            end.die(reset_error())
+        return sum(end.is_client for end in ends)
+
+    def mute_between(self, one: int, other: int) -> int:
+        """Nothing of the connections that there are between the two machines arrives any more, and nobody is told. New ones
+        can be made. (Somebody between them has forgotten them.) Returns how many there were."""
+        ends = self._ends_between(one, other)
+        for end in ends:
+            end.is_muted = True
+        for end in ends:
+            end.on_broken()
+        return sum(end.is_client for end in ends)
+
+    def _ends_between(self, one: int, other: int) -> list[End]:
+        return [end for end in self._ends.values() if (end.here.id, end.there.id) in ((one, other), (other, one))]
+
+    def forget(self, end: End) -> None:
+        self._ends.pop(end.number, None)
+
+    def on_process_gone(self, loop: NodeLoop) -> None:
+        """Its kernel closes its sockets."""
+        for server in [server for server in self._servers.values() if server.loop is loop]:
+            self.unlisten(server)
+        for end in [end for end in self._ends.values() if end.loop is loop]:
+            end.on_process_gone()
+
+    def on_power_cut(self, machine: Machine) -> None:
+        """Nobody closes anything, and nothing arrives there any more."""
+        for server in [server for server in self._servers.values() if server.loop.machine is machine]:
+            del self._servers[server.address]
+        self._backlog = {server: ends for server, ends in self._backlog.items() if server.loop.machine is not machine}
+        for end in [end for end in self._ends.values() if end.here is machine]:
+            end.vanish()
+
+    def on_power(self, machine: Machine) -> None:
+        """It is back, and knows nothing of its connections: who goes on with one of them is told so."""
+        for end in [end for end in self._ends.values() if end.there is machine]:
+            end.on_mended()
+
+    # -- listening and connecting -------------------------------------------------------------------------------------
+
+    def listen(
+        self, loop: NodeLoop, factory: Callable[[], Any], host: str | None, port: int | None, *, start_serving: bool
+    ) -> SimServer:
+        address = loop.machine.address
+        if host not in (address, "0.0.0.0", "", None, loop.machine.name):
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        if not port:
+            port = self._ports[address] = self._ports.get(address, _PORTS) + 1
+        if (address, port) in self._servers:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        server = self._servers[address, port] = SimServer(self, loop, factory, (address, port), start_serving)
+        return server
+
+    def unlisten(self, server: SimServer) -> None:
+        if self._servers.get(server.address) is server:
+            del self._servers[server.address]
+        for end in self._backlog.pop(server, ()):
+            end.on_process_gone()
+
+    def server_at(self, machine: Machine, port: int) -> SimServer | None:
+        return self._servers.get((machine.address, port))
+
+    async def connect(self, loop: NodeLoop, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
+        if not is_address(host):
+            host = (await self.look_up(host))[0]
+        target = self._machines.get(host)
+        if target is None:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        attempt = _Attempt(self, loop, target, port, factory)
+        attempt.send_syn()
+        try:
+            return await attempt.established
+        except asyncio.CancelledError:
+            if attempt.made is not None:  # in the same moment
+                attempt.made.close()
+            raise
+        finally:
+            attempt.is_over = True
+
+    def open(self, attempt: _Attempt, server: SimServer) -> End:
+        """The SYN reached a listening socket; the asking end of the connection that is there now."""
+        self._connections += 1
+        number = 2 * self._connections
+        own = attempt.loop.machine
+        port = _EPHEMERAL_PORTS[self._connections % len(_EPHEMERAL_PORTS)]
+        client = End(self, attempt.loop, attempt.target, number, (own.address, port), is_client=True)
+        answering = End(self, server.loop, own, number + 1, server.address, is_client=False)
+        client.peer, answering.peer = answering, client
+        self._ends[client.number], self._ends[answering.number] = client, answering
+        self._backlog.setdefault(server, []).append(answering)
+        server.loop.io(self._accept, server, answering)
+        return client
+
+    def _accept(self, server: SimServer, end: End) -> None:
+        waiting = self._backlog.get(server, [])
+        if end not in waiting:
+            return  # the server was closed
+        waiting.remove(end)
+        transport = end.transport = SimTransport(end)
+        transport.set_protocol(server.factory())
+        transport.protocol.connection_made(transport)
+        transport.maybe_read()
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def look_up(self, host: str) -> asyncio.Future[list[str]]:
+        """In the place of `protocol/rpc/resolver.py`: the addresses of a name, as the process that asks is told them."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NodeLoop)
+        found: asyncio.Future[list[str]] = loop.create_future()
+        if host in self.silent_names:
+            self._questions.append((host, found))
+        else:
+            self.scheduler.after(2 * RESOLVE_S * self.draw(), loop.io, self._tell_address, host, found)
+        return found
+
+    def answer_names(self) -> None:
+        """The resolver answers again, also those who have asked meanwhile."""
+        self.silent_names.clear()
+        questions, self._questions = self._questions, []
+        for host, found in questions:
+            loop = found.get_loop()
+            assert isinstance(loop, NodeLoop)
+            loop.io(self._tell_address, host, found)
+
+    def _tell_address(self, host: str, found: asyncio.Future[list[str]]) -> None:
+        if found.done():
+            return
+        addresses = self.names.get(host)
+        if addresses:
+            found.set_result(list(addresses))
+        else:
+            found.set_exception(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+
+    def close(self) -> None:
+        """The world ends."""
+        for each in (self._ends, self._servers, self._backlog, self._machines):
+            each.clear()
+        for seen in (self.holds, self.breaks, self.taps, self._questions):
+            seen.clear()
+
+
+def is_address(host: str) -> bool:
+    return host.replace(".", "").isdigit()
+
+
+def _asked(asker: End, correlation_id: int) -> int:
+    """The API key of a request, as far as it is remembered: by whoever looked at it, or by the one who waits for its answer."""
+    api_key = asker.apis.pop(correlation_id, -1)
+    if api_key < 0 and asker.transport is not None:
+        pending = getattr(asker.transport.protocol, "_pending", None)
+        api_key = getattr(pending.get(correlation_id), "api_key", -1) if isinstance(pending, dict) else -1
+    return api_key
+
+
+class _Attempt:
+    """A connection that is being opened."""
+
+    def __init__(self, network: Network, loop: NodeLoop, target: Machine, port: int, factory: Callable[[], Any]) -> None:
+        self.network, self.loop, self.target, self.port = network, loop, target, port
+        self.factory = factory
+        self.established: asyncio.Future[tuple[SimTransport, Any]] = loop.create_future()
+        self.made: SimTransport | None = None
+        self.is_over = False
+        """Nobody waits for it any more."""
+        self._began_at = network.scheduler.now
+        self._tries = 0
+        self._is_answered = False
+
+    def send_syn(self) -> None:
+        network = self.network
+        if self.is_over or self._is_answered or self.loop.is_dead:
+            return
+        if self._tries == len(SYN_RETRY_S):
+            self._is_answered = True
+            self._fail(timeout_error())
+            return
+        link = network.link(self.loop.machine.id, self.target.id)
+        if not link.cut and not (link.loss and network.draw() < link.loss):
+            network.scheduler.at(link.arrival(network.scheduler.now, network.draw, 0), self._on_syn)
+        network.scheduler.at(self._began_at + SYN_RETRY_S[self._tries], self.send_syn)
+        self._tries += 1
+
+    def _on_syn(self) -> None:
+        """At the target's kernel. An answer that is lost on its way back brings another SYN."""
+        network, target, asker = self.network, self.target, self.loop.machine
+        way, back = network.link(asker.id, target.id), network.link(target.id, asker.id)
+        if self._is_answered or self.is_over or self.loop.is_dead or way.cut or back.cut or not target.has_power:
+            return
+        if back.loss and network.draw() < back.loss:
+            return
+        self._is_answered = True
+        server = network.server_at(target, self.port)
+        arrives_at = back.arrival(network.scheduler.now, network.draw, 0)
+        if server is None or not server.is_listening:
+            error = ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {(target.address, self.port)!r}")
+            network.scheduler.at(arrives_at, self._fail, error)
+        else:
+            client = network.open(self, server)
+            network.scheduler.at(arrives_at, self.loop.io, self._on_established, client)
+
+    def _on_established(self, client: End) -> None:
+        """In a turn of the process that asked."""
+        if self.is_over or self.established.done():
+            client.on_process_gone()
+        elif client.is_over:
+            self.established.set_exception(client.error or reset_error())
+        else:
+            transport = self.made = client.transport = SimTransport(client)
+            transport.set_protocol(self.factory())
+            transport.protocol.connection_made(transport)
+            if self.network.draw() < READS_FIRST:
+                transport.maybe_read()
+                self.loop.io(self._hand_over, transport)
+            else:
+                self._hand_over(transport)
+                transport.maybe_read()
+
+    def _hand_over(self, transport: SimTransport) -> None:
+        if not self.established.done():
+            self.established.set_result((transport, transport.protocol))
+
+    def _fail(self, error: OSError) -> None:
+        self.loop.io(self._tell, error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self.established.done():
+            self.established.set_exception(error)

@@ -1,0 +1,346 @@
+"""What happened in a run: typed events, in the order in which they happened, and a hash of all of it.
+
+Two things go in. `emit` is for what matters, in Kafka's nouns ("broker 2 truncated orders-0 to 10"); the pages for people
+(story.py, timeline.py) are made of these. `step` is for everything else that the scheduler does; it is only hashed. The
+hash is how two runs of one seed are compared, so nothing that differs between two processes may reach it: no addresses, no
+order of sets, no wall clock, no process ids. `plain` sees to that for the fields of events; whoever calls `step` has to see
+to it that a label is a name, not a repr.
+
+Both are called very often. Hashing is put off and done for thousands of entries at once, and what is kept is bounded: the
+newest events of all, of each partition, and of each kind. So a kind that is rare (a crash, an election) is kept from
+the first one on, and one that is frequent only as far back as its ring reaches. A seed that failed can be run again with
+`full=True`, which keeps everything; that is what makes the pages complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import sys
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.kernel.loop import OWNER
+
+OF_ALL, OF_A_PARTITION, OF_A_KIND = 2_000, 500, 1_000
+"""How many of the newest are kept."""
+BATCH = 16_384
+"""Events and words of steps that are hashed at once."""
+FORMAT = "strandline-trace-1"
+
+WORLD = 0
+"""The node of events that no node caused: the nemesis, the scenario."""
+
+
+class Event(NamedTuple):
+    time: float
+    """Virtual seconds since the start."""
+    number: int
+    """From 1, without gaps: the order of events."""
+    kind: str
+    node: int
+    partition: str
+    """Such as `orders-0`; empty when it is about none."""
+    fields: Mapping[str, Any]
+    """Plain values: what JSON knows."""
+
+
+Listener = Callable[[str, int, str, Mapping[str, Any]], object]
+"""Kind, node, partition, and the fields as they were given."""
+
+
+class Trace:
+    __slots__ = (
+        "_all",
+        "_counts",
+        "_encode",
+        "_hash",
+        "_now",
+        "_number",
+        "_of_kind",
+        "_of_partition",
+        "_pending",
+        "_recent",
+        "about",
+        "listeners",
+    )
+
+    def __init__(self, now: Callable[[], float], *, full: bool = False) -> None:
+        self._now = now
+        self._number = 0
+        self._pending: list[Any] = []
+        """Not hashed yet, in order: events, and the three words of each step."""
+        self._hash = hashlib.sha256()
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_repr).encode
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._all: list[Event] | None = [] if full else None
+        self._recent: deque[Event] = deque(maxlen=OF_ALL)
+        self._of_partition: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_PARTITION))
+        self._of_kind: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_KIND))
+        self.about: dict[str, Any] = {}
+        """What was said of a run when it was written down: seed, scenario, hash. Only `read` fills it."""
+        self.listeners: defaultdict[str, list[Listener]] = defaultdict(list)
+        """By kind: who is told of each event as it happens."""
+
+    # -- writing
+
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
+        """By position, so that a field may have any name."""
+        given = fields
+        for value in fields.values():
+            if type(value) not in _PLAIN:
+                fields = {name: plain(each) for name, each in fields.items()}
+                break
+        number = self._number = self._number + 1
+        event = _new_event(Event, (self._now(), number, kind, node, partition, fields))
+        self._counts[kind] += 1
+        if self._all is not None:
+            self._all.append(event)
+        else:
+            self._recent.append(event)
+            self._of_kind[kind].append(event)
+            if partition:
+                self._of_partition[partition].append(event)
+        self._pending.append(event)
+        if len(self._pending) >= BATCH:
+            self._hash_pending()
+        if kind in self.listeners:
+            for listener in self.listeners[kind]:
+                listener(kind, node, partition, given)
+
+    def step(self, time: float, node: int, label: str | int) -> None:
+        """The scheduler ran something."""
+        pending = self._pending
+        pending += (time, node, label)
+        if len(pending) >= BATCH:
+            self._hash_pending()
+
+    def _hash_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        try:
+            encoded = self._encode(pending)
+        except (OverflowError, UnicodeEncodeError):
+            self._hash.update(b"".join([self._encoded(entry) for entry in pending]))
+        else:  # How many were hashed at once, which the array begins with, is not part of what happened.
+            self._hash.update(memoryview(encoded)[_array_head(len(pending)) :])
+
+    def _encoded(self, entry: Any) -> bytes:
+        try:
+            return self._encode(entry)
+        except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, half of a surrogate pair
+            return repr(entry).encode()
+
+    def close(self) -> None:
+        """The run is over: time stands still, and the trace holds on to nothing of the world that it came from."""
+        now = self._now()
+        self._now = lambda: now
+
+    # -- reading
+
+    def sha256(self) -> str:
+        """Of all steps and events so far, in hexadecimal."""
+        self._hash_pending()
+        return str(self.about.get("sha256") or self._hash.hexdigest())
+
+    @property
+    def emitted(self) -> int:
+        """How many events there were, whether they are still here or not."""
+        return self._number
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every event is still here."""
+        return self._all is not None or len(self._recent) == self._number
+
+    def counts(self) -> dict[str, int]:
+        """How often each kind happened."""
+        return dict(sorted(self._counts.items()))
+
+    def now(self) -> float:
+        return self._now()
+
+    def partitions(self) -> list[str]:
+        """All that an event was about, in the order of topic and index."""
+        names = self._of_partition if self._all is None else {event.partition for event in self._all}
+        return sorted((name for name in names if name), key=partition_order)
+
+    def events(
+        self,
+        partition: str | Collection[str] | None = None,
+        kinds: str | Collection[str] | None = None,
+        last: int | None = None,
+    ) -> list[Event]:
+        """In order. `partition=""` are those about none; a kind that ends in a dot means all that begin so; `last` counts
+        those that are left by the other two."""
+        found = self._kept()
+        if partition is not None:
+            wanted = {partition} if isinstance(partition, str) else set(partition)
+            found = [event for event in found if event.partition in wanted]
+        if kinds is not None:
+            names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+            exact, prefixes = set(names), tuple(name for name in names if name.endswith("."))
+            found = [event for event in found if event.kind in exact or event.kind.startswith(prefixes)]
+        return found if last is None else found[max(len(found) - last, 0) :]
+
+    def _kept(self) -> list[Event]:
+        if self._all is not None:
+            return list(self._all)
+        rings = (self._recent, *self._of_partition.values(), *self._of_kind.values())
+        kept = {event.number: event for ring in rings for event in ring}
+        return [kept[number] for number in sorted(kept)]
+
+    # -- files
+
+    def write_jsonl(self, path: str | Path, **about: Any) -> None:
+        """One line that says what this is, then one per event; `about` may say seed and scenario."""
+        head = {"format": FORMAT, "sha256": self.sha256(), "now": self._now(), "emitted": self._number, **about}
+        with Path(path).open("w", encoding="utf-8", errors="surrogatepass") as file:
+            for line in (head, *(event._asdict() for event in self._kept())):
+                file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trace:
+        """What `write_jsonl` wrote. It has the events and the hash of that run; nothing is added to it."""
+        with Path(path).open(encoding="utf-8", errors="surrogatepass") as file:
+            about = json.loads(file.readline() or "null")
+            if not isinstance(about, dict) or about.get("format") != FORMAT:
+                raise UsageError(f"{path} is no trace of a simulated run")
+            events = [Event(**json.loads(line)) for line in file]
+        trace = cls(lambda: float(about["now"]), full=True)
+        trace.about, trace._all, trace._number = about, events, about["emitted"]
+        for event in events:
+            trace._counts[event.kind] += 1
+        return trace
+
+
+def _array_head(count: int) -> int:
+    """The size of what msgpack says of an array before its first entry."""
+    return 1 if count < 16 else 3 if count < 65_536 else 5
+
+
+_new_event = cast(Callable[[type[Event], tuple[Any, ...]], Event], tuple.__new__)
+_PLAIN = frozenset({int, str, float, bool, type(None)})
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON knows it, the same in every process, and a copy: what is emitted does not change afterwards."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(each) for each in value), key=lambda each: (type(each).__name__, each))
+    if isinstance(value, list | tuple | range | deque):
+        return [plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, BaseException):
+        return f"{kind.__name__}: {without_addresses(str(value))}"
+    if isinstance(value, int | float | str):
+        return next(base for base in (bool, int, float, str) if isinstance(value, base))(value)
+    return _repr(value)
+
+
+def _repr(value: object) -> str:
+    return without_addresses(repr(value))
+
+
+def without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-fA-F]{6,}", "0x", text) if "0x" in text else text
+
+
+def partition_order(name: str) -> tuple[str, int]:
+    """`orders-2` before `orders-10`."""
+    topic, _, index = name.rpartition("-")
+    return (topic, int(index)) if index.isdecimal() else (name, -1)
+
+
+# -- what the production code logs
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_OF_A_PROCESS = ("pid", "timestamp", "exc_info", "stack_info", "exception")
+"""Fields of a log line that are not the same in two processes, or that are told in another way."""
+
+
+def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict]:
+    """A structlog processor that makes an event `log.<event>` of a line, of the node whose loop runs, and prints nothing."""
+
+    def processor(_logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        if getattr(running_loop(), "is_dead", False):
+            raise structlog.DropEvent  # what a dead process does until its call returns, it does not do
+        name = str(line.pop("event", ""))
+        error = _error(method, line)
+        for field in _OF_A_PROCESS:
+            line.pop(field, None)
+        index = line.pop("partition", None)
+        partition = "" if index is None else f"{line.pop('topic', '')}-{index}"
+        fields = {key: each for key, each in line.items() if key not in ("level", "node")}
+        if error is not None:
+            fields["exception"], fields["raised_in"] = error, _frames(error)
+        level = "error" if method == "exception" else method
+        trace.emit(f"log.{name}", running_node(), partition, level=level, **fields)
+        raise structlog.DropEvent
+
+    return processor
+
+
+def _error(method: str, line: Mapping[str, Any]) -> BaseException | None:
+    """What was raised, where the line is about that."""
+    told = line.get("exc_info", method == "exception")
+    if isinstance(told, tuple):
+        told = told[1]
+    if isinstance(told, BaseException):
+        return told
+    return sys.exc_info()[1] if told else None
+
+
+def _frames(error: BaseException, most: int = 6) -> str:
+    """Where it came from, the innermost last, without the paths of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-most:]
+    return " > ".join(f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames)
+
+
+def running_node() -> int:
+    """Whose code runs at this moment: the simulated machine of the running loop."""
+    machine = getattr(running_loop(), "machine", None)
+    return int(getattr(machine, "id", WORLD))
+
+
+def running_loop() -> object:
+    """The loop of the process whose code runs, be it on its loop or on a thread of it; None: nobody's."""
+    return asyncio._get_running_loop() or OWNER.get()
+
+
+@contextlib.contextmanager
+def captured_logs(trace: Trace, *, level: str = "info") -> Iterator[None]:
+    """As long as this lasts, what the code logs goes to the trace and nowhere else. Then structlog is as it was."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.configure(
+        processors=[capture(trace)],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        context_class=dict,
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        if before is None:
+            structlog.reset_defaults()
+        else:
+            structlog.configure(**before)

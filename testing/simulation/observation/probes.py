@@ -1,0 +1,611 @@
+"""Probes: the production classes tell the invariants, and the trace, what happens in them.
+
+For as long as a `Probes` is entered, some methods of production classes are wrapped, from outside. What is wrapped does what
+it did before; the call beside it is made after it, and never raises into it. Production code knows nothing of this and pays
+nothing for it.
+
+Whose event it is, is told by the objects: a log by its files (each process has its own view of its disk), a partition by its
+log, a quorum by its node id. A process that has died, or that was replaced in the same place, is not heard any more.
+
+    invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
+    world.scheduler.after_step.append(invariants.after_step)
+    with Probes(invariants):
+        world.run(story)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, Self
+
+from strandline.broker.fetch import offsets_handler as offsets
+from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.partition import Partition
+from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.server import BrokerServer
+from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
+from strandline.broker.replica_manager import ReplicaManager
+from strandline.controller import handlers
+from strandline.controller.controller import Controller
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import decode_record
+from strandline.controller.raft.base import NodeBase
+from strandline.controller.raft.leading import Leading
+from strandline.controller.raft.metadata_log import FileSink, MetadataLog
+from strandline.controller.raft.outbox import Send
+from strandline.controller.raft.quorum import Quorum
+from strandline.controller.raft.roles import Leader
+from strandline.controller.raft.snapshots import snapshot_values
+from strandline.controller.server import ControllerServer
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.cluster import VoteResponse
+from strandline.protocol.messages.data import LATEST_TIMESTAMP, ProduceResponse
+from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.log.log import Log
+from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
+from strandline.testing.simulation.invariants import honesty, resources
+from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.observation.wrapping import is_keeping, wrap
+
+Function = Callable[..., Any]
+_ALLOWED_AT_STOP = 2
+"""Tasks that are not the server's own: the one that stops it, and the one that waits for its failure."""
+
+
+def node_of() -> int | None:
+    """The simulated machine whose code runs at this moment; None outside of a simulated process."""
+    machine = getattr(asyncio._get_running_loop(), "machine", None)
+    return None if machine is None else int(machine.id)
+
+
+def replica_of(log: Log) -> ReplicaGhost | None:
+    """What the ghosts know of this log; None when its process is no more, or was never seen."""
+    replica: ReplicaGhost | None = getattr(log, "ghost", None)
+    if replica is None or replica.log is not log or replica.process is None or not replica.process.is_alive:
+        return None
+    return replica
+
+
+class _Deaf:
+    """The trace of a run that there is not."""
+
+    def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
+        pass
+
+
+@functools.cache
+def idle() -> Probes:
+    """Who listens between two runs, and keeps nothing of the last."""
+    return Probes(Invariants(_Deaf()))
+
+
+class Probes:
+    def __init__(self, invariants: Invariants) -> None:
+        self.invariants = invariants
+        self._undo: list[Callable[[], None]] = []
+        self._produced: dict[int, tuple[object, ReplicaGhost, int, int]] = {}
+        """`id` of a partition's response -> the response, where it was appended, base offset and the offset that it needs."""
+
+    def __enter__(self) -> Self:
+        self._install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+        if is_keeping():
+            nobody = idle()
+            nobody._install()
+            nobody._undo.clear()
+        self._produced.clear()
+
+    def _install(self) -> None:
+        for install in (self._processes, self._logs, self._partitions, self._isr, self._clients, self._quorum, self._metadata):
+            install()
+
+    # -- wrapping -----------------------------------------------------------------------------------------------------
+
+    def _wrap(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        self._undo.append(wrap("probes", owner, name, make))
+
+    def _after(self, owner: Any, name: str, tell: Function) -> None:
+        """Call `tell(result, *arguments)` after the function, if it has not raised."""
+        note = self.invariants.note
+
+        def make(original: Function) -> Function:
+            def wrapped(*args: Any, **keywords: Any) -> Any:
+                result = original(*args, **keywords)
+                try:
+                    tell(result, *args, **keywords)
+                except Exception as e:
+                    note(e)
+                return result
+
+            return wrapped
+
+        self._wrap(owner, name, make)
+
+    def _around(self, owner: Any, name: str, before: Function, after: Function) -> None:
+        """`after(what `before(*arguments)` returned, result, *arguments)`; skipped when that was None."""
+        guarded = self._guarded
+
+        def make(original: Function) -> Function:
+            def wrapped(*args: Any, **keywords: Any) -> Any:
+                seen = guarded(before, *args, **keywords)
+                result = original(*args, **keywords)
+                if seen is not None:
+                    guarded(after, seen, result, *args, **keywords)
+                return result
+
+            return wrapped
+
+        self._wrap(owner, name, make)
+
+    def _before(self, owner: Any, name: str, tell: Function) -> None:
+        note = self.invariants.note
+
+        def make(original: Function) -> Function:
+            def wrapped(*args: Any, **keywords: Any) -> Any:
+                try:
+                    tell(*args, **keywords)
+                except Exception as e:
+                    note(e)
+                return original(*args, **keywords)
+
+            return wrapped
+
+        self._wrap(owner, name, make)
+
+    def _guarded(self, function: Function, *args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except Exception as e:
+            self.invariants.note(e)
+            return None
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _processes(self) -> None:
+        invariants = self.invariants
+
+        def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
+            if node_of() in (None, config.node_id):  # Else a second process with somebody's id, which must not be let in.
+                invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
+
+        def make_start(original: Function) -> Function:
+            async def start(server: Any) -> None:
+                await original(server)
+                process = self._process(server)
+                if process is not None:
+                    process.has_started = True
+
+            return start
+
+        def make_stop(original: Function) -> Function:
+            async def stop(server: Any) -> None:
+                does_nothing = getattr(server, "_stopped", False) or getattr(server, "log_dir", server) is None
+                await original(server)
+                if not does_nothing:
+                    self._stopped(server)
+
+            return stop
+
+        for kind in (BrokerServer, ControllerServer):
+            self._after(kind, "__init__", made)
+            self._wrap(kind, "start", make_start)
+            self._wrap(kind, "stop", make_stop)
+        self._wrap(BrokerServer, "kill", make_stop)
+        self._after(MemoryFiles, "open", self._opened)
+        self._after(MemoryFile, "close", self._closed)
+
+    def _stopped(self, server: Any) -> None:
+        process = self._process(server)
+        if process is None:
+            return
+        if process.has_started:
+            self._guarded(resources.check_stopped, process, _ALLOWED_AT_STOP)
+        self.invariants.on_process_ended(server)
+
+    def _process(self, server: Any) -> Process | None:
+        process = self.invariants.ghosts.processes.get(server.config.node_id)
+        return process if process is not None and process.server is server and process.is_alive else None
+
+    def _opened(self, file: MemoryFile, files: MemoryFiles, path: str, **_: Any) -> None:
+        process = self.invariants.ghosts.process_of_files(files)
+        if process is not None and not path.endswith((TEMPORARY, ".lock")):
+            process.open_files[id(file)] = file
+
+    def _closed(self, _: None, file: MemoryFile) -> None:
+        process = self.invariants.ghosts.process_of_files(file._files)
+        if process is not None:
+            process.open_files.pop(id(file), None)
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _logs(self) -> None:
+        self._after(Log, "open", self._log_opened)
+        self._wrap(Log, "_append", self._make_append)
+        self._around(Log, "truncate_to", self._before_truncation, self._after_truncation)
+        self._around(Log, "truncate_fully_and_start_at", self._before_truncation, self._after_truncation)
+        self._after(Log, "update_high_watermark", self._high_watermark)
+        self._after(Log, "increment_log_start_offset", self._log_start)
+        self._after(Log, "delete_old_segments", self._log_start)
+        self._around(Log, "roll", lambda log, *_: len(log.segments), self._rolled)
+        self._after(Log, "flush", self._flushed)
+        self._around(Log, "mark_corrupt", lambda log, _: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
+        self._around(Log, "expire_producers", lambda log, *_: len(log.producers), self._forgotten)
+        self._before(LogDir, "delete_log", self._log_leaves)
+        self._before(LogDir, "set_aside", self._log_leaves)
+        self._before(LogDir, "close", self._logs_close)
+        self._before(LogDir, "_close_orderly", self._logs_close_in_order)
+        self._after(LogDir, "_load", self._logs_found)
+
+    def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
+        replica = self.invariants.on_log_opened(log)
+        if replica is not None:
+            object.__setattr__(log, "ghost", replica)  # Who looks into its `__dict__` makes all its attributes slower.
+
+    def _make_append(self, original: Function) -> Function:
+        invariants = self.invariants
+        on_appended, note = invariants.on_appended, invariants.note
+
+        def append(log: Log, records: Any, headers: Any, now_ms: int, log_append_time_ms: int) -> Any:
+            replica = replica_of(log)
+            if replica is None:
+                return original(log, records, headers, now_ms, log_append_time_ms)
+            try:
+                info = original(log, records, headers, now_ms, log_append_time_ms)
+            except BaseException:
+                self._guarded(invariants.on_append_failed, replica, records, headers, log_append_time_ms >= 0)
+                raise
+            try:
+                on_appended(replica, records, headers, log_append_time_ms >= 0)
+            except Exception as e:
+                note(e)
+            return info
+
+        return append
+
+    def _before_truncation(self, log: Log, *_: Any) -> tuple[ReplicaGhost, int | None] | None:
+        replica = replica_of(log)
+        return None if replica is None else (replica, log.corrupt_at)
+
+    def _after_truncation(self, seen: tuple[ReplicaGhost, int | None], _result: Any, log: Log, *_: Any) -> None:
+        self.invariants.on_truncated(seen[0], log, seen[1])
+
+    def _high_watermark(self, moved: bool, log: Log, _: int) -> None:
+        replica = replica_of(log) if moved else None
+        if replica is not None:
+            self.invariants.on_high_watermark(replica, log.high_watermark)
+
+    def _log_start(self, _: Any, log: Log, *__: Any) -> None:
+        replica = replica_of(log)
+        if replica is not None:
+            self.invariants.on_log_start(replica, log)
+
+    def _rolled(self, segments: int, _: None, log: Log, *__: Any) -> None:
+        replica = replica_of(log)
+        if replica is not None and len(log.segments) != segments:
+            self.invariants.on_rolled(replica, log)
+
+    def _flushed(self, _: None, log: Log) -> None:
+        replica = replica_of(log)
+        if replica is not None:
+            self.invariants.on_flushed(replica)
+
+    def _damage(self, seen: tuple[int, int | None], _: None, log: Log, offset: int) -> None:
+        counted, known = seen
+        replica = replica_of(log)
+        if replica is not None and log.corrupt_at == offset != known:
+            self.invariants.on_damage(replica, offset, counted)
+
+    def _forgotten(self, known: int, _: None, log: Log, *__: Any) -> None:
+        replica = replica_of(log)
+        if replica is not None and len(log.producers) < known:
+            replica.has_forgotten = True
+
+    def _log_leaves(self, log_dir: LogDir, topic: str, partition: int, *_: Any) -> None:
+        log = log_dir.logs.get((topic, partition))
+        replica = None if log is None else replica_of(log)
+        if replica is not None:
+            self.invariants.on_log_gone(replica)
+
+    def _logs_close(self, log_dir: LogDir, *_: Any, **__: Any) -> None:
+        for log in log_dir.logs.values():
+            replica = replica_of(log)
+            if replica is not None:
+                self.invariants.on_log_gone(replica)
+
+    def _logs_close_in_order(self, log_dir: LogDir, *_: Any) -> None:
+        disk = getattr(log_dir.files, "disk", None)
+        if disk is not None:
+            self.invariants.on_logs_closing(disk)
+
+    def _logs_found(self, _: None, log_dir: LogDir) -> None:
+        disk = getattr(log_dir.files, "disk", None)
+        if disk is not None:
+            self.invariants.on_logs_found(disk, log_dir.meta.node_id, log_dir.was_clean)
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def _partitions(self) -> None:
+        self._after(Partition, "__init__", self._partition)
+        self._after(Partition, "make_leader", self._leader)
+        self._after(Partition, "make_follower", self._follower)
+        self._after(Partition, "stop", self._role_ended)
+        self._before(Partition, "truncate_to_divergence", self._diverging)
+        self._around(Partition, "_tell_less", self._before_telling, self._after_telling)
+        self._around(Partition, "_truncate", self._before_cut, self._after_cut)
+        self._around(ReplicaManager, "on_disk_error", lambda manager, _: manager.disk_error is None, self._disk_failed)
+
+    def _partition(self, _: None, partition: Partition, *__: Any, **___: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None:
+            self.invariants.on_partition(replica, partition)
+
+    def _leader(self, is_new: bool, partition: Partition, _: Any) -> None:
+        replica, leader_state = replica_of(partition.log), partition.leader_state
+        if replica is None:
+            return
+        self.invariants.ghosts.disturbed[replica.partition] = None
+        if is_new and leader_state is not None:
+            self.invariants.on_leader(replica, leader_state.epoch, leader_state.epoch_start_offset)
+
+    def _before_telling(self, partition: Partition, _: Any) -> tuple[int]:
+        return (partition.context.metrics.elected_with_missing_records,)
+
+    def _after_telling(self, seen: tuple[int], _: None, partition: Partition, *__: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None and partition.context.metrics.elected_with_missing_records > seen[0]:
+            honesty.on_elected_with_missing_records(replica)
+
+    def _follower(self, is_new: bool, partition: Partition, _: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None and is_new:
+            self.invariants.on_follower(replica, partition.leader_epoch, partition.leader_id)
+
+    def _role_ended(self, _: None, partition: Partition, *__: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None:
+            self.invariants.on_role_ended(replica)
+
+    def _diverging(self, partition: Partition, position: Any, diverging: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None:
+            said = {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
+            self.invariants.trace.emit("fetch.diverging", replica.node, replica.partition.name, **said)
+
+    def _before_cut(self, partition: Partition, *_: Any) -> tuple[int, int]:
+        return partition.log.high_watermark, partition.context.metrics.truncated_below_hw
+
+    def _after_cut(self, seen: tuple[int, int], _: None, partition: Partition, *__: Any) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None:
+            self.invariants.on_truncated_below(replica, seen[0], partition.context.metrics.truncated_below_hw - seen[1])
+
+    def _disk_failed(self, is_first: bool, _: None, manager: ReplicaManager, *__: Any) -> None:
+        if is_first:
+            self.invariants.on_log_dir_failed(manager.broker_id, manager.offline_replicas, manager.disk_error is not None)
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+
+    def _isr(self) -> None:
+        self._around(LeaderState, "_propose", self._isr_state, self._proposed)
+        self._around(LeaderState, "_install", self._isr_state, self._installed)
+        self._after(LeaderState, "_on_refusal", self._refused)
+        self._after(LeaderState, "_drop_proposal", lambda _, leader_state: self._disturb(leader_state))
+
+    def _isr_state(self, leader_state: LeaderState, *_: Any) -> tuple[Any]:
+        return (leader_state.isr,)
+
+    def _disturb(self, leader_state: LeaderState) -> ReplicaGhost | None:
+        replica = replica_of(leader_state.partition.log)
+        if replica is not None:
+            self.invariants.ghosts.disturbed[replica.partition] = None
+        return replica
+
+    def _proposed(self, before: tuple[Any], _: None, leader_state: LeaderState, pending: Any) -> None:
+        replica, proposed = self._disturb(leader_state), list(pending.proposed)
+        if replica is not None and leader_state.isr is pending and before[0] is not pending:
+            self.invariants.on_isr("isr.proposed", replica, isr=proposed)
+
+    def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...]) -> None:
+        replica = self._disturb(leader_state)
+        if replica is not None and set(before[0].isr) != set(isr):
+            epoch = leader_state.partition.partition_epoch
+            self.invariants.on_isr("isr.committed", replica, isr=list(isr), partition_epoch=epoch)
+
+    def _refused(self, _: None, leader_state: LeaderState, _pending: Any, code: ErrorCode, _is_doubtful: bool) -> None:
+        replica = self._disturb(leader_state)
+        if replica is not None:
+            self.invariants.on_isr("isr.refused", replica, error=code.name)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _clients(self) -> None:
+        self._after(ProduceHandler, "_append", self._produced_to)
+        self._after(DelayedProduce, "wait_for", self._parked)
+        self._wrap(ServerRequest, "reply", self._make_reply)
+        self._wrap(Fetch, "_reply", self._make_fetch_reply)
+        self._after(Fetch, "_add_error", self._fetch_error)
+        self._after(offsets, "_list", self._listed)
+
+    def _produced_to(
+        self, result: tuple[Partition | None, int], _handler: Any, item: Any, records: Any, acks: int, *rest: Any
+    ) -> None:
+        partition, _ = result
+        replica = replica_of(partition.log) if partition is not None and acks else None
+        if replica is not None:
+            response = rest[0]
+            # Not the offset that the handler waits for: whether that is the right one is what I15 asks.
+            end = response.base_offset + sum(header.last_offset_delta + 1 for _, header in iter_headers(records))
+            self._produced[id(response)] = (response, replica, response.base_offset, end)
+
+    def _parked(self, _: None, _operation: Any, partition: Partition, _index: int, required: int) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None:
+            self.invariants.trace.emit("produce.parked", replica.node, replica.partition.name, last=required - 1)
+
+    def _make_reply(self, original: Function) -> Function:
+        invariants, note = self.invariants, self.invariants.note
+
+        def reply(request: ServerRequest, body: Any, records: Any = None) -> None:
+            try:
+                if request._is_answered:
+                    invariants.on_answer(request.connection._server.node_id, request)
+                if type(body) is ProduceResponse:
+                    self._produce_answered(request, body)
+            except Exception as e:
+                note(e)
+            original(request, body, records)
+
+        return reply
+
+    def _produce_answered(self, request: ServerRequest, body: ProduceResponse) -> None:
+        acks, leaves = request.body.acks, not request.connection.closed
+        for response in body.partitions:
+            appended = self._produced.pop(id(response), None)
+            if appended is None or not leaves:
+                continue
+            _, replica, base, required = appended
+            if response.error_code:
+                code = ErrorCode(response.error_code).name
+                self.invariants.trace.emit("produce.failed", replica.node, replica.partition.name, error=code, base=base)
+            elif replica.process is not None and replica.process.is_alive:
+                self.invariants.on_acked(replica, base, required, acks)
+
+    def _make_fetch_reply(self, original: Function) -> Function:
+        note = self.invariants.note
+
+        def reply(fetch: Fetch, answer: Any) -> None:
+            if not fetch.session.is_follower and not fetch._request.connection.closed:
+                try:
+                    self._consumer_answered(answer)
+                except Exception as e:
+                    note(e)
+            original(fetch, answer)
+
+        return reply
+
+    def _consumer_answered(self, answer: Any) -> None:
+        for response, buffers, (cached, _, _) in zip(answer.responses, answer.records, answer.seen, strict=True):
+            partition = cached.partition
+            replica = replica_of(partition.log) if partition is not None else None
+            if replica is None or response.error_code:
+                continue
+            if buffers:
+                self.invariants.on_served(replica, partition.log.high_watermark, buffers)
+            self.invariants.on_told(replica, response.high_watermark, is_answer=False)
+
+    def _fetch_error(self, _: None, fetch: Fetch, cached: Any, code: int, _answer: Any) -> None:
+        partition = cached.partition
+        replica = replica_of(partition.log) if partition is not None else None
+        if code != cached.sent_error and (
+            replica is None or not fetch.session.is_follower or code != ErrorCode.OFFSET_OUT_OF_RANGE
+        ):
+            node = fetch._handler.directory.broker_id  # type: ignore[attr-defined]
+            self.invariants.on_fetch_error(replica, node, cached.fetch_offset, cached.current_leader_epoch, code)
+
+    def _listed(self, _: None, partition: Partition, item: Any, answer: Any, from_follower: bool) -> None:
+        replica = replica_of(partition.log)
+        if replica is not None and item.timestamp == LATEST_TIMESTAMP and not from_follower:
+            self.invariants.on_told(replica, answer.offset, is_answer=True)
+
+    # -- the quorum ---------------------------------------------------------------------------------------------------
+
+    def _quorum(self) -> None:
+        self._before(Quorum, "start", self._quorum_starts)
+        self._around(Leading, "become_leader", self._wins, lambda *_: None)
+        self._before(Controller, "on_resign", self._resigns)
+        self._after(NodeBase, "advance_high_watermark", self._quorum_high_watermark)
+        self._before(Quorum, "_transmit", self._transmitted)
+        self._after(FileSink, "freeze", self._snapshot)
+
+    def _quorum_starts(self, quorum: Quorum) -> None:
+        self.invariants.ghosts.metadata.voters = tuple(voter.id for voter in quorum.voters)
+
+    def _wins(self, node: Any, _now: float) -> None:
+        if self._voter(node) is not None:
+            self.invariants.on_quorum_leader(node.node_id, node.epoch)
+
+    def _resigns(self, controller: Controller, epoch: int) -> None:
+        if controller.active is not None and self._is_current(controller):
+            self.invariants.trace.emit("controller.resigned", controller.node_id, epoch=epoch)
+
+    def _voter(self, node: Any) -> ReplicaGhost | None:
+        return replica_of(node.log._log) if isinstance(node.log, MetadataLog) else None
+
+    def _quorum_high_watermark(self, moved: bool, node: Any, _: int) -> None:
+        replica = self._voter(node) if moved else None
+        if replica is not None:
+            leads_in = node.epoch if isinstance(node.role, Leader) else None
+            self.invariants.on_quorum_high_watermark(replica, node.high_watermark, leads_in)
+
+    def _transmitted(self, quorum: Quorum, messages: list[Any]) -> None:
+        """What must rest on the disk, as it leaves."""
+        if self._voter(quorum.node) is None:
+            return
+        path, voter = quorum._store.path, quorum.node_id
+        for message in messages:
+            body = message.body
+            if not isinstance(message, Send):
+                asked = message.ticket.body if isinstance(body, VoteResponse) else None
+                if asked is not None and body.vote_granted and not asked.pre_vote and not body.error_code:
+                    self.invariants.on_vote(voter, body.leader_epoch, asked.replica_id, path)
+            elif message.api_key == apis.VOTE and not body.pre_vote:
+                self.invariants.on_vote(voter, body.replica_epoch, voter, path)
+            elif message.api_key == apis.FETCH:
+                self.invariants.on_voter_fetch(voter, body.partitions[0].fetch_offset)
+
+    def _snapshot(self, _: None, sink: FileSink) -> None:
+        process = self.invariants.ghosts.process_of_files(sink._files)
+        if process is None:
+            return
+        snapshot_id = sink._snapshot_id
+        inode = getattr(sink._files, "_find", lambda _: None)(sink._path)
+        image = None
+        if inode is not None:
+            records = [decode_record(value) for value in snapshot_values(bytes(inode.cache))]
+            image = MetadataImage.from_records(records, snapshot_id.end_offset - 1, snapshot_id.epoch)
+        self.invariants.on_snapshot(process.node, snapshot_id, image)
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def _metadata(self) -> None:
+        self._around(Controller, "on_committed", lambda controller, *_: (controller.committed.offset,), self._committed)
+        self._around(QuorumObserver, "_apply_committed", lambda observer: list(observer._waiting), self._observed)
+        self._after(QuorumObserver, "_install", self._installed_snapshot)
+        self._after(handlers, "alter_partition", self._accepted)
+        self._after(handlers, "heartbeat", self._heard)
+
+    def _committed(
+        self, before: tuple[int], _: None, controller: Controller, base: int, last: int, epoch: int, values: Any
+    ) -> None:
+        if self._is_current(controller):
+            batch = (base, last, epoch)
+            self.invariants.on_controller_applied(controller.node_id, batch, values, controller.committed, before[0])
+
+    def _is_current(self, controller: Controller) -> bool:
+        process = self.invariants.ghosts.processes.get(controller.node_id)
+        return process is not None and getattr(process.server, "controller", None) is controller
+
+    def _observed(self, waiting: list[Any], delta: Any, observer: QuorumObserver) -> None:
+        applied = waiting[: len(waiting) - len(observer._waiting)]
+        if applied and observer._broker_id in self.invariants.ghosts.processes:
+            self.invariants.on_broker_applied(observer._broker_id, [item.header for item in applied], delta)
+
+    def _installed_snapshot(self, delta: Any, observer: QuorumObserver, _: Any) -> None:
+        self.invariants.on_broker_applied(observer._broker_id, [], delta)
+
+    def _accepted(self, decision: Any, image: MetadataImage, request: Any) -> None:
+        self.invariants.on_accepted(image, request, decision.reply)
+
+    def _heard(self, _decision: Any, image: MetadataImage, _index: Any, _sessions: Any, request: Any, **__: Any) -> None:
+        self.invariants.on_heartbeat(image, request.broker_id, request.broker_epoch)

@@ -1,0 +1,1 @@
+"""One seed from its first draw to its verdict, and what it takes to run it again."""

@@ -1,0 +1,407 @@
+"""The phases of a seed, after TigerBeetle's: first nothing may break, then everything must come back.
+
+    warm-up      the cluster starts, the topics are there, records flow
+    faults       the nemesis follows its plan; safety only
+    core         a quorum of controllers and enough brokers are healed, the rest stays broken for ever: within a bounded time
+                 the core has to do everything that a core of this size promises
+    full heal    everybody is back: within the same bound all replicas are in sync
+    final check  everything is read once more, the history is judged, the replicas are compared byte by byte
+
+The bound is three times the longest time-out of the run. What is not back by then is a violation of I24, told with its
+cause: which partition has no leader, who is fenced, which log is behind, what everybody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from strandline.client import NewTopic
+from strandline.protocol.errors import BrokerError, StrandlineError
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.batch import iter_headers
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.cluster.workload import Workload
+from strandline.testing.simulation.invariants.observer import Invariants
+from strandline.testing.simulation.invariants.violation import Violation
+from strandline.testing.simulation.kernel.disk import Latency
+from strandline.testing.simulation.kernel.world import OutOfTime, World
+from strandline.testing.simulation.nemesis import Nemesis
+from strandline.testing.simulation.nemesis.budget import Budget
+from strandline.testing.simulation.options import Options
+
+WARM_UP_S = 30.0
+LOOK_S = 0.05
+"""How often the heal is looked at."""
+TIMEOUTS = 3
+"""The bound of liveness, in longest time-outs."""
+
+
+class BeyondRepair(Exception):
+    """More was destroyed than replication survives, which this run permitted: it ends here."""
+
+
+class Phases:
+    def __init__(self, world: World, options: Options, invariants: Invariants) -> None:
+        self.world = world
+        self.options = options
+        self.invariants = invariants
+        self.draw: Random = world.stream("phases")
+        self.phase = "warm-up"
+        world.network.delay_s = options.delay_ms / 1000
+        world.network.jitter_s = options.jitter_ms / 1000
+        self.cluster = SimCluster(
+            world,
+            controllers=options.controllers,
+            brokers=options.brokers,
+            settings=options.settings,
+            controller_settings=options.controller_settings,
+        )
+        self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
+        self.workload = Workload(self.cluster, options)
+        self.nemesis = Nemesis(self.cluster, options, self.budget)
+        for machine in self.cluster.machines.values():
+            machine.files.take_time(Latency() if options.disks_take_time else None)
+            machine.clock_rate = 1 + self.draw.uniform(-1, 1) * options.clock_drift
+
+    @property
+    def bound_s(self) -> float:
+        return TIMEOUTS * self.options.timeout_s_max
+
+    async def play(self) -> None:
+        """The whole run; raises what went wrong."""
+        await self.warm_up()
+        self._enter("faults")
+        await self.nemesis.run()
+        await self.heal_core()
+        await self.heal_all()
+        await self.final_check()
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.world.trace.emit("phase", 0, phase=phase)
+
+    # -- warm-up ------------------------------------------------------------------------------------------------------
+
+    async def warm_up(self) -> None:
+        await self.cluster.start_all(WARM_UP_S)
+        client = self.cluster.client("setup")
+        await client.run(self._create_topics(client))
+        client.machine.end()
+        self.workload.begin()
+        await self.world.sleep(self.draw.uniform(0.2, 0.6))
+
+    async def _create_topics(self, client: Any) -> None:
+        async with client.admin() as admin:
+            for topic in self.options.topics:
+                configs = {name: str(value) for name, value in topic.configs.items()}
+                await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
+
+    # -- heal ---------------------------------------------------------------------------------------------------------
+
+    async def heal_core(self) -> None:
+        self._enter("core")
+        left_out: list[int] = []
+        await self.nemesis.heal()
+        self.nemesis.watch()
+        if self.options.leave_out:
+            await self._within(self._windows_are_open, "nobody who has lost something is in an ISR any more", [])
+            left_out = self._choose_left_out()
+            for node in left_out:
+                self._break_for_good(node)
+        if left_out:
+            await self._within(lambda: self.complaints(left_out), "the core heals", left_out)
+        self.left_out = left_out
+
+    def _windows_are_open(self) -> list[str]:
+        self.budget.look()
+        complaints = [f"broker {n} has lost something and may still be in an ISR" for n in self.budget.open_windows]
+        complaints += [f"controller {n} has lost its disk and not caught up" for n in self.budget.wiped_controllers]
+        if self.cluster.active_controller is None:
+            complaints.append("there is no active controller")
+        return complaints
+
+    def _choose_left_out(self) -> list[int]:
+        """A minority of the controllers, and brokers without which every partition keeps a live member of its ISR."""
+        cluster, draw = self.cluster, self.draw
+        chosen: list[int] = []
+        candidates = [*cluster.broker_ids, *cluster.controller_ids]
+        draw.shuffle(candidates)
+        for node in candidates:
+            if len(chosen) < self.options.leave_out and self._can_do_without([*chosen, node]):
+                chosen.append(node)
+        return chosen
+
+    def _can_do_without(self, nodes: list[int]) -> bool:
+        cluster = self.cluster
+        controllers = [n for n in cluster.controller_ids if n not in nodes and n not in self.budget.rotten_controllers]
+        if 2 * len(controllers) <= len(cluster.controller_ids):
+            return False
+        trusted = [n for n in cluster.brokers if n not in nodes and n not in self.budget.rotten]
+        ready = [n for n in trusted if cluster.brokers[n].ready.is_set()]
+        partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+        return bool(ready) and all(any(n in ready for n in p.isr) for p in partitions)
+
+    def _break_for_good(self, node: int) -> None:
+        """Down, silent, or unable to move: nobody mends it before the full heal."""
+        how = self.draw.choice(("crash", "cut", "pause"))
+        self.world.trace.emit("fault.begin", node, fault=f"left out: {how}", victim=node)
+        if how == "cut":
+            self.cluster.isolate(node)
+        elif how == "pause":
+            self.cluster.machines[node].pause()
+        else:
+            self.nemesis.down[node] += 1
+            self.cluster.crash(node)
+
+    async def heal_all(self) -> None:
+        self._enter("full heal")
+        await self.nemesis.heal()
+        self.nemesis.watch()
+        await self._within(lambda: self.complaints([]), "everything heals", [])
+
+    async def _within(self, complaints: Callable[[], list[str]], what: str, left_out: list[int]) -> None:
+        """Wait until there is nothing to complain of; a violation of I24 at the bound."""
+        deadline = self.world.now + self.bound_s
+        while found := complaints():
+            if self.world.now >= deadline:
+                text = "; ".join(found)
+                raise self._unhealed(f"{what}: not within {self.bound_s:g} s: {text}", left_out)
+            await asyncio.sleep(LOOK_S)
+
+    # -- what has to hold after a heal --------------------------------------------------------------------------------
+
+    def complaints(self, left_out: list[int]) -> list[str]:
+        """What keeps this cluster, without those left out, from being as it should be."""
+        cluster = self.cluster
+        active = cluster.active_controller
+        if active is None:
+            return ["there is no active controller"]
+        image = active.controller.image
+        complaints = []
+        core = [n for n in cluster.broker_ids if n not in left_out]
+        for n in core:
+            complaints += self._complaints_of_broker(n, image)
+        # A controller that has found its disk damaged begins again without a vote, and needs all the others for that.
+        excused = self.budget.rotten_controllers if left_out else ()
+        for n in cluster.controller_ids:
+            if n not in left_out and n not in excused:
+                complaints += self._complaints_of_controller(n, image)
+        for topic_id, topic in image.topics_by_id.items():
+            for index, p in topic.partitions.items():
+                complaints += self._complaints_of_partition((bytes(topic_id), index), f"{topic.name}-{index}", p, core)
+        return complaints
+
+    def _complaints_of_controller(self, node: int, image: Any) -> list[str]:
+        controller = self.cluster.controllers.get(node)
+        if controller is None:
+            return [f"controller {node} does not run"]
+        offset = controller.controller.image.offset if controller.has_quorum else -1
+        return [f"controller {node} is at {offset} of {image.offset}"] if offset < image.offset else []
+
+    def _complaints_of_broker(self, node: int, image: Any) -> list[str]:
+        broker = self.cluster.brokers.get(node)
+        known = image.brokers.get(node)
+        if broker is None:
+            return [f"broker {node} does not run"]
+        if known is None or known.fenced or known.in_controlled_shutdown:
+            return [f"broker {node} is fenced"]
+        if not broker.ready.is_set():
+            return [f"broker {node} does not know that it is unfenced"]
+        if broker.metadata.image.offset < image.offset:
+            return [f"broker {node} is at metadata offset {broker.metadata.image.offset} of {image.offset}"]
+        return []
+
+    def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
+        live = [n for n in p.replicas if n in core]
+        if not any(n in core for n in p.isr):
+            return []  # nobody who may lead is there
+        if p.leader not in core:
+            return [f"{name} has no leader (ISR {list(p.isr)}, leader {p.leader})"]
+        if not set(live) <= set(p.isr):
+            return [f"{name}: ISR {list(p.isr)} lacks {sorted(set(live) - set(p.isr))}"]
+        if set(p.isr) - set(live):
+            return [f"{name}: {sorted(set(p.isr) - set(live))} are still in the ISR"]
+        broker = self.cluster.brokers.get(p.leader)
+        leader = broker.replicas.partitions.get(key) if broker is not None and broker.has_logs else None
+        if leader is None or leader.leader_state is None or leader.leader_epoch != p.leader_epoch:
+            return [f"{name}: broker {p.leader} does not know that it leads"]
+        if leader.leader_state.isr.is_in_flight:
+            return [f"{name}: an ISR change is under way"]
+        return []
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def final_check(self) -> None:
+        self._enter("final check")
+        workload = self.workload
+        before = workload.acked
+        deadline = self.world.now + self.bound_s
+        while self.options.producers and workload.acked == before:
+            if self.world.now >= deadline:
+                raise self._unhealed(f"nothing is acknowledged within {self.bound_s:g} s of the heal")
+            await asyncio.sleep(LOOK_S)
+        try:
+            await workload.stop_producing(self.bound_s)
+            await self._within(self._behind, "all replicas are in step", [])
+            await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
+            await workload.stop(self.bound_s)
+            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
+            await self._read_all()
+            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # who found damage stepped back
+        except OutOfTime as e:
+            raise self._unhealed(str(e)) from None
+        self._declare_log_starts()
+        self._compare_replicas()
+        self.invariants.at_rest()
+        if self.options.orderly_end:
+            await self.stop_all()
+
+    async def _read_all(self) -> None:
+        reading = asyncio.get_running_loop().create_task(self.workload.read_all(), name="final read")
+        await self.world.until(reading.done, self.bound_s, "the final read")
+        try:
+            reading.result()
+        except StrandlineError as e:
+            raise self._unhealed(f"the final read failed: {e!r}") from e
+
+    def _replicas(self) -> list[tuple[str, list[tuple[int, Any]]]]:
+        """Every partition with its replicas' objects."""
+        image = self.cluster.image()
+        found = []
+        for topic_id, topic in image.topics_by_id.items():
+            for index, p in topic.partitions.items():
+                held = [(n, self.cluster.brokers[n].replicas.partitions.get((bytes(topic_id), index))) for n in p.replicas]
+                found.append((f"{topic.name}-{index}", held))
+        return found
+
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        """Of the run's topics, as the leaders have them."""
+        image = self.cluster.image()
+        found = {}
+        for name, index in (place for topic in self.options.topics for place in topic.places):
+            key = (bytes(image.topics_by_name[name]), index)
+            leader = self.cluster.brokers.get(image.partition(key).leader)
+            partition = None if leader is None else leader.replicas.partitions.get(key)
+            found[name, index] = 0 if partition is None else partition.log.high_watermark
+        return found
+
+    def _behind(self) -> list[str]:
+        """Replicas whose log end or high watermark is not their leader's log end."""
+        complaints = self.complaints([])
+        if complaints:
+            return complaints
+        for name, replicas in self._replicas():
+            ends = {n: (p.log.log_end_offset, p.log.high_watermark) if p is not None else None for n, p in replicas}
+            if len({end for pair in ends.values() for end in (pair or (-1,))}) > 1:
+                complaints.append(f"{name}: (log end, high watermark) are {ends}")
+        return complaints
+
+    def _declare_log_starts(self) -> None:
+        """What retention has deleted anywhere, nobody has to find."""
+        starts: dict[str, int] = {}
+        for event in self.world.trace.events(kinds="log.start_moved"):
+            starts[event.partition] = max(starts.get(event.partition, 0), int(event.fields["to"]))
+        for topic in self.options.topics:
+            for place in topic.places if topic.has_retention else ():
+                self.workload.history.log_start(place, starts.get(f"{place[0]}-{place[1]}", 0))
+
+    def _compare_replicas(self) -> None:
+        for name, replicas in self._replicas():
+            start = max(p.log.log_start_offset for _, p in replicas)
+            logs = {n: _readable_log(name, n, p.log, start) for n, p in replicas if n not in self.budget.rotten}
+            if len(set(logs.values())) > 1:
+                sizes = {n: len(log) for n, log in logs.items()}
+                raise Violation(
+                    "I4", f"the replicas of {name} differ; they have {sizes} bytes from offset {start} on", partition=name
+                )
+            epochs = {n: tuple(p.log.epochs.entries) for n, p in replicas}
+            if any(list(e) != sorted(set(e)) for e in epochs.values()):
+                raise Violation("I11", f"the leader epochs of {name} are not in order: {epochs}", partition=name)
+
+    async def stop_all(self) -> None:
+        """Every process ends in order, and leaves no task behind."""
+        self._enter("stop")
+        await self.nemesis.heal()
+        self.nemesis.going = False
+        for node in [*self.cluster.broker_ids, *self.cluster.controller_ids]:
+            machine = self.cluster.machines[node]
+            loop = machine.loop
+            await self.cluster.stop(node)
+            if loop is None:
+                continue
+            left = [t.get_name() for t in loop.unfinished if t.get_name() not in (f"node {node}", f"stop {node}")]
+            if left:
+                raise Violation("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
+
+    def _unhealed(self, text: str, left_out: Sequence[int] = ()) -> Exception:
+        if self.budget.exceeded and self._is_beyond_repair():
+            return BeyondRepair(text)
+        return Violation("I24", f"{text}{self.diagnosis(list(left_out))}")
+
+    def _is_beyond_repair(self) -> bool:
+        """Whether somebody leads what he cannot read, as the last who has it: a power cut has torn the only replica."""
+        return any(
+            p.leader_state is not None and p.log.corrupt_at is not None
+            for broker in self.cluster.brokers.values()
+            if broker.has_logs
+            for p in broker.replicas.partitions.values()
+        )
+
+    # -- why it is not healed -----------------------------------------------------------------------------------------
+
+    def diagnosis(self, left_out: list[int]) -> str:
+        """For people: what everybody has, and waits for."""
+        lines = [f"\n  left out: {left_out}" if left_out else ""]
+        for n, c in sorted(self.cluster.controllers.items()):
+            if c.has_quorum:
+                active = "active" if c.controller.active is not None else "not active"
+                lines.append(f"  controller {n}: offset {c.controller.image.offset}, {active}")
+            else:
+                lines.append(f"  controller {n}: looks for its quorum")
+        for n, b in sorted(self.cluster.brokers.items()):
+            lines += self._diagnosis_of_broker(n, b)
+        for n, machine in self.cluster.machines.items():
+            if machine.loop is None:
+                reasons = [str(e) for _, node, e in self.cluster.failures if node == n]
+                lines.append(f"  {machine.name} does not run; {reasons[-1:] or 'nothing failed'}")
+        lines += [f"  link {link} is {state}" for link, state in self.world.network._links.items() if state.cut]
+        return "\n".join(lines)
+
+    def _diagnosis_of_broker(self, node: int, broker: Any) -> list[str]:
+        lines = [f"  broker {node}: metadata {broker.metadata.image.offset} ready {broker.ready.is_set()}"]
+        if broker.has_logs:
+            for p in broker.replicas.partitions.values():
+                lead = p.leader_state
+                followers = {} if lead is None else {n: r.log_end_offset for n, r in lead.replicas.items()}
+                state = "" if lead is None else f" isr {lead.isr} followers {followers} waiting {len(p.waiters)}"
+                lines.append(f"    {p!r} {p.log!r}{state}")
+        loop = self.cluster.machines[node].loop
+        if loop is not None:
+            lines += [f"    task {task.get_name()}: {_where(task)}" for task in loop.unfinished[:40]]
+        return lines
+
+
+def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
+    """`whole_log`; a violation of I4 where it cannot be read, for no disk but a rotten one may damage a log for good."""
+    try:
+        return whole_log(log, start)
+    except BrokerError as e:
+        raise Violation("I4", f"broker {node} cannot read its replica of {name}: {e}", partition=name, node=node) from None
+
+
+def whole_log(log: Any, start: int) -> bytes:
+    """All its bytes from this offset on, however it was cut into segments."""
+    offset, parts = start, []
+    while offset < log.log_end_offset:
+        buffers = [bytes(buffer) for buffer in log.read(offset, 1 << 30, log.log_end_offset).buffers]
+        parts += buffers
+        offset = [header.next_offset for buffer in buffers for _, header in iter_headers(buffer)][-1]
+    return b"".join(parts)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    stack = task.get_stack(limit=1)
+    return f"{stack[0].f_code.co_qualname} line {stack[0].f_lineno}" if stack else "?"

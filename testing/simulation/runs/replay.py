@@ -1,0 +1,238 @@
+"""What it takes to run a simulation again, exactly: a seed, and what differs from what the seed would draw.
+
+    replay = Replay(42, changes={"faults": [3, 7], "brokers": 2})
+    report = replay.run()
+    replay.command          strandline simulate --seed 42 --options '{"faults": [3, 7], "brokers": 2}'
+
+`changes` is a JSON object with the fields of `Options`. Settings are laid over those that were drawn, and null takes one
+away. In a list a number means the one that was drawn (a fault by its number, a topic, producer or consumer by its place),
+an object with "drawn" that one with other values, and any other object a new one. So the command of a run that was shrunk to
+two faults stays short enough to be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.options import FAULTS, ConsumerPlan, FaultPlan, Options, ProducerPlan, TopicPlan, draw_options
+from strandline.testing.simulation.runs.run import Report, run_seed
+
+Changes = Mapping[str, Any]
+
+LISTS: dict[str, type] = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
+LAID_OVER = ("settings", "controller_settings", "kinds")
+DRAWN = "drawn"
+
+
+@dataclass(frozen=True)
+class Replay:
+    seed: int
+    scenario: str | None = None
+    until_s: float | None = None
+    mutation: str | None = None
+    changes: Changes | None = None
+
+    @classmethod
+    def of(cls, seed: int, options: Options, **more: Any) -> Replay:
+        """With these options, whatever the seed would draw."""
+        return cls(seed, changes=difference(options, draw_options(seed)) or None, **more)
+
+    @cached_property
+    def options(self) -> Options | None:
+        """None where the seed's own are meant, or a scenario has none."""
+        return None if not self.changes else changed(draw_options(self.seed), self.changes)
+
+    def run(self, *, full_trace: bool = False) -> Report:
+        return run_seed(
+            self.seed,
+            scenario=self.scenario,
+            until_s=self.until_s,
+            full_trace=full_trace,
+            options=self.options,
+            mutation=self.mutation,
+            replay=shlex.join(self._more),
+        )
+
+    @property
+    def _more(self) -> list[str]:
+        """What follows seed and scenario on the command line."""
+        words = []
+        if self.until_s is not None:
+            words += ["--until", f"{self.until_s:g}"]
+        if self.mutation is not None:
+            words += ["--mutation", self.mutation]
+        if self.changes:
+            words += ["--options", json.dumps(self.changes, separators=(",", ":"))]
+        return words
+
+    @property
+    def command(self) -> str:
+        scenario = [] if self.scenario is None else ["--scenario", self.scenario]
+        return shlex.join(["strandline", "simulate", "--seed", str(self.seed), *scenario, *self._more])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is not as usual; for JSON."""
+        values = {name: getattr(self, name) for name in ("scenario", "until_s", "mutation", "changes")}
+        return {"seed": self.seed, **{name: value for name, value in values.items() if value is not None}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Replay:
+        return cls(**values)
+
+
+# -- from what was drawn to what is meant -----------------------------------------------------------------------------
+
+
+def changed(drawn: Options, changes: Changes) -> Options:
+    """The options with these changes; `UsageError` says what is wrong with them."""
+    if not isinstance(changes, Mapping):
+        raise UsageError(f'the options are a JSON object such as {{"brokers": 2}}, not {json.dumps(changes)}')
+    values = drawn.as_dict()
+    for name, value in changes.items():
+        _known("option", name, values)
+        if name in LISTS and isinstance(value, Sequence) and not isinstance(value, str):
+            value = [_item(name, item, values[name]) for item in value]
+        elif name in LAID_OVER and isinstance(value, Mapping):
+            value = {key: each for key, each in {**values[name], **value}.items() if each is not None}
+        values[name] = value
+    if "kinds" not in changes and isinstance(changes.get("faults"), Sequence):
+        values["kinds"] = kinds_of(values["faults"], drawn.kinds)
+    try:
+        options: Options = msgspec.convert(values, Options)
+    except msgspec.ValidationError as e:
+        raise UsageError(f"these options are none: {e}") from None
+    _check(options)
+    return options
+
+
+def kinds_of(faults: Iterable[Any], weights: Mapping[str, float]) -> dict[str, float]:
+    """The swarm of a plan that was changed: what it still has. It is there to be read; a run goes by the plan."""
+    kinds = [fault["kind"] for fault in faults if isinstance(fault, Mapping) and isinstance(fault.get("kind"), str)]
+    return {kind: weights.get(kind, FAULTS.get(kind, 0.0)) for kind in (*FAULTS, *kinds) if kind in kinds}
+
+
+def _item(name: str, item: Any, drawn: Sequence[Mapping[str, Any]]) -> Any:
+    if not isinstance(item, Mapping):
+        return _drawn(name, item, drawn)
+    for key in item:
+        _known(f"field of {name}", key, [*LISTS[name].__annotations__, DRAWN])
+    if DRAWN not in item:
+        return item
+    return {**_drawn(name, item[DRAWN], drawn), **{key: value for key, value in item.items() if key != DRAWN}}
+
+
+def _drawn(name: str, number: Any, drawn: Sequence[Mapping[str, Any]]) -> Any:
+    found = {item.get("number", place): item for place, item in enumerate(drawn)}
+    if not isinstance(number, int) or number not in found:
+        there_are = ", ".join(map(str, found)) or "none"
+        raise UsageError(f"{name} were drawn with the numbers {there_are}; {json.dumps(number)} is not among them")
+    return found[number]
+
+
+def _known(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise UsageError(f"there is no {what} called {name!r}{nearest(name, known)}")
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """The end of a complaint: what may have been meant."""
+    near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+
+
+def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str, str]) -> str:
+    """S03 for "S03", "s3" or "3". `UsageError` for one that there is not, or not yet: `waiting` says what it needs."""
+    letter = min(known)[0]
+    number = int(word.upper().removeprefix(letter)) if re.fullmatch(f"{letter}?[0-9]{{1,4}}", word, re.IGNORECASE) else -1
+    name = f"{letter}{number:02}"
+    if name in known:
+        return name
+    if name in waiting:
+        raise UsageError(f"{what} {name} is not there yet: it needs {waiting[name]}")
+    near = min(known, key=lambda each: (abs(int(each[1:]) - number), each)) if number >= 0 else None
+    raise UsageError(
+        f"there is no {what} {word!r}{f'; did you mean {near}?' if near else ''} "
+        f"(`strandline simulate --list` shows {min(known)} to {max(known)})"
+    )
+
+
+def parse_seeds(text: str) -> range:
+    """`A..B`, both included."""
+    first, dots, last = text.partition("..")
+    if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+        raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
+    return range(int(first), int(last) + 1)
+
+
+def _check(options: Options) -> None:
+    """What the types do not say."""
+    topics = {topic.name: topic for topic in options.topics}
+    if not topics:
+        raise UsageError("there must be a topic")
+    for name in [producer.topic for producer in options.producers] + [consumer.topic for consumer in options.consumers]:
+        _known("topic", name, topics)
+    for name, value in options.as_dict().items():
+        if isinstance(value, float) and not 0 <= value < 1e6:
+            raise UsageError(f"{name} is {value:g}: it must be 0 or more")
+    for fault in options.faults:
+        _known("kind of fault", fault.kind, FAULTS)
+    if len({fault.number for fault in options.faults}) < len(options.faults):
+        raise UsageError("two faults have the same number")
+    least = {"brokers": options.brokers, "controllers": options.controllers}
+    for topic in options.topics:
+        least[f"partitions of {topic.name}"] = topic.partitions
+        least[f"replicas of {topic.name}"] = topic.replication_factor
+        if topic.replication_factor > options.brokers:
+            raise UsageError(
+                f"topic {topic.name} has {topic.replication_factor} replicas, and there are {options.brokers} brokers"
+            )
+    for what, number in least.items():
+        if not 1 <= number <= 99:
+            raise UsageError(f"{number} {what}: there must be 1 to 99")
+
+
+# -- and back ---------------------------------------------------------------------------------------------------------
+
+
+def difference(options: Options, drawn: Options) -> dict[str, Any]:
+    """The smallest changes that make these options of those: `changed(drawn, difference(options, drawn)) == options`."""
+    here, there = options.as_dict(), drawn.as_dict()
+    changes: dict[str, Any] = {}
+    for name, value in here.items():
+        if value == there[name]:
+            continue
+        if name in LISTS:
+            value = [_reference(item, there[name]) for item in value]
+        elif name in LAID_OVER:
+            gone = dict.fromkeys(key for key in there[name] if key not in value)
+            value = {**{key: each for key, each in value.items() if there[name].get(key) != each}, **gone}
+        changes[name] = value
+    if "faults" in changes:
+        changes.pop("kinds", None)
+        meant = kinds_of(here["faults"], drawn.kinds)
+        if here["kinds"] != meant:
+            changes["kinds"] = {**dict.fromkeys({**meant, **drawn.kinds}), **here["kinds"]}
+    return changes
+
+
+def _reference(item: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> Any:
+    """The drawn one's number where that says it all; else the drawn one that is nearest, with what differs."""
+    best: Any = item
+    for place, other in enumerate(drawn):
+        number = other.get("number", place)
+        changes = {key: value for key, value in item.items() if other[key] != value}
+        if not changes:
+            return number
+        if len(changes) + 1 < len(best) and other.get("kind") == item.get("kind"):
+            best = {DRAWN: number, **changes}
+    return best

@@ -1,0 +1,168 @@
+"""What goes on all the time, said once: ten records that go through one after the other are "0..9".
+
+Events are gathered into groups until something of another kind happens; then each group is a sentence. Within such a time the
+order of the groups is that of their beginnings, so "broker 1 appends, broker 3 copies" stays true; what happens before and
+after a truncation or an election is never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strandline.testing.simulation.kernel.trace import Event
+from strandline.testing.simulation.story.picture import Picture, listed, name_of, names_of, offsets
+
+KINDS = frozenset(
+    {"node.started", "log.appended", "hw.advanced", "follower.became", "produce.acked", "client.read", "metadata.topic"}
+)
+MUSTS = 3
+"""How many of the things that held are said one by one."""
+
+
+class Told(NamedTuple):
+    """What is said about some events that belong together."""
+
+    time: float
+    text: str
+
+
+@dataclass(slots=True)
+class Group:
+    """Events that make one sentence."""
+
+    first: Event
+    newest: Event
+    nodes: dict[int, None] = field(default_factory=dict)
+    """Whom it is about, each once."""
+    last: int = -1
+    """The last offset of all."""
+    names: dict[str, None] = field(default_factory=dict)
+    """Of topics."""
+    again: bool = False
+    """Of nodes that start: not for the first time."""
+
+    def add(self, event: Event) -> None:
+        self.newest = event
+        self.nodes[event.fields["broker"] if event.kind == "metadata.broker" else event.node] = None
+        if "name" in event.fields:
+            self.names[str(event.fields["name"])] = None
+        self.last = max(self.last, int(event.fields.get("last", -1)))
+
+    def join(self, other: Group) -> None:
+        self.nodes.update(other.nodes)
+        self.newest = max(self.newest, other.newest, key=lambda event: event.number)
+
+    @property
+    def told_at(self) -> Event:
+        """What is done is told when it begins, what becomes of it when it has."""
+        return self.newest if self.first.kind in ("hw.advanced", "produce.acked", "client.read") else self.first
+
+
+Key = tuple[object, ...]
+
+
+class Gathering:
+    def __init__(self, several: bool) -> None:
+        self._several = several
+        """Partitions have to be named."""
+        self._groups: dict[Key, Group] = {}
+        """In the order of their beginnings."""
+
+    @staticmethod
+    def takes(event: Event, picture: Picture) -> bool:
+        said = event.fields
+        if event.kind == "scenario.must":
+            return bool(said.get("holds"))
+        if event.kind == "metadata.broker":
+            return not said.get("fenced") and picture.fenced.get(int(said.get("broker", event.node)), True)
+        return event.kind in KINDS
+
+    def add(self, event: Event, picture: Picture) -> None:
+        again = event.kind == "node.started" and event.node in picture.nodes
+        key = (*_key(event), again)
+        group = self._groups.get(key)
+        if group is not None and "base" in event.fields and event.fields["base"] > group.last + 1:
+            self._groups[(*key, group.first.number)] = self._groups.pop(key)  # a gap: that one is complete
+            group = None
+        if group is None:
+            group = self._groups[key] = Group(event, event, again=again)
+        group.add(event)
+
+    def end(self) -> list[Told]:
+        """All of it in sentences, in order; and begin anew."""
+        groups = sorted(_merged(self._groups), key=lambda group: group.told_at.number)
+        self._groups = {}
+        musts = [group for group in groups if group.first.kind == "scenario.must"]
+        if len(musts) > MUSTS + 1:
+            groups = [group for group in groups if group not in musts[MUSTS - 1 : -1]]
+        told = [Told(group.told_at.time, self._sentence(group)) for group in groups]
+        if len(musts) > MUSTS + 1:
+            text = f"it holds, like {len(musts) - MUSTS} other things: {musts[-1].first.fields['text']}"
+            told[groups.index(musts[-1])] = Told(musts[-1].first.time, text)
+        return told
+
+    def _sentence(self, group: Group) -> str:
+        event, said = group.first, group.first.fields
+        who, many = names_of(group.nodes), len(group.nodes) > 1
+        if event.kind == "scenario.must":
+            return f"it holds: {said['text']}"
+        if event.kind == "node.started":
+            return f"{who} start{'' if many else 's'}{' again' if group.again else ''}"
+        if event.kind == "metadata.broker":
+            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead, and be in ISRs"
+        if event.kind == "metadata.topic":
+            names = list(group.names)
+            return f"topic {names[0]} is created" if len(names) == 1 else f"topics {_some(names)} are created"
+        return self._of_a_partition(group, who, many)
+
+    def _of_a_partition(self, group: Group, who: str, many: bool) -> str:
+        event, said = group.first, group.first.fields
+        of, to, where = (f" {word} {event.partition}" if self._several else "" for word in ("of", "to", "in"))
+        if event.kind == "follower.became":
+            whom = name_of(said["leader"]) if said["leader"] > 0 else "nobody: there is no leader"
+            return f"{who} follow{'' if many else 's'} {whom}{where} (epoch {said['epoch']})"
+        if event.kind == "hw.advanced":
+            return f"HW{of} is {group.newest.fields['hw']} on {who}"
+        if event.kind == "client.read":
+            return f"{who} reads {offsets(said['from'], group.newest.fields['to'])}{of}"
+        what = offsets(said["base"], group.last)
+        if event.kind == "produce.acked":
+            acks = "all" if said.get("acks") == -1 else said.get("acks", "?")
+            return f"{who} acknowledges {what}{of} (acks={acks})"
+        if said.get("role") == "follower":
+            return f"{who} cop{'y' if many else 'ies'} {what}{of} (epoch {said['epoch']})"
+        return f"{who} appends {what}{to} in epoch {said['epoch']}"
+
+
+def _key(event: Event) -> Key:
+    """What makes events one sentence."""
+    said = event.fields
+    if event.kind == "follower.became":
+        return (event.kind, event.partition, said.get("leader"), said.get("epoch"))
+    if event.kind in ("node.started", "metadata.broker", "metadata.topic"):
+        return (event.kind,)
+    if event.kind == "scenario.must":
+        return (event.kind, said.get("text"))
+    return (event.kind, event.partition, event.node, said.get("epoch"), said.get("acks"))
+
+
+def _some(names: list[str]) -> str:
+    return listed(names if len(names) <= 5 else [*names[:3], f"{len(names) - 3} more"])
+
+
+def _merged(groups: dict[Key, Group]) -> Iterable[Group]:
+    """Groups that say the same of different replicas, as one: followers that copied the same, HWs that got equally far."""
+    merged: dict[Key, Group] = {}
+    for key, group in groups.items():
+        said = group.first.fields
+        if group.first.kind == "hw.advanced":
+            key = ("hw", group.first.partition, group.newest.fields["hw"])
+        elif group.first.kind == "log.appended" and said.get("role") == "follower":
+            key = ("copied", group.first.partition, said.get("epoch"), said["base"], group.last)
+        if key in merged:
+            merged[key].join(group)
+        else:
+            merged[key] = group
+    return merged.values()

@@ -1,0 +1,367 @@
+"""A run as a page of text. `tell` is for a run that failed: what was violated, what happened before, who was dead, what the
+logs look like, how to see it again. `narrate` is for a run that is to be understood: the scenario's headings, what happened
+under each in sentences, and a picture of the logs.
+
+What happens all the time (a fetch that brings nothing, a heartbeat, a vote) is in neither; and what is repeated is said
+once: ten records that go through one after the other are "0..9".
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from strandline.testing.simulation.kernel.trace import Event, Trace, partition_order
+from strandline.testing.simulation.story.drawing import WIDTH, draw
+from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, brief, short
+from strandline.testing.simulation.story.gathering import Gathering, Told
+from strandline.testing.simulation.story.picture import Picture, listed, name_of
+from strandline.testing.simulation.story.sentences import Sentences, state_text
+
+EVENTS, EARLIER = 40, 20
+"""How many sentences a failed run's page tells at most: of the newest, and of what mattered most before these."""
+
+PARTITIONS = 3
+"""How many a page follows, unless it is told which."""
+
+MEANINGS = {
+    "I1": "in one leader epoch at most one node acts as leader",
+    "I2": "the leader is in the ISR, the ISR is among the replicas, and nobody in it is fenced",
+    "I3": "ISR and ELR have no member in common, and leaders are elected from these two alone",
+    "I4": "two replicas with the same record at an offset have the same log up to there",
+    "I5": "log start <= HW <= LEO, and the offsets of a replica have no gap and no repetition",
+    "I6": "no replica truncates a record that is committed",
+    "I7": "whoever is in the ISR or the ELR, and whoever leads, has every committed record",
+    "I8": "no consumer sees a record that is not committed",
+    "I9": "what a consumer has once read stays where it was, and stays the same",
+    "I10": "the HW never goes back",
+    "I11": "the epoch cache says where each epoch of the log begins, epochs and offsets in ascending order",
+    "I12": "the leader counts at least those for the HW whom the controller has in the ISR",
+    "I13": "whoever joins the ISR has everything below the HW, and is alive under its present broker epoch",
+    "I14": "leader epoch, partition epoch and broker epoch never go back",
+    "I15": "a record that is acknowledged with acks=all is committed, and on every member of the ISR",
+    "I16": "the sequence numbers of an idempotent producer are in the log once each, and in order",
+    "I17": "what waits in the purgatory is completed once, and in time",
+    "I18": "a vote and a voter's log are on the disk before anybody hears of them",
+    "I19": "the committed metadata is the same on every node, and nobody applies more than that",
+    "I20": "no record is lost without a word in the log and the metrics",
+    "I21": "a partition has at most one owner in a group's generation",
+    "I22": "nothing of one topic is ever served or replicated under the id of another",
+    "I23": "connections, tasks, buffers and sessions stay within their bounds",
+    "I24": "once the faults are over, everything comes right again in bounded time",
+    "I25": "a process takes its logs for orderly closed only if the one before it closed them",
+}
+"""Of each invariant, in one line."""
+
+
+class Violation(Protocol):
+    """What `tell` wants to know of one."""
+
+    invariant: str
+    text: str
+    partition: str
+
+
+# -- a run that failed
+
+
+def tell(
+    trace: Trace,
+    violation: Violation,
+    seed: int | str,
+    scenario: str = "",
+    *,
+    options: Mapping[str, object] | None = None,
+    replay: str = "",
+    events_max: int = EVENTS,
+) -> str:
+    """The page of a violation. `replay` is more for the command line, such as `--until 13`."""
+    name, partition = violation.invariant, violation.partition
+    kept = trace.events()
+    picture = Picture.after(kept)
+    last = _last(kept, partition, events_max)
+    last.append(f"  {trace.now():8.3f} s  -- {name} is violated --")
+    head = [*_wrapped(f"{name} is violated: {violation.text}"), ""]
+    if name in MEANINGS:
+        head += [*_wrapped(f"{name}: {MEANINGS[name]}.", hang=len(name) + 2), ""]
+    head += [f"seed {seed}{f', scenario {scenario}' if scenario else ''}, at {trace.now():.3f} s of virtual time"]
+    if options:
+        drawn = ", ".join(f"{key} {short(value)}" for key, value in brief(options).items())
+        head += _wrapped(f"drawn: {drawn}", hang=7)
+    command = f"strandline simulate --seed {seed}{f' --scenario {scenario}' if scenario else ''}{f' {replay}' if replay else ''}"
+    parts = [
+        head,
+        _section(f"What happened to {partition}" if partition else "What happened", last),
+        _section("Who was in trouble", _in_trouble(picture)),
+        *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
+        _section("Again", [f"  {command}"]),
+    ]
+    if not trace.is_complete:
+        parts.insert(1, _wrapped("Not every event was kept: what happened earlier is not told, and epochs may be unknown (?)."))
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
+
+
+def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> str:
+    """The middle of such a page, for whoever has another head and end: what happened, who was in trouble, the logs."""
+    kept = trace.events()
+    picture = Picture.after(kept)
+    parts = [
+        _section(f"What happened to {partition}" if partition else "What happened", _last(kept, partition, events_max)),
+        _section("Who was in trouble", _in_trouble(picture)),
+        *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
+    ]
+    return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
+
+
+def _last(kept: Sequence[Event], partition: str, most: int) -> list[str]:
+    """The newest sentences about a partition and about those who keep it; of older ones the crashes, elections and cuts."""
+    picture = Picture()
+    sentences = Sentences(picture)
+    entries: list[tuple[bool, list[str]]] = []
+    for group in _adjacent(event for event in kept if _matters(event, partition)):
+        for number, event in enumerate(group):
+            if number == 0:
+                text = sentences.of(_joined(group))
+            picture.on(event)
+        entries.append((group[0].kind in _NOTABLE, _line(group[-1].time, text)))
+    newest = range(max(len(entries) - most, 0), len(entries))
+    earlier = [place for place in range(newest.start) if entries[place][0]][-EARLIER:]
+    return _with_gaps(entries, [*earlier, *newest])
+
+
+def _with_gaps(entries: Sequence[tuple[bool, list[str]]], shown: Sequence[int]) -> list[str]:
+    lines, expected = [], 0
+    for place in shown:
+        if place != expected:
+            lines.append(f"              ({place - expected} more)")
+        lines += entries[place][1]
+        expected = place + 1
+    return lines
+
+
+def _matters(event: Event, partition: str) -> bool:
+    if event.kind in ("raft.high_watermark", "log.rolled", "client.sent", "raft.voted"):
+        return False
+    if partition and event.partition not in (partition, ""):
+        return False
+    if event.kind.startswith("fault."):
+        return event.fields.get("fault") not in BY_NODE_EVENTS
+    if event.kind.startswith("log.") and "level" in event.fields:
+        return event.fields["level"] in ("warning", "error", "critical")
+    return True
+
+
+def _adjacent(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Events that go on where the one before ended, together. Nothing is told out of order."""
+    group: list[Event] = []
+    for event in events:
+        if group and not _goes_on(group[-1], event):
+            yield group
+            group = []
+        group.append(event)
+    if group:
+        yield group
+
+
+def _goes_on(one: Event, next: Event) -> bool:
+    if (one.kind, one.node, one.partition) != (next.kind, next.node, next.partition):
+        return False
+    if one.kind == "hw.advanced":
+        return True
+    if one.kind not in ("log.appended", "produce.acked"):
+        return False
+    same = all(one.fields.get(name) == next.fields.get(name) for name in ("epoch", "role", "acks"))
+    return same and one.fields.get("last", 0) + 1 == next.fields.get("base")
+
+
+def _joined(group: Sequence[Event]) -> Event:
+    first, last = group[0], group[-1]
+    if "base" not in first.fields:
+        return last
+    return last._replace(fields={**last.fields, "base": first.fields["base"]})
+
+
+def _in_trouble(picture: Picture) -> list[str]:
+    lines = [
+        line
+        for node in sorted({*picture.nodes, *(node for fault in picture.faults for node in fault.nodes)})
+        if (text := state_text(picture, node))
+        for line in _wrapped(f"{name_of(node)}: {text}", indent=2)
+    ]
+    return lines or ["  nobody: no fault at that time"]
+
+
+def _concerned(picture: Picture, partition: str) -> list[str]:
+    if partition:
+        return [partition] if partition in picture.replicas else []
+    return sorted((name for name in picture.replicas if not name.startswith("__")), key=partition_order)[:3]
+
+
+def _logs(picture: Picture, partition: str) -> list[str]:
+    maps = [f"  {name_of(node)}   {replica}" for node, replica in sorted(picture.replicas[partition].items())]
+    return [*draw(picture, partition), "", *(line for text in maps for line in _wrapped(text.strip(), indent=2, hang=11))]
+
+
+# -- a run that is to be understood
+
+
+WORDS = """\
+offset         a record's number in its partition
+LEO            log end offset: the offset that the next record of this replica gets
+HW             high watermark: what is below it is committed: on every in-sync replica, readable
+ISR            the in-sync replicas: whoever leads next is taken from them
+leader epoch   counts the leaders of a partition; a record keeps the one it was written in (e1)
+acks=all       acknowledged as soon as the HW has passed the record\
+"""
+
+
+def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | None = None, words: bool = True) -> str:
+    """The whole run. `partition`: of which alone it shall speak; by default of those of users to which most happened."""
+    names = _chosen(trace, partition)
+    events = [event for event in trace.events() if event.partition in names or not event.partition]
+    out = _title(title, events)
+    if not trace.is_complete:
+        out += [*_wrapped("Not every event was kept: this begins in the midst of things."), ""]
+    if left := [name for name in trace.partitions() if name not in names and not name.startswith("__")]:
+        out += [*_wrapped(f"There are {len(left)} more partitions; this page follows {listed(names)}."), ""]
+    picture = Picture()
+    for number, (says, under) in enumerate(_sections(events)):
+        out += _chapter(number, says, under, picture, names)
+    if words:
+        out += ["Words", "-----", *("  " + line for line in WORDS.splitlines())]
+    return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+def _title(title: str, events: Sequence[Event]) -> list[str]:
+    source = ""
+    for said in (event.fields for event in events if event.kind == "scenario.begins"):
+        title = title or f"{said['number']}: {said['title']}"
+        source = f"({said['source']})" if said.get("source") else ""
+    lines = _wrapped(title)
+    if not lines:
+        return []
+    return [*lines, "=" * max(map(len, lines)), *([source] if source else []), ""]
+
+
+def _chosen(trace: Trace, partition: str | Iterable[str] | None) -> tuple[str, ...]:
+    if partition is not None:
+        return (partition,) if isinstance(partition, str) else tuple(partition)
+    names = [name for name in trace.partitions() if not name.startswith("__")]
+    if len(names) > PARTITIONS:
+        told = Counter(event.partition for event in trace.events(kinds=(*_NOTABLE, "log.appended")))
+        names = sorted(sorted(names, key=lambda name: -told[name])[:PARTITIONS], key=partition_order)
+    return tuple(names)
+
+
+HEADINGS = ("scenario.says", "phase")
+
+
+def _sections(events: Sequence[Event]) -> Iterator[tuple[Event | None, list[Event]]]:
+    """Each heading with what happened until the next; what was before the first has none."""
+    says: Event | None = None
+    under: list[Event] = []
+    for event in events:
+        if event.kind in HEADINGS:
+            yield says, under
+            says, under = event, []
+        else:
+            under.append(event)
+    yield says, under
+
+
+def _chapter(number: int, says: Event | None, under: Sequence[Event], picture: Picture, names: Sequence[str]) -> list[str]:
+    before = {name: _shape(picture, name) for name in names}
+    lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
+    if says is not None and says.kind == "phase" and all(event.kind == "scenario.must" for event in under):
+        return []  # it was at rest already
+    if says is None:
+        head = [*_wrapped("Before the story: the cluster comes up."), ""] if lines else []
+    else:
+        head = _heading(number, says)
+    out = [*head, *lines, *([""] if lines else [])]
+    for name in names:
+        if _shape(picture, name) not in ("", before[name]):
+            out += [*([f"  {name}"] if len(names) > 1 else []), *draw(picture, name), ""]
+    return out
+
+
+def _heading(number: int, says: Event) -> list[str]:
+    text = Sentences(Picture()).of(says) if says.kind == "phase" else str(says.fields["text"])
+    stamp = f"{number}. "
+    lines = textwrap.wrap(text, WIDTH, initial_indent=stamp, subsequent_indent=" " * len(stamp), break_on_hyphens=False)
+    return [*lines, ""]
+
+
+def _shape(picture: Picture, partition: str) -> str:
+    """What a drawing would show: it is drawn again only when that changed."""
+    return "\n".join(draw(picture, partition)) if partition in picture.replicas else ""
+
+
+def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
+    """Sentences for events. What goes on all the time is gathered until something of another kind happens."""
+    sentences, out, gathering = Sentences(picture, several, brief=True), [], Gathering(several)
+    for event in events:
+        if gathering.takes(event, picture):
+            gathering.add(event, picture)
+        elif _is_told(event, picture):
+            out += gathering.end()
+            out.append(Told(event.time, sentences.of(event)))
+        picture.on(event)
+    return out + gathering.end()
+
+
+_NOTABLE = (
+    "node.crashed",
+    "node.stopped",
+    "node.paused",
+    "node.resumed",
+    "fault.begin",
+    "fault.end",
+    "disk.fault",
+    "controller.elected",
+    "leader.became",
+    "log.truncated",
+    "log.start_moved",
+    "isr.refused",
+    "fetch.diverging",
+    "produce.failed",
+    "invariant.violated",
+    "node.failed",
+    "scenario.must",
+    "scenario.astray",
+)
+
+
+def _is_told(event: Event, picture: Picture) -> bool:
+    said = event.fields
+    if event.kind.startswith("fault."):
+        return said.get("fault") not in BY_NODE_EVENTS
+    if event.kind == "metadata.broker":
+        return bool(said.get("fenced")) != picture.fenced.get(int(said.get("broker", event.node)), True)
+    if event.kind == "metadata.partition":
+        was = picture.partitions.get(event.partition)
+        return was is None or (was.leader, set(was.isr)) != (said.get("leader"), set(said.get("isr") or ()))
+    if event.kind == "log.recovered":
+        replica = picture.replicas.get(event.partition, {}).get(event.node)
+        return replica is not None and replica.end > said.get("end", 0)
+    return event.kind in _NOTABLE
+
+
+# -- layout
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, "-" * len(title), *lines] if lines else []
+
+
+def _line(time: float, text: str) -> list[str]:
+    stamp = f"  {time:8.3f} s  "
+    return textwrap.wrap(text, WIDTH, initial_indent=stamp, subsequent_indent=" " * (len(stamp) + 2), break_on_hyphens=False)
+
+
+def _wrapped(text: str, *, indent: int = 0, hang: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + hang), break_on_hyphens=False
+    )
