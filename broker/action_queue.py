@@ -103,7 +103,7 @@ def _guarded(serve: Callable[[T], None], whom: T) -> None:
     try:
         serve(whom)
     except Exception:
-        logger.exception("wakeup.failed", whom=repr(whom))
+        logger.exception("action_queue.action_failed", whom=repr(whom))
 
 
 def serve_waiters(partition: Partition) -> None:

@@ -21,7 +21,7 @@ LOGS_PER_TURN = 50
 """So many logs are visited in one turn of the event loop; requests come in between."""
 
 
-class LogUpkeep:
+class LogManagerTasks:
     def __init__(
         self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
     ) -> None:
@@ -78,7 +78,7 @@ class LogUpkeep:
             if isinstance(error, DiskError):
                 self._on_disk_error(error)
             elif error is not None:
-                logger.error("upkeep.failed", exc_info=error)
+                logger.error("log_manager_tasks.failed", exc_info=error)
             elif then is not None and not done.cancelled():
                 then()
 
@@ -158,7 +158,7 @@ class LogUpkeep:
             registration = image.partition((topic_id, index))
             if registration is not None and broker_id in registration.replicas:
                 continue
-            logger.warning("logs.stray", topic_id=topic_id.hex(), log=f"{topic}-{index}", deleted=proven)
+            logger.warning("logs.stray_found", topic_id=topic_id.hex(), log=f"{topic}-{index}", deleted=proven)
             path = self._log_dir.delete_log(topic, index, topic_id) if proven else None
             if path is not None:
                 self.remove_directory(path)

@@ -109,7 +109,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self._run_blocking = run_blocking
         self._is_checkpointing = False
-        self._tells_roles = True
+        self._logs_roles = True
         """A line for each role that is taken; not when very many are taken at once."""
         self._damage_quiet_until = 0.0
         self._on_log_dir_failed = on_log_dir_failed
@@ -211,7 +211,7 @@ class ReplicaManager:
         self._apply_configs(delta)
         if leaders or followers:
             logger.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
-        self._tells_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
+        self._logs_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
         became_leader = self.metrics.became_leader
         for key, registration in leaders:
             self._take_role(key, registration, self._lead)
@@ -229,7 +229,7 @@ class ReplicaManager:
         except BrokerError as e:
             topic, epochs = self.image.topics_by_id[key[0]].name, (registration.leader_epoch, registration.partition_epoch)
             logger.error(
-                "partition.unavailable",
+                "partition.open_failed",
                 topic=topic,
                 partition=key[1],
                 leader_epoch=epochs[0],
@@ -242,7 +242,7 @@ class ReplicaManager:
         is_new = partition.make_leader(registration)
         self.metrics.became_leader += is_new
         leader_state = partition.leader_state
-        if is_new and self._tells_roles and leader_state is not None:
+        if is_new and self._logs_roles and leader_state is not None:
             logger.info(
                 "partition.became_leader",
                 **partition.fields,
@@ -256,7 +256,7 @@ class ReplicaManager:
         if not partition.make_follower(registration):
             return
         self.metrics.became_follower += 1
-        if self._tells_roles:
+        if self._logs_roles:
             isr, leader_id = list(registration.isr), registration.leader
             logger.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
         if registration.leader == NO_LEADER:
@@ -410,8 +410,8 @@ class ReplicaManager:
         self._warn_of_damage(partition)
         if partition.leader_state is not None and len(partition.leader_state.isr.isr) > 1 and self._on_leader_damaged is not None:
             self._on_leader_damaged()
-        if partition.damage_told != partition.log.corrupt_at:
-            partition.damage_told = partition.log.corrupt_at
+        if partition.handled_damage != partition.log.corrupt_at:
+            partition.handled_damage = partition.log.corrupt_at
             if partition.role is Role.FOLLOWER and partition.leader_id != NO_LEADER:
                 self._fetchers.add(partition, partition.leader_id)
 

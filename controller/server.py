@@ -52,7 +52,7 @@ class ControllerServer:
         """The metadata log is open: there are `controller` and `quorum`."""
         self.servers: list[Server] = []
         """The one listener's, once bound."""
-        self.request_measures = RequestMetrics(doors.stopwatch)
+        self.request_metrics = RequestMetrics(doors.stopwatch)
         self._doors = doors
         self._files = files
         self.cluster_id: str | None = None
@@ -194,7 +194,7 @@ class ControllerServer:
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
             on_connection_lost=self._on_connection_lost,
-            metrics=self.request_measures,
+            metrics=self.request_metrics,
         )
 
     def _refuse_early(self, request: ServerRequest) -> None:

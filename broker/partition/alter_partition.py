@@ -214,7 +214,7 @@ class AlterPartitionManager:
         response = cast(AlterPartitionResponse, answer)
         decided = self._queue.on_response(response)
         for each in decided:
-            self._tell(*each)
+            self._notify(*each)
         if response.error_code:
             return await self._on_refusal(to_code(response.error_code), epoch)
         return len(decided) == len(request.partitions)
@@ -222,12 +222,12 @@ class AlterPartitionManager:
     async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:
         suppressed = self._limits.admit(code.name, asyncio.get_running_loop().time())
         if suppressed is not None:
-            logger.info("alter_partition.retry", error=code.name, partitions=len(self._queue), **suppressed.fields)
+            logger.info("alter_partition.retried", error=code.name, partitions=len(self._queue), **suppressed.fields)
         if code == ErrorCode.STALE_BROKER_EPOCH:
             await self._registration.renew(epoch)
         return False
 
-    def _tell(self, item: AlterPartitionItem, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
+    def _notify(self, item: AlterPartitionItem, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
         try:
             item.on_result(answer, is_doubtful)
         except Exception:

@@ -260,7 +260,7 @@ class LeaderState:
         if isinstance(isr, CommittedIsr):
             removed = self.out_of_sync()
             if removed:
-                self._tell_lag(removed)
+                self._log_lag(removed)
                 self._propose(isr.shrink(removed))
         elif self._repeat:
             self._propose(self._still_right(isr))
@@ -284,12 +284,12 @@ class LeaderState:
             logger.warning("isr.member_lost_records", **self.partition.fields, broker_id=who, fetch_offset=where)
             self._propose(isr.shrink((replica.broker_id,)))
 
-    def _tell_lag(self, removed: tuple[int, ...]) -> None:
+    def _log_lag(self, removed: tuple[int, ...]) -> None:
         for member in removed:
             replica = self.replicas[member]
             since, at = replica.last_caught_up_time, replica.log_end_offset
             behind_ms = None if since == NEVER else round((self.context.now() - since) * 1000)
-            logger.info("isr.member_lags", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
+            logger.info("isr.member_lagged", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
 
     def out_of_sync(self) -> tuple[int, ...]:
         """Members that have not been caught up for too long: stuck ones and slow ones alike."""
@@ -326,13 +326,13 @@ class LeaderState:
         """The controller's answer. It counts only if nothing else has happened since the proposal."""
         partition = self.partition
         if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
-            logger.info("isr.stale_answer", **partition.fields, error=to_code(answer.error_code).name)
+            logger.info("isr.stale_answer_ignored", **partition.fields, error=to_code(answer.error_code).name)
             return
         if answer.error_code:
             self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
         elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
             epochs = [answer.leader_epoch, answer.partition_epoch]
-            logger.info("isr.stale_answer", **partition.fields, stale_epochs=epochs)
+            logger.info("isr.stale_answer_ignored", **partition.fields, stale_epochs=epochs)
         else:
             partition.partition_epoch = answer.partition_epoch
             self._install(tuple(answer.isr))

@@ -66,7 +66,7 @@ class Partition:
         "absence",
         "consumers",
         "context",
-        "damage_told",
+        "handled_damage",
         "followers",
         "is_in_isr",
         "key",
@@ -94,7 +94,7 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self.is_in_isr = False
         """Whether a follower is a member of the ISR, as of the registration known last."""
-        self.damage_told: int | None = None
+        self.handled_damage: int | None = None
         """The damaged offset that this partition's fetcher knows of."""
         self.role = Role.NONE
         self.leader_id = NO_LEADER
@@ -146,8 +146,8 @@ class Partition:
         self.log.assign_epoch_start_offset(registration.leader_epoch, start)
         self._leave_role(registration)
         self.role = Role.LEADER
-        self._tell_damage("reads from there on and all writes are refused; another replica should lead")
-        self._tell_less(registration)
+        self._log_damage("reads from there on and all writes are refused; another replica should lead")
+        self._log_missing_records(registration)
         self.leader_state = LeaderState(self, self.context, registration, start)
         self.context.observer.on_role_changed(self)
         self.leader_state.maybe_increment_high_watermark()
@@ -165,7 +165,7 @@ class Partition:
         if registration.leader >= 0:
             self.log.possible_data_loss = False  # What its leader does not have either, that leader tells.
         self.role = Role.FOLLOWER
-        self._tell_damage("all from there on will be fetched anew from the leader")
+        self._log_damage("all from there on will be fetched anew from the leader")
         self.context.observer.on_role_changed(self)
         return True
 
@@ -182,7 +182,7 @@ class Partition:
         stale = registration.partition_epoch < self.partition_epoch or registration.leader_epoch < self.leader_epoch
         if stale:
             epochs = [registration.leader_epoch, registration.partition_epoch]
-            logger.info("partition.stale_registration", **self.fields, stale_epochs=epochs)
+            logger.info("partition.stale_registration_ignored", **self.fields, stale_epochs=epochs)
         return stale
 
     def _leave_role(self, registration: PartitionRegistration) -> None:
@@ -192,12 +192,12 @@ class Partition:
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
 
-    def _tell_damage(self, outcome: str) -> None:
-        damage = self.damage_told = self.log.corrupt_at
+    def _log_damage(self, outcome: str) -> None:
+        damage = self.handled_damage = self.log.corrupt_at
         if damage is not None:
             logger.warning("partition.damaged", **self.fields, offset=damage, role=self.role.value, reason=outcome)
 
-    def _tell_less(self, registration: PartitionRegistration) -> None:
+    def _log_missing_records(self, registration: PartitionRegistration) -> None:
         """The last in-sync replica came back, and something is not there any more. In its first epoch a partition is empty."""
         if self.log.possible_data_loss and registration.leader_epoch > 0:
             self.context.metrics.elected_with_missing_records += 1
@@ -297,7 +297,7 @@ class Partition:
             self.metrics.replication_bytes_in += 0 if info is None else info.size
             if info is None or info.size < len(records):
                 # The leader went through another epoch while it built the response: its HW is not of our epoch either.
-                logger.info("partition.future_epoch_cut", **self.fields)
+                logger.info("partition.newer_epoch_ignored", **self.fields)
                 return True
         moved = response.high_watermark > log_.high_watermark and log_.update_high_watermark(response.high_watermark)
         if log_.log_start_offset < response.log_start_offset <= log_.high_watermark:
@@ -322,7 +322,7 @@ class Partition:
         self._check_may_drop_damage(offset)
         logger.warning("partition.damaged_tail_dropped", **self.fields, offset=offset, records=log_.log_end_offset - offset)
         log_.truncate_to(offset)
-        self.damage_told = log_.corrupt_at
+        self.handled_damage = log_.corrupt_at
 
     def _check_may_drop_damage(self, offset: int) -> None:
         """With the damage go whole records behind it, and a member of the ISR has promised to have them."""

@@ -87,7 +87,7 @@ class LifecycleCore:
         self.wants_to_leave = False
         self.may_leave = False
         """The controller said so: it has moved what we led."""
-        self.steps_back = False
+        self.wants_step_down = False
         """Wants to be fenced, until it was."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
         self._duplicate_since_s: float | None = None
@@ -113,7 +113,7 @@ class LifecycleCore:
         if code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             self._duplicate_since_s = None
         if code == ErrorCode.NONE:
-            self.broker_epoch, self.steps_back = response.broker_epoch, False
+            self.broker_epoch, self.wants_step_down = response.broker_epoch, False
             self.state = State.LEAVING if self.wants_to_leave else State.FENCED
             return None
         identity = self.identity
@@ -148,7 +148,7 @@ class LifecycleCore:
             broker_id=self.identity.broker_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=metadata_offset,
-            want_fence=self.steps_back or metadata_offset < self.broker_epoch,
+            want_fence=self.wants_step_down or metadata_offset < self.broker_epoch,
             want_shut_down=self.wants_to_leave,
             offline_log_dirs=list(self.offline_log_dirs),
         )
@@ -164,7 +164,7 @@ class LifecycleCore:
             self.may_leave = self.may_leave or response.should_shut_down
         else:
             self.state = State.FENCED if response.is_fenced else State.RUNNING
-            self.steps_back = self.steps_back and not (sent.want_fence and response.is_fenced)
+            self.wants_step_down = self.wants_step_down and not (sent.want_fence and response.is_fenced)
 
     def pause_ms(self, caught_up: bool) -> int:
         """How long the next heartbeat may wait if nothing happens."""
@@ -257,12 +257,12 @@ class BrokerLifecycle:
         self.core.offline_log_dirs = (directory_id,)
         self._wake.set()
 
-    def step_back(self) -> None:
+    def step_down(self) -> None:
         """Let others lead what we lead, and leave the ISRs; then come back."""
         core = self.core
-        if core.state is State.RUNNING and not core.steps_back:
-            core.steps_back = True
-            logger.warning("broker.steps_back", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
+        if core.state is State.RUNNING and not core.wants_step_down:
+            core.wants_step_down = True
+            logger.warning("broker.step_down_requested", broker_id=self._broker_id, broker_epoch=self.broker_epoch)
             self._wake.set()
 
     async def leave(self, timeout_ms: int) -> bool:
@@ -274,7 +274,7 @@ class BrokerLifecycle:
         while not self._may_leave.is_set() and loop.time() < deadline:
             unheard_s = loop.time() - max(since, self._answered_at)
             if self._nobody_listens() or unheard_s > LEAVING_UNHEARD_MS / 1000:
-                logger.info("broker.left_alone", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
+                logger.info("broker.handover_abandoned", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
                 break
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + RETRY_MS / 1000)):

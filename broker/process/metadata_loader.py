@@ -229,7 +229,7 @@ class QuorumObserver:
     def _start_download(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset <= self.image.offset + 1:
             raise InternalError(f"the quorum offers a snapshot up to {snapshot_id.end_offset}, behind {self.image.offset + 1}")
-        logger.info("metadata.snapshot_wanted", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
+        logger.info("metadata.snapshot_requested", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
         self._download = _Download(snapshot_id)
 
     def _install(self, download: _Download) -> MetadataDelta:
@@ -387,11 +387,11 @@ class MetadataLoader:
                 delta = None
             except Exception as e:
                 # A broker that goes on with the metadata of this moment for ever looks alive, and is not.
-                logger.exception("metadata.unusable")
+                logger.exception("metadata.loading_failed")
                 self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(f"following the metadata failed: {e!r}"))
                 return
             if self.controller != before:
-                self._tell_controller()
+                self._notify_controller_changed()
             if delta is not None or self._observer.caught_up:
                 self._maybe_publish(delta)
             if self._observer.leader_id == voter_id and self._observer.caught_up:
@@ -433,7 +433,7 @@ class MetadataLoader:
             self._connection.close()
             self._connection = None
 
-    def _tell_controller(self) -> None:
+    def _notify_controller_changed(self) -> None:
         controller = self.controller
         controller_id = -1 if controller is None else controller[0].id
         self.controller_changes += controller is not None

@@ -22,7 +22,7 @@ from typing import Any
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import BrokerConfig
-from strandline.broker.log_manager_tasks import LogUpkeep
+from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
@@ -68,8 +68,8 @@ class BrokerServer:
         self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
         self.has_logs = False
-        """The data directory is ours, and open: there are `upkeep` and `replicas`."""
-        self.request_measures = RequestMetrics(doors.stopwatch)
+        """The data directory is ours, and open: there are `log_manager_tasks` and `replicas`."""
+        self.request_metrics = RequestMetrics(doors.stopwatch)
         self.log_dir: LogDir | None = None
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
@@ -143,7 +143,7 @@ class BrokerServer:
             return
         if delta.before.offset < 0:
             try:
-                self.upkeep.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
+                self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
             except DiskError as e:
                 self.replicas.on_disk_error(e)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
@@ -168,7 +168,7 @@ class BrokerServer:
             self.lifecycle.start()
             self.alter_partition.start()
             self._start_timers()
-            self.upkeep.remove_leavings()
+            self.log_manager_tasks.remove_leavings()
             await self._until_registered()
         except BaseException:
             await self._abandon()
@@ -201,7 +201,7 @@ class BrokerServer:
     def _open_log_dir(self, claim: Claim) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         self.log_dir = LogDir.open_claimed(claim, cluster_id=config.cluster_id, random=self._doors.random)
-        self.upkeep = LogUpkeep(
+        self.log_manager_tasks = LogManagerTasks(
             self.log_dir,
             self._files,
             wall_clock_ms=self._doors.wall_clock_ms,
@@ -225,13 +225,13 @@ class BrokerServer:
             fetchers=self.fetchers,
             run_blocking=_run_blocking,
             on_log_dir_failed=self._on_log_dir_failed,
-            on_leader_damaged=self.lifecycle.step_back,
+            on_leader_damaged=self.lifecycle.step_down,
         )
         self.has_logs = True
 
     async def _recover_logs(self) -> None:
         try:
-            await self.upkeep.recover()
+            await self.log_manager_tasks.recover()
         except DiskError as e:
             raise UsageError(f"data directory {self.config.data_dir} cannot be used: {e}") from None
 
@@ -275,7 +275,7 @@ class BrokerServer:
                 idle_ms_max=config["connections.max.idle.ms"],
             ),
             end_of_iteration=self._end_of_iteration,
-            metrics=self.request_measures,
+            metrics=self.request_metrics,
         )
 
     def _handlers(self) -> dict[int, Handler]:
@@ -291,21 +291,21 @@ class BrokerServer:
         return data | AdminHandlers(self.config, self.metadata, self.channel, producer_ids).handlers()
 
     def _start_timers(self) -> None:
-        config, replicas, upkeep = self.config, self.replicas, self.upkeep
+        config, replicas, log_manager_tasks = self.config, self.replicas, self.log_manager_tasks
         self._timers = Timers()
         every, now = self._timers.every, asyncio.get_running_loop().time
         every(min(TICK_MS, config["broker.session.timeout.ms"] / 8), lambda: self.standstill.tick(now()))
         every(config["replica.lag.time.max.ms"] / 2, replicas.maybe_shrink_isrs)
         every(config["replica.high.watermark.checkpoint.interval.ms"], replicas.checkpoint_high_watermarks)
-        every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(upkeep.checkpoint))
-        every(config["log.flush.scheduler.interval.ms"], self._guarded(lambda: upkeep.flush_due(replicas)))
-        every(config["log.retention.check.interval.ms"], self._guarded(lambda: upkeep.delete_old_segments(replicas)))
+        every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(log_manager_tasks.checkpoint))
+        every(config["log.flush.scheduler.interval.ms"], self._guarded(lambda: log_manager_tasks.flush_due(replicas)))
+        every(config["log.retention.check.interval.ms"], self._guarded(lambda: log_manager_tasks.delete_old_segments(replicas)))
         every(config["log.retention.check.interval.ms"], self._guarded(self._remove_strays))
 
     def _remove_strays(self) -> None:
         image = self.metadata.image
         if not self.lifecycle.is_replaced(image):
-            self.upkeep.remove_strays(image, self.config.node_id, self.config["log.stray.retention.ms"])
+            self.log_manager_tasks.remove_strays(image, self.config.node_id, self.config["log.stray.retention.ms"])
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
         """A disk error in the background takes the log directory offline like any other."""
@@ -362,11 +362,11 @@ class BrokerServer:
             return
         broker_id, broker_epoch = self.config.node_id, self.lifecycle.broker_epoch
         led = sum(partition.leader_state is not None for partition in self.replicas.partitions.values())
-        logger.info("broker.leaving", broker_id=broker_id, broker_epoch=broker_epoch, leaders=led)
+        logger.info("broker.shutdown_requested", broker_id=broker_id, broker_epoch=broker_epoch, leaders=led)
         if await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
-            logger.info("broker.let_go", broker_id=broker_id, broker_epoch=broker_epoch)
+            logger.info("broker.shutdown_granted", broker_id=broker_id, broker_epoch=broker_epoch)
         else:
-            logger.warning("broker.left_unasked", broker_id=broker_id, broker_epoch=broker_epoch)
+            logger.warning("broker.stopped_without_handover", broker_id=broker_id, broker_epoch=broker_epoch)
 
     async def _stop_talking(self, drain_ms: int = DRAIN_MS) -> None:
         if hasattr(self, "_timers"):
@@ -384,14 +384,14 @@ class BrokerServer:
         try:
             self.log_dir.close(clean=self.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
         except DiskError as e:
-            logger.error("broker.unclean_stop", reason=str(e))
+            logger.error("broker.clean_shutdown_failed", reason=str(e))
         logger.info("broker.stopped", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch)
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _on_fatal(self, error: StrandlineError) -> None:
         if not self.failure.done():
-            logger.error("broker.fatal", reason=str(error))
+            logger.error("broker.failed", reason=str(error))
             self.failure.set_result(error)
 
     def _on_log_dir_failed(self, error: DiskError) -> None:

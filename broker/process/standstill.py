@@ -66,12 +66,12 @@ class Standstill:
         if self._woke_at is None:
             slept_ms = round((now - self.trusted_until + self._limit_s) * 1000)
             logger.warning(
-                "broker.stood_still", stood_still_ms=slept_ms, reason="takes no records until a controller has answered"
+                "broker.standstill_detected", stood_still_ms=slept_ms, reason="takes no records until a controller has answered"
             )
             self._woke_at, self.trusted_until = now, _NEVER
         if self._heard_at() <= self._woke_at:
             return False
-        logger.info("broker.awake", waited_ms=round((now - self._woke_at) * 1000))
+        logger.info("broker.standstill_ended", waited_ms=round((now - self._woke_at) * 1000))
         self._woke_at, self.trusted_until = None, now + self._limit_s
         return True
 

@@ -428,7 +428,7 @@ class FetcherCore:
         except BrokerError as e:
             self._on_refusal(state, e, now)
             return
-        logger.info("fetcher.range_taken", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
+        logger.info("fetcher.leader_range_applied", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
         state.due = 0.0
         self._make_ready(key)
 

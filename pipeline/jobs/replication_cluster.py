@@ -242,5 +242,5 @@ _MARKS = {
     "node.started": "process started",
     "node.stopping": "process was asked to stop",
     "node.failed": "process failed",
-    "broker.stood_still": "process stood still",
+    "broker.standstill_detected": "process stood still",
 }

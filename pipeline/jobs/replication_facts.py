@@ -20,13 +20,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 OF_A_PARTITION = (
-    "partition.changed", "partition.became_leader", "partition.became_follower", "isr.committed", "isr.member_lags",
+    "partition.changed", "partition.became_leader", "partition.became_follower", "isr.committed", "isr.member_lagged",
     "isr.member_lost_records", "partition.truncated", "partition.truncated_below_hw", "partition.restarted",
     "partition.damaged_tail_dropped", "log.tail_cut_in_recovery",
 )  # fmt: skip
 OF_MANY_PARTITIONS = "partitions.changed"
 OF_THE_CLUSTER = (
-    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.stood_still", "controller.active",
+    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.standstill_detected", "controller.active",
     "controller.resigned", "fetcher.connection_lost", "fetcher.connect_failed", "metadata.applied", "node.started",
     "node.stopping", "node.stopped", "node.failed",
 )  # fmt: skip

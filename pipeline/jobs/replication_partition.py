@@ -301,7 +301,7 @@ class _Incarnation:
             if fact.event == "partition.became_leader":
                 records = end - int(fields.get("high_watermark", end))
                 yield self._row(LAG, what="hw", from_us=fact.at_us, broker=fact.broker, records=records)
-            elif fact.event == "isr.member_lags":
+            elif fact.event == "isr.member_lagged":
                 records, behind = end - max(0, int(fields.get("fetch_offset", 0))), fields.get("behind_ms")
                 detail = "" if behind is None else f"{behind} ms"
                 yield self._row(
@@ -310,7 +310,7 @@ class _Incarnation:
 
 
 SAME_CUT_US = 1_000_000
-_LEADERS_REASONS = ("isr.member_lags", "isr.member_lost_records")
+_LEADERS_REASONS = ("isr.member_lagged", "isr.member_lost_records")
 _CUTS = {
     "partition.truncated": "truncated",
     "partition.restarted": "restarted",

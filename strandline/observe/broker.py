@@ -34,7 +34,7 @@ def node(server: BrokerServer) -> Iterator[Reading]:
     yield Reading("strandline_uptime_seconds", server.stopwatch() - server.made_at)
     yield Reading("kafka_server_kafkaserver_brokerstate", broker_state(server))
     yield Reading("strandline_broker_fenced", not server.lifecycle.ready.is_set())
-    yield from reading.requests(server.request_measures)
+    yield from reading.requests(server.request_metrics)
     yield from reading.connections(server.servers)
 
 
@@ -43,7 +43,7 @@ def broker_state(server: BrokerServer) -> int:
         return PENDING_CONTROLLED_SHUTDOWN if server.lifecycle.core.wants_to_leave else SHUTTING_DOWN
     if not server.has_logs:
         return STARTING
-    if not server.upkeep.recovered:
+    if not server.log_manager_tasks.recovered:
         return RECOVERY
     return RUNNING if server.lifecycle.registered.is_set() else STARTING
 

@@ -167,16 +167,17 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_broker(server: BrokerServer, now: float) -> BrokerState:
-    config, lifecycle, metadata, upkeep = server.config, server.lifecycle, server.metadata, getattr(server, "upkeep", None)
-    if upkeep is None:  # the data directory is not open yet
+    config, lifecycle, metadata = server.config, server.lifecycle, server.metadata
+    tasks = getattr(server, "log_manager_tasks", None)
+    if tasks is None:  # the data directory is not open yet
         return BrokerState(config.data_dir)
     error = server.replicas.disk_error
     return BrokerState(
         data_dir=config.data_dir,
         cluster_id=config.cluster_id,
-        logs=upkeep.logs,
-        logs_recovered=upkeep.logs_recovered,
-        recovered=upkeep.recovered,
+        logs=tasks.logs,
+        logs_recovered=tasks.logs_recovered,
+        recovered=tasks.recovered,
         disk_error="" if error is None else str(error),
         registered=lifecycle.registered.is_set(),
         broker_epoch=lifecycle.broker_epoch,

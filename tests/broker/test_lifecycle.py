@@ -51,7 +51,7 @@ def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
     """Else it would never come back; and an answer to a heartbeat that did not ask for it is not the one that it waits for."""
     lifecycle = registered(7)
     early = lifecycle.heartbeat(7)
-    lifecycle.steps_back = True
+    lifecycle.wants_step_down = True
     lifecycle.on_heartbeat(early, BrokerHeartbeatResponse(0, is_fenced=True))
     assert beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=True)).want_fence
     assert not beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=False)).want_fence

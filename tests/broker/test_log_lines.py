@@ -141,7 +141,7 @@ def test_who_falls_behind_is_told_with_how_far() -> None:
     world.loop.advance(60)
     with capture_logs() as lines:
         world[1].manager.maybe_shrink_isrs()
-    lags = named(lines, "isr.member_lags")
+    lags = named(lines, "isr.member_lagged")
     assert [(line["broker_id"], line["fetch_offset"]) for line in lags] == [(2, -1), (3, -1)]
     assert all(line["behind_ms"] == 60_000 for line in lags)
     assert named(lines, "isr.proposed")[0]["proposed_isr"] == [1]

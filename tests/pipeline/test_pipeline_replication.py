@@ -187,7 +187,7 @@ def test_a_shrink_has_the_cause_that_the_leader_logged() -> None:
     about = {"topic": "orders", "partition": 0, "leader_epoch": 0, "log_end_offset": 90, "fetch_offset": 40}
     found = report([
         *created(),
-        line(4.9, "broker-1", "isr.member_lags", **about, partition_epoch=0, broker_id=3, behind_ms=10_000),
+        line(4.9, "broker-1", "isr.member_lagged", **about, partition_epoch=0, broker_id=3, behind_ms=10_000),
         changed(5, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed"),
         changed(8, (0, 2), (1, 1), ([1, 2], [1, 2, 3]), "leader_proposed"),
         line(8.9, "broker-1", "isr.member_lost_records", **about, partition_epoch=2, broker_id=2),

@@ -586,7 +586,7 @@ _room(
     "broker/log_manager_tasks.py",
     (
         "G75",
-        "LogUpkeep.clear_strays",
+        "LogManagerTasks.clear_strays",
         "registration is not None and broker_id in registration.replicas",
         NEVER,
         "a broker removes logs that belong to it at the start",

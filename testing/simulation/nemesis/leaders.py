@@ -124,7 +124,7 @@ def _holding(nemesis: Nemesis, target: Target, kept: tuple[int, bool], aside: st
 async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool] | None, target: Target) -> None:
     """Without one the story goes on."""
     if _is_channel(kept) and target.third is not None:
-        step_back(nemesis, target.third)  # As it comes back, the leader has something to propose.
+        step_down(nemesis, target.third)  # As it comes back, the leader has something to propose.
     try:
         await nemesis.world.until(lambda: hold.has, MOVED_S if _is_channel(kept) else HELD_S, "a message to be kept back")
     except OutOfTime:
@@ -182,7 +182,7 @@ async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None
     """The leader asks to be fenced, as one that has found damage does; or, where its heartbeats do not get through anyhow, is
     cut off until its session is over."""
     leader, undo = target.leader, None
-    if is_channel or not step_back(nemesis, leader):
+    if is_channel or not step_down(nemesis, leader):
         controllers = nemesis.cluster.controller_ids
         undo = cut(nemesis, [link for c in controllers for link in ((leader, c), (c, leader))])
     try:
@@ -200,7 +200,7 @@ async def _give_back(nemesis: Nemesis, target: Target) -> None:
         between = _leader(nemesis, target)
         if between == leader:
             return
-        if between is None or not nemesis.budget.may_touch((between,)) or not step_back(nemesis, between):
+        if between is None or not nemesis.budget.may_touch((between,)) or not step_down(nemesis, between):
             return
         await until(partial(_has_moved, nemesis, target, between), MOVED_S, "the leader changes")
 
@@ -209,12 +209,12 @@ def _has_moved(nemesis: Nemesis, target: Target, before: int) -> bool:
     return _leader(nemesis, target) != before
 
 
-def step_back(nemesis: Nemesis, broker: int) -> bool:
+def step_down(nemesis: Nemesis, broker: int) -> bool:
     """The broker asks to be fenced for a moment, as one does that leads what it has damaged. False: it cannot just now."""
     server, machine = nemesis.cluster.brokers.get(broker), nemesis.cluster.machines[broker]
     if server is None or not server.ready.is_set() or machine.loop is None or machine.is_paused:
         return False
-    machine.call(server.lifecycle.step_back)
+    machine.call(server.lifecycle.step_down)
     return True
 
 

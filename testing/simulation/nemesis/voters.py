@@ -12,7 +12,7 @@ from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.kernel.world import OutOfTime
 from strandline.testing.simulation.nemesis.cuts import cut
 from strandline.testing.simulation.nemesis.engine import Effect, Nemesis, kind
-from strandline.testing.simulation.nemesis.leaders import step_back
+from strandline.testing.simulation.nemesis.leaders import step_down
 from strandline.testing.simulation.options import FaultPlan
 
 COMMITTED_S = 1.0
@@ -86,7 +86,7 @@ async def _commit_something(nemesis: Nemesis, sides: Sides, draw: Random) -> Non
     cluster, brokers = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     behind = max((_log_end(cluster, n) for n in sides.behind), default=0)
     if brokers:
-        step_back(nemesis, draw.choice(brokers))
+        step_down(nemesis, draw.choice(brokers))
 
     def is_ahead() -> bool:
         active = cluster.active_controller

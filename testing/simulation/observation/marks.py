@@ -268,8 +268,10 @@ MARKS: dict[str, Mark] = {
         "a connection broke, and nobody was found behind it", (said("broker.fencing", _begins("reason", "its connection")),)
     ),
     "broker.fenced_while_alive": Mark("a running broker learned that it is fenced", (said("broker.fenced"),)),
-    "broker.let_go": Mark("a controlled shutdown went through", (said("broker.let_go"),)),
-    "broker.stood_still": Mark("a broker woke up and took no records before it had news", (said("broker.stood_still"),)),
+    "broker.shutdown_granted": Mark("a controlled shutdown went through", (said("broker.shutdown_granted"),)),
+    "broker.standstill_detected": Mark(
+        "a broker woke up and took no records before it had news", (said("broker.standstill_detected"),)
+    ),
     "broker.produce_refused_after_standstill": Mark(
         "a produce met a broker that had just woken up", (OnCall("broker.process.standstill:_refuse"),)
     ),
@@ -297,7 +299,7 @@ MARKS: dict[str, Mark] = {
     "isr.changed_by_controller": Mark(
         "the controller changed the ISR, not the leader", (said("isr.committed", _begins("reason", "the controller")),)
     ),
-    "isr.member_lags": Mark("a follower was too slow for the ISR", (said("isr.member_lags"),)),
+    "isr.member_lagged": Mark("a follower was too slow for the ISR", (said("isr.member_lagged"),)),
     "isr.member_lost_records": Mark(
         "a member asked for committed records that it had had", (said("isr.member_lost_records"),), RARE
     ),
@@ -313,10 +315,10 @@ MARKS: dict[str, Mark] = {
         "the controller refused a proposal made on an old state",
         (said("isr.refused", _field("error", "INVALID_UPDATE_VERSION", "FENCED_LEADER_EPOCH", "NEW_LEADER_ELECTED")),),
     ),
-    "isr.stale_answer": Mark(
+    "isr.stale_answer_ignored": Mark(
         "an answer to a proposal came when newer metadata had superseded it",
         (
-            said("isr.stale_answer"),
+            said("isr.stale_answer_ignored"),
             OnCall(
                 "broker.partition.alter_partition:AlterPartitionQueue.on_response",
                 lambda call: call.before,
@@ -325,7 +327,7 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "isr.proposal_retried": Mark(
-        "a controller had no use for a proposal, and it was sent again", (said("alter_partition.retry"),)
+        "a controller had no use for a proposal, and it was sent again", (said("alter_partition.retried"),)
     ),
     "isr.answer_lost": Mark(
         "a proposal got no answer and was sent again, so that two copies of it were on their way",
@@ -498,7 +500,7 @@ MARKS: dict[str, Mark] = {
     ),
     # A leader compares the epoch and reads in one step: only a broker that lies sends such a response.
     "follower.future_epoch_cut": Mark(
-        "a response held records of a newer epoch than was asked with", (said("partition.future_epoch_cut"),), SCENARIO
+        "a response held records of a newer epoch than was asked with", (said("partition.newer_epoch_ignored"),), SCENARIO
     ),
     "follower.fenced": Mark("a follower's own metadata was behind its leader's", (said("fetcher.fenced"),)),
     "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),)),
@@ -562,7 +564,7 @@ MARKS: dict[str, Mark] = {
     ),
     "topic.deleted": Mark("a topic's logs were deleted", (said("partition.deleted"),)),
     "log.stray": Mark(
-        "a broker came back with the log of a topic that is gone", (said("logs.stray"), said("log_dir.log_set_aside"))
+        "a broker came back with the log of a topic that is gone", (said("logs.stray_found"), said("log_dir.log_set_aside"))
     ),
     # The quorum
     "raft.pre_vote_refused": Mark(

@@ -341,7 +341,7 @@ class Probes:
         self._after(Partition, "make_follower", self._follower)
         self._after(Partition, "stop", self._role_ended)
         self._before(Partition, "truncate_to_divergence", self._diverging)
-        self._around(Partition, "_tell_less", self._before_telling, self._after_telling)
+        self._around(Partition, "_log_missing_records", self._before_telling, self._after_telling)
         self._around(Partition, "_truncate", self._before_cut, self._after_cut)
         self._around(ReplicaManager, "on_disk_error", lambda manager, _: manager.disk_error is None, self._disk_failed)
 

@@ -74,7 +74,7 @@ class Witness:
         self.flushed = list(self.now)
 
     def flush_closed_segments(self, log_dir: LogDir) -> None:
-        """As the broker's upkeep does it."""
+        """As the broker's log manager does it."""
         for log, work in log_dir.flush_work():
             work.run()
             log.on_flushed(work)

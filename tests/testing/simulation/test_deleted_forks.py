@@ -39,7 +39,7 @@ async def a_fork_below_the_leaders_log_start(stage: Stage) -> None:
     log = stage.replica(leader).log
     log.config = replace(log.config, retention_bytes=1500)
     server = stage.cluster.brokers[leader]
-    stage.cluster.machines[leader].call(server.upkeep.delete_old_segments, server.replicas)
+    stage.cluster.machines[leader].call(server.log_manager_tasks.delete_old_segments, server.replicas)
     stage.must(10 < log.log_start_offset < 60, "its log starts behind the place where the histories part, within the fork")
     stage.says("Broker 1 is back, follows, and checkpoints its high watermark; then its process dies, and starts again.")
     stage.mend(1, [2, 3, 101])

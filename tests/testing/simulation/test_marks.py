@@ -211,7 +211,7 @@ def producers_send_again() -> None:
         node.produce(record_batch("a", producer_id=7, producer_epoch=epoch, sequence=sequence), acks=1)
 
 
-@drive("broker.stood_still", "broker.produce_refused_after_standstill")
+@drive("broker.standstill_detected", "broker.produce_refused_after_standstill")
 def a_broker_wakes_up() -> None:
     standstill = Standstill(limit_ms=1000, heard_at=lambda: 0.0)
     standstill.tick(1.0)
@@ -221,7 +221,7 @@ def a_broker_wakes_up() -> None:
     assert request.answer.partitions[0].error_code == C.NOT_LEADER_OR_FOLLOWER
 
 
-@drive("isr.member_lags", "hw.waits_for_removed", "isr.refused_ineligible", "isr.refused_stale")
+@drive("isr.member_lagged", "hw.waits_for_removed", "isr.refused_ineligible", "isr.refused_stale")
 def a_member_lags() -> None:
     world = leading()
     leader = world[1]
@@ -270,7 +270,7 @@ def a_member_asks_for_what_it_had() -> None:
         leader.said_by(2, offset), leader.said_by(3, 2)
 
 
-@drive("isr.stale_answer")
+@drive("isr.stale_answer_ignored")
 def an_answer_to_a_proposal_that_metadata_has_superseded() -> None:
     queue = AlterPartitionQueue()
     queue.submit(AlterPartitionItem(P[0], 0, 1, 1, ((1, 11),), lambda answer, is_doubtful: None))
@@ -609,7 +609,7 @@ SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": 500}
 
 
 @drive(
-    "node.crashed", "node.crashed_lossy", "node.paused", "broker.registered", "broker.unfenced", "broker.let_go",
+    "node.crashed", "node.crashed_lossy", "node.paused", "broker.registered", "broker.unfenced", "broker.shutdown_granted",
     "broker.fenced_while_alive", "follower.connection_lost",
     "logs.recovered_clean", "logs.recovered_unclean", "raft.became_leader", "raft.snapshot_written", "raft.snapshot_installed",
     "raft.log_cleaned", "metadata.controller_changed", "metadata.snapshot_loaded", "producer.gave_up",

@@ -133,10 +133,10 @@ def test_a_truncation_below_what_the_leader_said_shows_both_ends() -> None:
         ("hw.advanced", 1, {"hw": 3}, "HW of orders-0 on broker 1 is 3"),
         ("client.acked", 201, {"offset": 3, "value": "tea"}, 'client 201 knows that "tea" is at offset 3 of orders-0'),
         (
-            "log.isr.member_lags",
+            "log.isr.member_lagged",
             1,
             {"level": "warning", "behind_ms": 7},
-            "broker 1 logs warning: isr.member_lags of orders-0: behind ms 7",
+            "broker 1 logs warning: isr.member_lagged of orders-0: behind ms 7",
         ),
         ("something.new", 1, {"x": [1, 2]}, "broker 1: something.new of orders-0: x {1,2}"),
     ],
@@ -383,7 +383,7 @@ def test_a_gap_in_what_was_copied_is_not_covered_up() -> None:
 
 def test_noise_is_left_out() -> None:
     text = narrate(kip_279())
-    for noise in ("votes for", "segment", "isr.member_lags", "proposes", "client 201", "partition epoch"):
+    for noise in ("votes for", "segment", "isr.member_lagged", "proposes", "client 201", "partition epoch"):
         assert noise not in text
 
 

@@ -99,7 +99,7 @@ def kip_279() -> Trace:
     told.at(1.0).says("Broker 1 leads in epoch 1. Ten records are on all three replicas, and acknowledged.")
     told.replicates(1, [2, 3], 0, 9, 1)
     told.emit("log.rolled", 1, ORDERS, base=10)
-    told.emit("log.isr.member_lags", 1, ORDERS, level="warning", behind_ms=1.0)
+    told.emit("log.isr.member_lagged", 1, ORDERS, level="warning", behind_ms=1.0)
     told.at(2.0).says("Broker 1 appends two more. Only broker 3 fetches them: what broker 2 would hear is held back.")
     told.emit("fault.begin", 0, fault="hold", a=1, b=2)
     told.appends(1, 10, 11, 1)

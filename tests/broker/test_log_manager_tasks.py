@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.broker.log_manager_tasks import LOGS_PER_TURN, LogUpkeep
+from strandline.broker.log_manager_tasks import LOGS_PER_TURN, LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
@@ -42,7 +42,9 @@ class Disk:
 
     def open(self) -> None:
         self.log_dir = LogDir.open(self.files, "/data", node_id=1, cluster_id="c")
-        self.upkeep = LogUpkeep(self.log_dir, self.files, wall_clock_ms=lambda: self.now_ms, on_disk_error=self.errors.append)
+        self.log_manager_tasks = LogManagerTasks(
+            self.log_dir, self.files, wall_clock_ms=lambda: self.now_ms, on_disk_error=self.errors.append
+        )
 
     def log(self, name: str, topic_id: bytes, config: LogConfig | None = None) -> Log:
         return self.log_dir.open_log(name, 0, topic_id, config or LogConfig(), NOW_MS)
@@ -82,8 +84,8 @@ def disk() -> Disk:
 async def test_strays_are_deleted_when_the_metadata_provably_goes_on(disk: Disk) -> None:
     disk.log_dir.close(clean=True, broker_epoch=20)
     disk.open()
-    await disk.upkeep.recover()
-    disk.upkeep.clear_strays(image(), 1, 40)
+    await disk.log_manager_tasks.recover()
+    disk.log_manager_tasks.clear_strays(image(), 1, 40)
     await wait_until(lambda: disk.names() == ["known-0"])
 
 
@@ -94,8 +96,8 @@ async def test_strays_are_only_set_aside_when_the_metadata_may_have_begun_anew(
     """A quorum that lost its log knows no topic. Its word must not delete any data."""
     disk.log_dir.close(clean=clean, broker_epoch=20)
     disk.open()
-    await disk.upkeep.recover()
-    disk.upkeep.clear_strays(image(), 1, broker_epoch)
+    await disk.log_manager_tasks.recover()
+    disk.log_manager_tasks.clear_strays(image(), 1, broker_epoch)
     names = disk.names()
     assert "known-0" in names
     assert [name.split("-")[0] for name in names if name.endswith("-stray")] == ["gone", "moved"]
@@ -111,12 +113,12 @@ async def strays_after(disk: Disk, at_start: MetadataImage, *, days: float = 8, 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     disk.log_dir.close(clean=False)
     disk.open()
-    await disk.upkeep.recover()
-    disk.upkeep.clear_strays(at_start, 1, 40)
+    await disk.log_manager_tasks.recover()
+    disk.log_manager_tasks.clear_strays(at_start, 1, 40)
     disk.now_ms += round(days * DAY_MS)
-    disk.upkeep.remove_strays(now or at_start, 1, 7 * DAY_MS)
+    disk.log_manager_tasks.remove_strays(now or at_start, 1, 7 * DAY_MS)
     settled = asyncio.Event()
-    disk.upkeep._aside(lambda: None, settled.set)  # one thread: it comes after the removal
+    disk.log_manager_tasks._aside(lambda: None, settled.set)  # one thread: it comes after the removal
     await asyncio.wait_for(settled.wait(), 5)
     return sorted(name for name in disk.names() if name.endswith("-stray"))
 
@@ -176,14 +178,14 @@ async def test_a_removal_of_a_stray_that_was_broken_off_goes_on_at_the_next_star
     assert any(name.endswith("-delete") for name in disk.names())
     disk.log_dir.close(clean=False)
     disk.open()
-    disk.upkeep.remove_leavings()
+    disk.log_manager_tasks.remove_leavings()
     await wait_until(lambda: disk.names() == ["known-0"])
 
 
 async def test_recovery_opens_every_log_and_they_are_the_ones_that_are_used_later(disk: Disk) -> None:
     disk.log_dir.close(clean=False)
     disk.open()
-    await disk.upkeep.recover()
+    await disk.log_manager_tasks.recover()
     recovered = dict(disk.log_dir.logs)
     assert {name for name, _ in recovered} == {"known", "gone", "moved"}
     assert disk.log("known", KNOWN) is recovered["known", 0]
@@ -195,7 +197,7 @@ async def test_closed_segments_become_durable_and_the_checkpoint_says_so(disk: D
     log.roll(NOW_MS)
     append(log)
     assert log.recovery_point == 0
-    disk.upkeep.checkpoint()
+    disk.log_manager_tasks.checkpoint()
     path = "/data/recovery-point-offset-checkpoint"
     await wait_until(lambda: disk.files.exists(path) and b"rolled 0 1" in disk.files.read(path))
     assert log.recovery_point == 1
@@ -206,7 +208,7 @@ async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
     append(log)
     log.roll(NOW_MS)
     disk.files.fail_next("fsync", "*", errno.EIO)
-    disk.upkeep.checkpoint()
+    disk.log_manager_tasks.checkpoint()
     await wait_until(lambda: disk.errors)
     assert disk.errors[0].errno == errno.EIO
     assert log.recovery_point == 0
@@ -219,7 +221,7 @@ async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
     partitions[100 + LOGS_PER_TURN].log.config = LogConfig(flush_ms=0)
     append(partitions[100 + LOGS_PER_TURN].log)
     disk.files.fail_next("fsync", "*", errno.EIO)
-    disk.upkeep.flush_due(cast(ReplicaManager, SimpleNamespace(partitions=partitions)))
+    disk.log_manager_tasks.flush_due(cast(ReplicaManager, SimpleNamespace(partitions=partitions)))
     await wait_until(lambda: disk.errors)
 
 
@@ -228,8 +230,8 @@ async def test_metadata_that_knows_none_of_our_topics_deletes_nothing(disk: Disk
     """A quorum that lost its disks may have come further than the few records at which we registered the last time."""
     disk.log_dir.close(clean=True, broker_epoch=3)
     disk.open()
-    await disk.upkeep.recover()
-    disk.upkeep.clear_strays(image() if proven else MetadataImage.from_records([], 50, 1), 1, 5)
+    await disk.log_manager_tasks.recover()
+    disk.log_manager_tasks.clear_strays(image() if proven else MetadataImage.from_records([], 50, 1), 1, 5)
     await wait_until(lambda: len(disk.names()) == (1 if proven else 3))
     assert all(name.endswith("-stray") for name in disk.names()) or proven
 
@@ -239,7 +241,7 @@ async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk
     disk.log_dir.close(clean=False)
     disk.open()
     assert any(name.endswith("-delete") for name in disk.names())
-    disk.upkeep.remove_leavings()
+    disk.log_manager_tasks.remove_leavings()
     await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
 
 
@@ -255,7 +257,7 @@ def test_a_producer_is_forgotten_when_it_is_silent_and_one_with_a_name_when_the_
     def look(image: MetadataImage) -> int:
         disk.now_ms += 2
         replicas = SimpleNamespace(partitions={(KNOWN, 0): SimpleNamespace(log=log)}, image=image)
-        disk.upkeep.delete_old_segments(cast(ReplicaManager, replicas))
+        disk.log_manager_tasks.delete_old_segments(cast(ReplicaManager, replicas))
         return len(log.producers)
 
     assert [look(image) for image in (there, there, MetadataImage.EMPTY, gone, gone)] == [2, 1, 1, 1, 0]
