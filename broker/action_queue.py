@@ -15,19 +15,13 @@ What wakes whom:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
 
-from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.partition import Partition, Role
+from strandline.broker.partition.watchers import ParkedFetch, PartitionWatcher
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.loggers import get_logger
 
-if TYPE_CHECKING:
-    from strandline.broker.fetch.fetch_session import SessionPartition
-
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class ActionQueue:
@@ -37,7 +31,7 @@ class ActionQueue:
         self._call_soon = call_soon
         self._is_scheduled = False
         self._produces: dict[Partition, None] = {}
-        self._fetches: dict[Fetch, None] = {}
+        self._fetches: dict[ParkedFetch, None] = {}
 
     # -- told by partitions -------------------------------------------------------------------------------------------
 
@@ -46,8 +40,8 @@ class ActionQueue:
             self._wake(partition.followers)
 
     def on_high_watermark_moved(self, partition: Partition) -> None:
-        for cached in partition.followers:
-            cached.session.dirty[cached.key] = cached
+        for watcher in partition.followers:
+            watcher.mark_dirty()
         if partition.consumers:
             self._wake(partition.consumers)
         if len(partition.waiters):
@@ -55,8 +49,8 @@ class ActionQueue:
             self._schedule()
 
     def on_isr_changed(self, partition: Partition) -> None:
-        for cached in partition.followers:
-            cached.session.dirty[cached.key] = cached
+        for watcher in partition.followers:
+            watcher.mark_dirty()
         if len(partition.waiters):
             self._produces[partition] = None
             self._schedule()
@@ -65,18 +59,17 @@ class ActionQueue:
         attached = [*partition.followers, *partition.consumers]
         self._wake(attached)
         if partition.role is Role.NONE:
-            for cached in attached:
-                cached.detach()
+            for watcher in attached:
+                watcher.detach()
         if len(partition.waiters):
             self._produces[partition] = None
             self._schedule()
 
-    def _wake(self, attached: Iterable[SessionPartition]) -> None:
-        for cached in attached:
-            session = cached.session
-            session.dirty[cached.key] = cached
-            if session.parked is not None:
-                self._fetches[session.parked] = None
+    def _wake(self, watchers: Iterable[PartitionWatcher]) -> None:
+        for watcher in watchers:
+            parked = watcher.mark_dirty()
+            if parked is not None:
+                self._fetches[parked] = None
                 if not self._is_scheduled:
                     self._schedule()
 
@@ -92,18 +85,17 @@ class ActionQueue:
         self._is_scheduled = False
         produces, self._produces = self._produces, {}
         fetches, self._fetches = self._fetches, {}
+        # A bug in one operation must not keep the others from being served.
         for partition in produces:
-            _guarded(serve_waiters, partition)
+            try:
+                serve_waiters(partition)
+            except Exception:
+                logger.exception("action_queue.action_failed", whom=repr(partition))
         for fetch in fetches:
-            _guarded(Fetch.try_complete, fetch)
-
-
-def _guarded(serve: Callable[[T], None], whom: T) -> None:
-    """A bug in one operation must not keep the others from being served."""
-    try:
-        serve(whom)
-    except Exception:
-        logger.exception("action_queue.action_failed", whom=repr(whom))
+            try:
+                fetch.try_complete()
+            except Exception:
+                logger.exception("action_queue.action_failed", whom=repr(fetch))
 
 
 def serve_waiters(partition: Partition) -> None:

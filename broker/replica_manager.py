@@ -21,7 +21,7 @@ from strandline.broker.fetch.fetch_handler import FetchHandler, RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSessionCache
 from strandline.broker.fetch.offsets_handler import OffsetsHandler
 from strandline.broker.metrics import BrokerMetrics
-from strandline.broker.partition.leader_state import AlterPartitionSubmitter, PartitionContext
+from strandline.broker.partition.context import AlterPartitionSubmitter, PartitionContext
 from strandline.broker.partition.partition import Partition, Role
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.produce_handler import ProduceHandler
@@ -122,7 +122,6 @@ class ReplicaManager:
             broker_id=broker_id,
             now=now,
             alter_partition=alter_partition,
-            observer=self._action_queue,
             replica_lag_s_max=config.replica_lag_time_max_ms / 1000,
             own_broker_epoch=lambda: self.broker_epoch,
             registered_epoch=self._registered_epoch,
@@ -272,7 +271,7 @@ class ReplicaManager:
             settings = self._topic_config(name)
             opened = self._open(name, key, settings)
             opened.config = self._log_config(settings)  # it may have been opened before the settings were known
-            partition = Partition(key, name, opened, self._context, settings["min.insync.replicas"])
+            partition = Partition(key, name, opened, self._context, self._action_queue, settings["min.insync.replicas"])
             self.partitions[key] = partition
         return partition
 

@@ -111,13 +111,13 @@ class Fetch(DelayedOperation):
         """Answer at once, or wait."""
         answer = self._collect(arrival=True)
         if answer.is_only_cold:
-            self._settle(answer)
+            self.session.forget_quiet(answer.quiet)
             self._warm_up(answer)
         elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
             self.is_completed = True
             self._reply(answer)
         else:
-            self._settle(answer)
+            self.session.forget_quiet(answer.quiet)
             self._park(max_wait_ms)
 
     def _is_enough(self, answer: _Answer) -> bool:
@@ -145,7 +145,7 @@ class Fetch(DelayedOperation):
             self._leave()
             self._reply(answer)
         else:
-            self._settle(answer)
+            self.session.forget_quiet(answer.quiet)
 
     def on_complete(self) -> None:
         """The session ends, or its next request is here: answer with what there is."""
@@ -299,23 +299,13 @@ class Fetch(DelayedOperation):
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    def _settle(self, answer: _Answer) -> None:
-        """Nothing is sent now: forget what is quiet, and keep the rest for the next look."""
-        for cached in answer.quiet:
-            self.session.dirty.pop(cached.key, None)
-
     def _reply(self, answer: _Answer) -> None:
         session = self.session
-        self._settle(answer)
+        session.forget_quiet(answer.quiet)
         for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
-            cached.on_answer(response, size)
+            cached.on_answer(response, size, look_again)
             if size or response.error_code:
                 self._count(cached, size, response.error_code)
-            # Served partitions go to the end of the queue, so that a full response does not starve the others.
-            if size or not look_again:
-                session.dirty.pop(cached.key, None)
-            if look_again and cached.key in session.partitions:
-                session.dirty[cached.key] = cached
         if answer.cold is not None:
             self._handler.warm_up(answer.cold, None)
         self._part()

@@ -17,16 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING
 
+from strandline.broker.partition.partition import Partition
+from strandline.broker.partition.watchers import ParkedFetch
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
 from strandline.protocol.partitions import TopicIdPartition
-
-if TYPE_CHECKING:
-    from strandline.broker.fetch.fetch_handler import Fetch
-    from strandline.broker.partition.partition import Partition
-
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -87,27 +83,40 @@ class SessionPartition:
         self.records_are_out = False
         self.sent_error = 0
 
-    def on_answer(self, answer: FetchPartitionResponse, size: int) -> None:
-        """Remember what he is told, and need not be told again."""
+    def mark_dirty(self) -> ParkedFetch | None:
+        """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
+        session = self.session
+        session.dirty[self.key] = self
+        return session.parked
+
+    def on_answer(self, answer: FetchPartitionResponse, size: int, look_again: bool) -> None:
+        """Remember what the response tells the fetcher, and whether the session has to look here again.
+
+        A partition that was served goes to the end of the queue, so that a full response does not starve the others."""
         self.sent_high_watermark = -1 if self.records_are_out else answer.high_watermark
         self.sent_log_start_offset = -1 if self.records_are_out else answer.log_start_offset
         self.sent_error = answer.error_code
         self.records_are_out |= size > 0
+        session, key = self.session, self.key
+        if size or not look_again:
+            session.dirty.pop(key, None)
+        if look_again and key in session.partitions:
+            session.dirty[key] = self
 
     def attach(self, partition: Partition) -> None:
+        """Watch the partition: it marks this entry dirty when it moves."""
         self.partition = partition
-        (partition.followers if self.session.is_follower else partition.consumers)[self] = None
+        partition.add_watcher(self, is_follower=self.session.is_follower)
 
     def detach(self) -> None:
-        """Hear no more of the partition."""
+        """Stop watching the partition."""
+        session = self.session
         partition, self.partition = self.partition, None
         if partition is None:
             return
-        (partition.followers if self.session.is_follower else partition.consumers).pop(self, None)
+        partition.remove_watcher(self, is_follower=session.is_follower)
         if partition.leader_state is not None:
-            replica = partition.leader_state.replicas.get(self.session.replica_id)
-            if replica is not None and replica.session is self.session:
-                replica.session = None
+            partition.leader_state.forget_session(session.replica_id, session)
 
 
 class FetchSession:
@@ -136,8 +145,8 @@ class FetchSession:
         """Such sessions are privileged: replication must not be starved by consumers."""
         self.partitions: dict[TopicIdPartition, SessionPartition] = {}
         self.dirty: dict[TopicIdPartition, SessionPartition] = {}
-        """To be looked at before the next answer, the longest waiting first."""
-        self.parked: Fetch | None = None
+        """To be looked at before the next answer, the longest waiting first. Others call `mark_dirty` and `forget_quiet`."""
+        self.parked: ParkedFetch | None = None
         """The request that waits for news; at most one."""
         self.created_at = now
         self.last_fetch_time = now
@@ -161,6 +170,11 @@ class FetchSession:
             if cached is not None:
                 self.dirty.pop(key, None)
                 cached.detach()
+
+    def forget_quiet(self, quiet: Iterable[SessionPartition]) -> None:
+        """Partitions that were looked at, and had neither news nor a reason to look again."""
+        for cached in quiet:
+            self.dirty.pop(cached.key, None)
 
     def close(self) -> None:
         """Answer who waits, and hear no more of any partition."""

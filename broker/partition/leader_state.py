@@ -19,13 +19,12 @@ earlier epoch can move the high watermark in this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.metrics import TopicMetrics
 from strandline.broker.partition.alter_partition import AlterPartitionItem
+from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
 from strandline.broker.partition.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.partition.replica import NEVER, FetchTimes, Replica
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
@@ -34,48 +33,10 @@ from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
-    from strandline.broker.partition.partition import Partition
     from strandline.controller.metadata.image import PartitionRegistration
-    from strandline.storage.log.log import AppendInfo
+    from strandline.storage.log.log import AppendInfo, Log
 
 logger = get_logger(__name__)
-
-
-class AlterPartitionSubmitter(Protocol):
-    """The way of a proposal to the controller (`broker/partition/alter_partition.py`)."""
-
-    def submit(self, item: AlterPartitionItem) -> bool:
-        """False: one is already pending for this partition, and nothing was queued."""
-
-    def cancel(self, key: TopicIdPartition) -> None:
-        """Newer metadata superseded the proposal: its answer will not be told."""
-
-
-class PartitionObserver(Protocol):
-    """Who wants to know that a partition moved (`broker/action_queue.py`). Called synchronously; must only take a note."""
-
-    def on_log_end_moved(self, partition: Partition) -> None: ...
-    def on_high_watermark_moved(self, partition: Partition) -> None: ...
-    def on_isr_changed(self, partition: Partition) -> None: ...
-    def on_role_changed(self, partition: Partition) -> None:
-        """The role, the leader epoch, or whether the partition is here at all."""
-
-
-@dataclass(slots=True)
-class PartitionContext:
-    """What all partitions of a broker share."""
-
-    broker_id: int
-    now: Callable[[], float]
-    alter_partition: AlterPartitionSubmitter
-    observer: PartitionObserver
-    replica_lag_s_max: float
-    own_broker_epoch: Callable[[], int]
-    registered_epoch: Callable[[int], int]
-    """Broker id -> the broker epoch in the metadata image; -1 when it is not registered."""
-    is_active: Callable[[int], bool]
-    """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
-    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
@@ -95,16 +56,49 @@ _WAIT_FOR_METADATA = frozenset(
 class LeaderState:
     """The leader's side of one partition, in one leader epoch."""
 
-    __slots__ = ("_repeat", "context", "epoch", "epoch_start_offset", "isr", "min_isr", "partition", "replicas")
+    __slots__ = (
+        "_min_insync_replicas",
+        "_repeat",
+        "context",
+        "epoch",
+        "epoch_start_offset",
+        "events",
+        "isr",
+        "key",
+        "log",
+        "metrics",
+        "min_isr",
+        "partition_epoch",
+        "replicas",
+        "topic",
+    )
 
     def __init__(
-        self, partition: Partition, context: PartitionContext, registration: PartitionRegistration, epoch_start_offset: int
+        self,
+        registration: PartitionRegistration,
+        epoch_start_offset: int,
+        *,
+        key: TopicIdPartition,
+        topic: str,
+        log: Log,
+        context: PartitionContext,
+        metrics: TopicMetrics,
+        events: LeaderEvents,
+        min_insync_replicas: int,
     ) -> None:
-        self.partition = partition
+        self.key = key
+        self.topic = topic
+        self.log = log
         self.context = context
+        self.metrics = metrics
+        """The topic's."""
+        self.events = events
         self.epoch = registration.leader_epoch
+        self.partition_epoch = registration.partition_epoch
+        """The newest that the controller has named, in the metadata log or in an answer: the token of the next proposal."""
         self.epoch_start_offset = epoch_start_offset
         """The log end at which this epoch began. What lies below it may be committed although our HW is lower."""
+        self._min_insync_replicas = min_insync_replicas
         self.isr: IsrState = CommittedIsr(registration.isr)
         self.replicas: dict[int, Replica] = {}
         """Every assigned replica but ourselves."""
@@ -126,15 +120,21 @@ class LeaderState:
         self._set_min_isr()
 
     def _set_min_isr(self) -> None:
-        self.min_isr = min(self.partition.min_insync_replicas, len(self.replicas) + 1)
+        self.min_isr = min(self._min_insync_replicas, len(self.replicas) + 1)
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The fields of every log line about this leadership."""
+        return log_fields(self.topic, self.key, self.epoch, self.partition_epoch, self.log)
 
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
         """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
+        self.partition_epoch = registration.partition_epoch
         is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
         self._drop_proposal()
         if set(registration.isr) != set(self.isr.isr):
             reason = "we proposed it" if is_ours else "the controller changed it"
-            logger.info("isr.committed", **self.partition.fields, isr=list(registration.isr), reason=reason)
+            logger.info("isr.committed", **self.fields, isr=list(registration.isr), reason=reason)
         self._install(registration.isr)
         self._assign(registration)
         self._after_isr_change()
@@ -150,24 +150,24 @@ class LeaderState:
 
     def _drop_proposal(self) -> None:
         if self.isr.is_in_flight:
-            self.context.alter_partition.cancel(self.partition.key)
+            self.context.alter_partition.cancel(self.key)
             self.isr = self.isr.committed
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview, now_ms: int) -> AppendInfo:
         """Append a producer's batches. The caller has checked the min ISR where it counts."""
-        log_ = self.partition.log
+        log_ = self.log
         end = log_.log_end_offset
         for replica in self.replicas.values():
             if replica.log_end_offset == end:
                 replica.before_leader_appends()
         info = log_.append_as_leader(records, self.epoch, now_ms)
         if not info.duplicate:
-            metrics = self.partition.metrics
+            metrics = self.metrics
             metrics.bytes_in += info.size
             metrics.messages_in += info.last_offset - info.first_offset + 1
-            self.context.observer.on_log_end_moved(self.partition)
+            self.events.log_end_moved()
             # With another member in the ISR the HW waits for that member's fetch.
             if len(self.isr.maximal) == 1:
                 self.maybe_increment_high_watermark()
@@ -181,17 +181,17 @@ class LeaderState:
 
     def maybe_increment_high_watermark(self) -> bool:
         """Commit what the followers' progress allows; True when the HW moved."""
-        log_ = self.partition.log
+        log_ = self.log
         if log_.high_watermark >= log_.log_end_offset or self.is_under_min_isr:
             return False
         high_watermark = self._smallest_log_end()
         if high_watermark <= log_.high_watermark or not log_.update_high_watermark(high_watermark):
             return False
-        self.context.observer.on_high_watermark_moved(self.partition)
+        self.events.high_watermark_moved()
         return True
 
     def _smallest_log_end(self) -> int:
-        end = smallest = self.partition.log.log_end_offset
+        end = smallest = self.log.log_end_offset
         maximal = self.isr.maximal
         for broker_id, replica in self.replicas.items():
             if replica.log_end_offset < smallest and (
@@ -216,15 +216,21 @@ class LeaderState:
         context = self.context
         if broker_epoch < context.registered_epoch(replica.broker_id):
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica.broker_id} has registered anew since")
-        end = self.partition.log.log_end_offset
+        end = self.log.log_end_offset
         moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
         replica.session = session
         if replica.broker_id not in self.isr.maximal:
             self.maybe_expand_isr(replica)
-        elif fetch_offset < self.partition.log.high_watermark:
+        elif fetch_offset < self.log.high_watermark:
             self._on_member_lost_records(replica)
         if moved:
             self.maybe_increment_high_watermark()
+
+    def forget_session(self, broker_id: int, session: FetchTimes) -> None:
+        """The session ends: what it fetches from now on says nothing about the follower."""
+        replica = self.replicas.get(broker_id)
+        if replica is not None and replica.session is session:
+            replica.session = None
 
     def _is_eligible(self, replica: Replica) -> bool:
         """May it be in the ISR? The process that fetched must be the one that is registered and active."""
@@ -232,7 +238,7 @@ class LeaderState:
         return context.is_active(replica.broker_id) and replica.broker_epoch == context.registered_epoch(replica.broker_id)
 
     def _is_in_sync(self, replica: Replica) -> bool:
-        return replica.log_end_offset >= max(self.partition.log.high_watermark, self.epoch_start_offset)
+        return replica.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
@@ -281,7 +287,7 @@ class LeaderState:
         isr = self.isr
         if isinstance(isr, CommittedIsr):
             who, where = replica.broker_id, replica.log_end_offset
-            logger.warning("isr.member_lost_records", **self.partition.fields, broker_id=who, fetch_offset=where)
+            logger.warning("isr.member_lost_records", **self.fields, broker_id=who, fetch_offset=where)
             self._propose(isr.shrink((replica.broker_id,)))
 
     def _log_lag(self, removed: tuple[int, ...]) -> None:
@@ -289,23 +295,22 @@ class LeaderState:
             replica = self.replicas[member]
             since, at = replica.last_caught_up_time, replica.log_end_offset
             behind_ms = None if since == NEVER else round((self.context.now() - since) * 1000)
-            logger.info("isr.member_lagged", **self.partition.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
+            logger.info("isr.member_lagged", **self.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
 
     def out_of_sync(self) -> tuple[int, ...]:
         """Members that have not been caught up for too long: stuck ones and slow ones alike."""
-        end, now, lag = self.partition.log.log_end_offset, self.context.now(), self.context.replica_lag_s_max
+        end, now, lag = self.log.log_end_offset, self.context.now(), self.context.replica_lag_s_max
         return tuple(
             member for member in self.isr.isr if member in self.replicas and not self.replicas[member].is_caught_up(end, now, lag)
         )
 
     def _propose(self, pending: PendingExpandIsr | PendingShrinkIsr) -> None:
-        partition = self.partition
         before, self.isr, self._repeat = self.isr, pending, False
         item = AlterPartitionItem(
-            topic_id=partition.key[0],
-            partition=partition.key[1],
+            topic_id=self.key[0],
+            partition=self.key[1],
             leader_epoch=self.epoch,
-            partition_epoch=partition.partition_epoch,
+            partition_epoch=self.partition_epoch,
             isr=tuple((member, self._broker_epoch_of(member, pending)) for member in pending.proposed),
             on_result=partial(self._on_result, pending),
         )
@@ -313,7 +318,7 @@ class LeaderState:
             self.isr = before
             self._repeat = before.is_in_flight
             return
-        logger.info("isr.proposed", **partition.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
+        logger.info("isr.proposed", **self.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
 
     def _broker_epoch_of(self, member: int, pending: PendingExpandIsr | PendingShrinkIsr) -> int:
         """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet. For the replica
@@ -324,24 +329,23 @@ class LeaderState:
 
     def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
         """The controller's answer. It counts only if nothing else has happened since the proposal."""
-        partition = self.partition
         if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
-            logger.info("isr.stale_answer_ignored", **partition.fields, error=to_code(answer.error_code).name)
+            logger.info("isr.stale_answer_ignored", **self.fields, error=to_code(answer.error_code).name)
             return
         if answer.error_code:
             self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
-        elif answer.leader_epoch != self.epoch or answer.partition_epoch < partition.partition_epoch:
+        elif answer.leader_epoch != self.epoch or answer.partition_epoch < self.partition_epoch:
             epochs = [answer.leader_epoch, answer.partition_epoch]
-            logger.info("isr.stale_answer_ignored", **partition.fields, stale_epochs=epochs)
+            logger.info("isr.stale_answer_ignored", **self.fields, stale_epochs=epochs)
         else:
-            partition.partition_epoch = answer.partition_epoch
+            self.partition_epoch = answer.partition_epoch
             self._install(tuple(answer.isr))
-            logger.info("isr.committed", **partition.fields, isr=list(answer.isr), reason="we proposed it")
+            logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="we proposed it")
             self._after_isr_change()
 
     def _on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:
         self.context.metrics.refused_isr_proposals += 1
-        logger.info("isr.refused", **self.partition.fields, isr=list(pending.isr), error=code.name)
+        logger.info("isr.refused", **self.fields, isr=list(pending.isr), error=code.name)
         if code in _WAIT_FOR_METADATA:
             return
         is_withdrawn = isinstance(pending, PendingExpandIsr) and pending.is_withdrawn
@@ -354,9 +358,10 @@ class LeaderState:
             self._repeat = True
 
     def _after_isr_change(self) -> None:
-        self.context.observer.on_isr_changed(self.partition)
+        self.events.isr_changed()
         self.maybe_increment_high_watermark()
 
-    def on_min_isr_changed(self) -> None:
+    def set_min_insync_replicas(self, value: int) -> None:
+        self._min_insync_replicas = value
         self._set_min_isr()
         self._after_isr_change()

@@ -23,9 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from strandline.broker.partition.leader_state import LeaderState, PartitionContext
+from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.watchers import PartitionWatcher
 from strandline.broker.purgatory import HighWatermarkWatchers
 from strandline.controller.metadata.image import NO_LEADER, PartitionRegistration
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -37,7 +40,6 @@ from strandline.protocol.records.batch import read_header
 from strandline.storage.log.producer_state import KnownProducer, ProducerStates
 
 if TYPE_CHECKING:
-    from strandline.broker.fetch.fetch_session import SessionPartition
     from strandline.storage.log.log import Log
 
 logger = get_logger(__name__)
@@ -61,13 +63,24 @@ class FetchPosition(NamedTuple):
     log_start_offset: int
 
 
+class PartitionObserver(Protocol):
+    """Hears that a partition moved (`broker/action_queue.py`). Called synchronously: it only takes a note."""
+
+    def on_log_end_moved(self, partition: Partition) -> None: ...
+    def on_high_watermark_moved(self, partition: Partition) -> None: ...
+    def on_isr_changed(self, partition: Partition) -> None: ...
+    def on_role_changed(self, partition: Partition) -> None:
+        """The role, the leader epoch, or whether the partition is on this broker at all."""
+
+
 class Partition:
     __slots__ = (
+        "_partition_epoch",
         "absence",
         "consumers",
         "context",
-        "handled_damage",
         "followers",
+        "handled_damage",
         "is_in_isr",
         "key",
         "leader_epoch",
@@ -76,19 +89,26 @@ class Partition:
         "log",
         "metrics",
         "min_insync_replicas",
-        "partition_epoch",
+        "observer",
         "role",
         "topic",
         "waiters",
     )
 
     def __init__(
-        self, key: TopicIdPartition, topic: str, log: Log, context: PartitionContext, min_insync_replicas: int = 1
+        self,
+        key: TopicIdPartition,
+        topic: str,
+        log: Log,
+        context: PartitionContext,
+        observer: PartitionObserver,
+        min_insync_replicas: int = 1,
     ) -> None:
         self.key = key
         self.topic = topic
         self.log = log
         self.context = context
+        self.observer = observer
         self.metrics = context.metrics.on_partition_came(topic)
         """The topic's."""
         self.min_insync_replicas = min_insync_replicas
@@ -100,17 +120,17 @@ class Partition:
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         """Never decreases."""
-        self.partition_epoch = -1
-        """Never decreases; the token of an AlterPartition."""
+        self._partition_epoch = -1
+        """Of the newest registration before the present leadership, if there is one: `partition_epoch`."""
         self.leader_state: LeaderState | None = None
         """Not None exactly when the role is LEADER."""
         self.absence = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """What a produce is told that waits here when the leadership ends."""
         self.waiters = HighWatermarkWatchers()
         """Produces that wait for the high watermark."""
-        self.followers: dict[SessionPartition, None] = {}
+        self.followers: dict[PartitionWatcher, None] = {}
         """Where followers' sessions hold the partition: woken when the log end moves."""
-        self.consumers: dict[SessionPartition, None] = {}
+        self.consumers: dict[PartitionWatcher, None] = {}
         """Where consumers' sessions hold it: woken when the high watermark moves."""
 
     def __repr__(self) -> str:
@@ -119,16 +139,12 @@ class Partition:
     @property
     def fields(self) -> dict[str, object]:
         """For every log line about this partition."""
-        log_ = self.log
-        return {
-            "topic": self.topic,
-            "partition": self.key[1],
-            "leader_epoch": self.leader_epoch,
-            "partition_epoch": self.partition_epoch,
-            "log_start_offset": log_.log_start_offset,
-            "high_watermark": log_.high_watermark,
-            "log_end_offset": log_.log_end_offset,
-        }
+        return log_fields(self.topic, self.key, self.leader_epoch, self.partition_epoch, self.log)
+
+    @property
+    def partition_epoch(self) -> int:
+        """The newest that this replica has heard of. Never decreases. A leader may hear of it before the metadata log says so."""
+        return self._partition_epoch if self.leader_state is None else self.leader_state.partition_epoch
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
@@ -136,10 +152,9 @@ class Partition:
         """Lead as registered. True when a new leader epoch began."""
         if self._is_stale(registration):
             return False
-        known, self.partition_epoch = self.partition_epoch, registration.partition_epoch
         if self.leader_state is not None and registration.leader_epoch == self.leader_epoch:
-            # Also when the same epoch is told twice: a proposal on top of it may be under way, and stays.
-            if registration.partition_epoch > known:
+            # If the same epoch is applied twice, a proposal on top of it may be under way, and stays.
+            if registration.partition_epoch > self.partition_epoch:
                 self.leader_state.on_new_partition_epoch(registration)
             return False
         start = self.log.log_end_offset
@@ -148,35 +163,51 @@ class Partition:
         self.role = Role.LEADER
         self._log_damage("reads from there on and all writes are refused; another replica should lead")
         self._log_missing_records(registration)
-        self.leader_state = LeaderState(self, self.context, registration, start)
-        self.context.observer.on_role_changed(self)
+        self.leader_state = self._new_leader_state(registration, start)
+        self.observer.on_role_changed(self)
         self.leader_state.maybe_increment_high_watermark()
         return True
+
+    def _new_leader_state(self, registration: PartitionRegistration, epoch_start_offset: int) -> LeaderState:
+        observer = self.observer
+        return LeaderState(
+            registration,
+            epoch_start_offset,
+            key=self.key,
+            topic=self.topic,
+            log=self.log,
+            context=self.context,
+            metrics=self.metrics,
+            events=LeaderEvents(
+                log_end_moved=partial(observer.on_log_end_moved, self),
+                high_watermark_moved=partial(observer.on_high_watermark_moved, self),
+                isr_changed=partial(observer.on_isr_changed, self),
+            ),
+            min_insync_replicas=self.min_insync_replicas,
+        )
 
     def make_follower(self, registration: PartitionRegistration) -> bool:
         """Follow as registered, maybe no one. True when the leader epoch advanced: the fetcher must start over."""
         if self._is_stale(registration):
             return False
-        self.partition_epoch = registration.partition_epoch
         self.is_in_isr = self.context.broker_id in registration.isr
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
+            self._partition_epoch = registration.partition_epoch
             return False
         self._leave_role(registration)
         if registration.leader >= 0:
             self.log.possible_data_loss = False  # What its leader does not have either, that leader tells.
         self.role = Role.FOLLOWER
         self._log_damage("all from there on will be fetched anew from the leader")
-        self.context.observer.on_role_changed(self)
+        self.observer.on_role_changed(self)
         return True
 
     def stop(self, reason: ErrorCode) -> None:
         """Deleted, offline, or the broker shuts down: whoever waits is answered with `reason`."""
         self.absence = reason
-        if self.leader_state is not None:
-            self.leader_state.resign()
-        self.leader_state = None
+        self._resign()
         self.role = Role.NONE
-        self.context.observer.on_role_changed(self)
+        self.observer.on_role_changed(self)
 
     def _is_stale(self, registration: PartitionRegistration) -> bool:
         stale = registration.partition_epoch < self.partition_epoch or registration.leader_epoch < self.leader_epoch
@@ -185,10 +216,15 @@ class Partition:
             logger.info("partition.stale_registration_ignored", **self.fields, stale_epochs=epochs)
         return stale
 
-    def _leave_role(self, registration: PartitionRegistration) -> None:
+    def _resign(self) -> None:
         if self.leader_state is not None:
+            self._partition_epoch = self.leader_state.partition_epoch
             self.leader_state.resign()
             self.leader_state = None
+
+    def _leave_role(self, registration: PartitionRegistration) -> None:
+        self._resign()
+        self._partition_epoch = registration.partition_epoch
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
 
@@ -207,7 +243,15 @@ class Partition:
     def set_min_insync_replicas(self, value: int) -> None:
         self.min_insync_replicas = value
         if self.leader_state is not None:
-            self.leader_state.on_min_isr_changed()
+            self.leader_state.set_min_insync_replicas(value)
+
+    # -- watchers -----------------------------------------------------------------------------------------------------
+
+    def add_watcher(self, watcher: PartitionWatcher, *, is_follower: bool) -> None:
+        (self.followers if is_follower else self.consumers)[watcher] = None
+
+    def remove_watcher(self, watcher: PartitionWatcher, *, is_follower: bool) -> None:
+        (self.followers if is_follower else self.consumers).pop(watcher, None)
 
     # -- fencing ------------------------------------------------------------------------------------------------------
 
@@ -303,7 +347,7 @@ class Partition:
         if log_.log_start_offset < response.log_start_offset <= log_.high_watermark:
             log_.increment_log_start_offset(response.log_start_offset)
         if moved:
-            self.context.observer.on_high_watermark_moved(self)
+            self.observer.on_high_watermark_moved(self)
         return True
 
     def _check_own_epoch(self, epoch: int) -> None:

@@ -104,7 +104,7 @@ def _truncate_to_high_watermark() -> list[Patch]:
 @mutation("M02", "a replica joins the ISR when it has reached the HW, though not the start of the leader's epoch (KAFKA-7128)")
 def _skip_epoch_start() -> list[Patch]:
     def is_in_sync(self: LeaderState, replica: Any) -> bool:
-        return bool(replica.log_end_offset >= self.partition.log.high_watermark)
+        return bool(replica.log_end_offset >= self.log.high_watermark)
 
     return [(LeaderState, "_is_in_sync", is_in_sync)]
 
@@ -114,7 +114,7 @@ def _committed_isr_for_high_watermark() -> list[Patch]:
     def smallest(self: LeaderState) -> int:
         isr = self.isr if isinstance(self.isr, CommittedIsr) else self.isr.committed
         members = [replica.log_end_offset for broker_id, replica in self.replicas.items() if broker_id in isr.isr]
-        return min([self.partition.log.log_end_offset, *members])
+        return min([self.log.log_end_offset, *members])
 
     return [(LeaderState, "_smallest_log_end", smallest)]
 
@@ -158,11 +158,11 @@ def _fenced_in_isr() -> list[Patch]:
 @mutation("M07", "the HW moves although the ISR is smaller than min.insync.replicas (KAFKA-15583)")
 def _move_under_min_isr() -> list[Patch]:
     def increment(self: LeaderState) -> bool:
-        log = self.partition.log
+        log = self.log
         end = self._smallest_log_end()
         if end <= log.high_watermark or not log.update_high_watermark(end):
             return False
-        self.context.observer.on_high_watermark_moved(self.partition)
+        self.events.high_watermark_moved()
         return True
 
     return [(LeaderState, "maybe_increment_high_watermark", increment)]

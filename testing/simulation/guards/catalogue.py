@@ -80,7 +80,7 @@ _room(
     (
         "G04",
         "Partition.make_leader",
-        "registration.partition_epoch > known",
+        "registration.partition_epoch > self.partition_epoch",
         ALWAYS,
         "a leader drops its proposal when the same partition epoch is applied again",
     ),
@@ -230,7 +230,7 @@ _room(
     (
         "G28",
         "LeaderState._is_in_sync",
-        "self.partition.log.high_watermark",
+        "self.log.high_watermark",
         "0",
         "a replica joins the ISR below the high watermark",
     ),
@@ -252,7 +252,7 @@ _room(
     (
         "G32",
         "LeaderState._on_result",
-        "answer.partition_epoch < partition.partition_epoch",
+        "answer.partition_epoch < self.partition_epoch",
         NEVER,
         "an accepted ISR counts although a newer partition epoch is known",
     ),
@@ -294,11 +294,18 @@ _room(
     (
         "G38",
         "LeaderState.on_follower_fetch",
-        "fetch_offset < self.partition.log.high_watermark",
+        "fetch_offset < self.log.high_watermark",
         NEVER,
         "a member of the ISR that lost records stays in it",
     ),
     ("G39", "LeaderState.resign", "self._drop_proposal()", NOTHING, "a leadership that ends leaves its ISR proposal under way"),
+    (
+        "G54",
+        "LeaderState.forget_session",
+        "replica is not None and replica.session is session",
+        NEVER,
+        "a session that ended goes on vouching for its follower",
+    ),
 )
 _room(
     "broker/partition/replica.py",
@@ -418,13 +425,6 @@ _room(
         "request.session_epoch != session.epoch",
         NEVER,
         "a fetch session takes requests out of order",
-    ),
-    (
-        "G54",
-        "SessionPartition.detach",
-        "replica is not None and replica.session is self.session",
-        NEVER,
-        "a session that ended goes on vouching for its follower",
     ),
 )
 _room(

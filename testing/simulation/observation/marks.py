@@ -114,13 +114,13 @@ def _change_of_isr(call: Called) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _high_watermark_waits(call: Called) -> bool:
-    log = call.me.partition.log
+    log = call.me.log
     return not call.result and call.me.is_under_min_isr and log.high_watermark < log.log_end_offset
 
 
 def _held_by_candidate(call: Called) -> bool:
     """Nobody of the maximal ISR is as far behind as the follower that is about to join it."""
-    leader_state, end = call.me, call.me.partition.log.log_end_offset
+    leader_state, end = call.me, call.me.log.log_end_offset
     members = [r.log_end_offset for broker_id, r in leader_state.replicas.items() if broker_id in leader_state.isr.maximal]
     return bool(call.result < min([end, *members]))
 
@@ -135,7 +135,7 @@ def _held_by(kind: type[Any], who: Callable[[Any], Iterable[int]]) -> Callable[[
         concerned = tuple(who(isr))
         ends: dict[int, int] = {i: r.log_end_offset for i, r in leader_state.replicas.items() if i in isr.maximal}
         others = [end for broker_id, end in ends.items() if broker_id not in concerned]
-        held_at = min([leader_state.partition.log.log_end_offset, *others])
+        held_at = min([leader_state.log.log_end_offset, *others])
         return any(ends.get(broker_id) == call.result < held_at for broker_id in concerned)
 
     return when
@@ -143,7 +143,7 @@ def _held_by(kind: type[Any], who: Callable[[Any], Iterable[int]]) -> Callable[[
 
 def _waits_for_epoch_start(call: Called) -> bool:
     replica = call.args[1]
-    return not call.result and replica.log_end_offset >= call.me.partition.log.high_watermark
+    return not call.result and replica.log_end_offset >= call.me.log.high_watermark
 
 
 def _hw_lags_behind_epoch(call: Called) -> bool:

@@ -406,7 +406,7 @@ class Probes:
         return (leader_state.isr,)
 
     def _disturb(self, leader_state: LeaderState) -> ReplicaGhost | None:
-        replica = replica_of(leader_state.partition.log)
+        replica = replica_of(leader_state.log)
         if replica is not None:
             self.invariants.ghosts.disturbed[replica.partition] = None
         return replica
@@ -419,7 +419,7 @@ class Probes:
     def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...]) -> None:
         replica = self._disturb(leader_state)
         if replica is not None and set(before[0].isr) != set(isr):
-            epoch = leader_state.partition.partition_epoch
+            epoch = leader_state.partition_epoch
             self.invariants.on_isr("isr.committed", replica, isr=list(isr), partition_epoch=epoch)
 
     def _refused(self, _: None, leader_state: LeaderState, _pending: Any, code: ErrorCode, _is_doubtful: bool) -> None:

@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from strandline.broker.partition.leader_state import PartitionContext
+from strandline.broker.partition.context import PartitionContext
 from strandline.broker.partition.partition import Partition
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import (
@@ -95,7 +95,6 @@ class Bench:
             broker_id=node,
             now=lambda: 0.0,
             alter_partition=self.submitters.setdefault(node, Nobody()),
-            observer=Nobody(),
             replica_lag_s_max=10.0,
             own_broker_epoch=lambda: node,
             registered_epoch=lambda broker: broker,
@@ -112,7 +111,7 @@ class Bench:
             clean_shutdown=False,
             now_ms=NOW_MS,
         )
-        self.partitions[node] = Partition(KEY, "orders", log, context, self.min_isr)
+        self.partitions[node] = Partition(KEY, "orders", log, context, Nobody(), self.min_isr)
         return process
 
     def registration_of(

@@ -122,14 +122,14 @@ def test_i14_a_broker_that_goes_back_to_an_old_partition_epoch(at: Bench):
     at.change(isr=(1, 2))
     at.take_role(1)
     at.step()
-    at.partitions[1].partition_epoch = 0
+    at.partitions[1].leader_state.partition_epoch = 0  # type: ignore[union-attr]
     at.ghosts.disturbed[at.orders] = None
     with at.flags("I14", "went from leader and partition epoch (0, 1) back to (0, 0)"):
         at.step()
 
 
 def test_i19_a_broker_in_an_epoch_that_was_never_committed(at: Bench):
-    at.partitions[2].partition_epoch = 7
+    at.partitions[2]._partition_epoch = 7
     at.ghosts.disturbed[at.orders] = None
     with at.flags("I19", "which were never committed"):
         at.step()

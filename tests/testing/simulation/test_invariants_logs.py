@@ -313,7 +313,7 @@ def test_i22_a_partition_that_is_served_from_another_topics_log(at: Bench):
     )
     partition = at.partitions[1]
     with at.flags("I22", "from the log of"):
-        type(partition)(KEY, "orders", log, partition.context, 2)
+        type(partition)(KEY, "orders", log, partition.context, partition.observer, 2)
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

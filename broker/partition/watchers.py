@@ -1,0 +1,25 @@
+"""What a partition needs of the fetch sessions that watch it (`broker/fetch/fetch_session.py`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ParkedFetch(Protocol):
+    """A fetch request that waits for something to move (`broker/fetch/fetch_handler.py`)."""
+
+    def complete(self) -> bool:
+        """Answer the request with what there is. False if it was answered before."""
+
+    def try_complete(self) -> None:
+        """Look at the session's dirty partitions again, and answer the request if that makes an answer."""
+
+
+class PartitionWatcher(Protocol):
+    """A session's entry for one partition."""
+
+    def mark_dirty(self) -> ParkedFetch | None:
+        """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
+
+    def detach(self) -> None:
+        """Stop watching: the partition leaves this broker."""
