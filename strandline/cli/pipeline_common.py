@@ -105,6 +105,10 @@ def _without_preamble() -> Iterator[None]:
             del os.environ["SPARK_CONF_DIR"]
 
 
+TRACEBACK = "Traceback (most recent call last):"
+"""Spark writes it behind words of its own, on the same line."""
+
+
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """What went wrong in Spark as one sentence: the last line of the Python error that is inside, not the JVM's story."""
@@ -119,6 +123,11 @@ def spark_errors() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """Of a text in which tracebacks stand: what their last error says."""
-    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
-    return errors[-1].split(": ", 1)[1] if errors else text.strip().splitlines()[0]
+    """Of a text in which tracebacks stand: what their last error says. An error of our own speaks for itself; of another one
+    the kind belongs to it (`KeyError: 'orders'`)."""
+    lines = text.strip().splitlines()
+    if errors := [line for line in lines if line.startswith("strandline.") and ": " in line]:
+        return errors[-1].split(": ", 1)[1]
+    tracebacks = [number for number, line in enumerate(lines) if line.endswith(TRACEBACK)]
+    behind = lines[tracebacks[-1] + 1 :] if tracebacks else []
+    return next((line for line in behind if line and not line[0].isspace()), lines[0])
