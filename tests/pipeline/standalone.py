@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class StandaloneCluster:
         web = self._logged("master", _WEB_UI)
         for n in range(workers):
             work = ("--work-dir", str(self.folder / f"work-{n}"), "--cores", str(cores), "--memory", memory)
-            self._start(f"worker-{n}", WORKER, "--host", "127.0.0.1", "--webui-port", "0", *work, self.url)
+            self._start(f"worker-{n}", WORKER, "--host", address(n), "--webui-port", "0", *work, self.url)
         self.wheel = build_wheel(self.folder / "wheel")
         self.package.write_bytes(self.wheel.read_bytes())
         until(lambda: len(alive_workers(web)) == workers, f"{workers} workers alive", START_TIMEOUT_S)
@@ -87,17 +87,21 @@ class StandaloneCluster:
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    def submit(self, job: Path, *arguments: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    def submit(
+        self, job: Path, *arguments: str, timeout_s: float = 180, conf: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """As a user does it: `spark-submit --py-files strandline.zip job.py`."""
-        command = [*self.submit_command(), str(job), *arguments]
+        command = [*self.submit_command(conf), str(job), *arguments]
         return subprocess.run(
             command, env=self.driver_environ(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def submit_command(self) -> list[str]:
+    def submit_command(self, more: Mapping[str, str] | None = None) -> list[str]:
         conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
         conf |= {"spark.executor.memory": "512m", "spark.log.level": "ERROR", "spark.executor.cores": "1"}
-        conf |= dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), QUICK_START)
+        conf |= dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), QUICK_START) | dict(
+            more or {}
+        )
         settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         return [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url, "--py-files", str(self.package), *settings]
 
@@ -141,6 +145,12 @@ class StandaloneCluster:
 
         until(look, f"{pattern.pattern} in {path}", START_TIMEOUT_S)
         return found[0]
+
+
+def address(worker: int) -> str:
+    """One for each worker: Spark starts no speculative copy of a task on the machine that runs it. Other systems than Linux
+    have one address on loopback."""
+    return f"127.0.0.{worker + 1}" if sys.platform == "linux" else "127.0.0.1"
 
 
 def environment() -> dict[str, str]:
