@@ -9,6 +9,7 @@
 #   make test-pythons    the tests that need no processes, on every Python from 3.11 to 3.13 that this machine has
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
 #   make mutate          how soon the simulation notices that a guard is gone, for each of its mutations
+#   make transcripts     write the golden transcripts again: five scenarios, message by message
 #   make bench           our cluster and a real Apache Kafka, one after the other: medians and ratios
 #   make bench-spark     our data source in Spark, and Spark's own Kafka connector on a real Apache Kafka
 
@@ -29,7 +30,7 @@ MINUTES ?= 10
 # Compiled Python is kept, whatever the environment says: tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate bench bench-spark clean
+.PHONY: demo test lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -112,6 +113,9 @@ soak: $(VENV)/.installed
 
 mutate: $(VENV)/.installed
 	$(BIN)/python -m strandline.testing.simulation.campaign.hunt $(MUTATE_ARGS)
+
+transcripts: $(VENV)/.installed
+	$(BIN)/python -m strandline.testing.simulation.scenarios.transcripts --write tests/testing/simulation/transcripts
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)

@@ -11,7 +11,6 @@ The disk and the address outlive processes. How a process can end, or not run:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.protocol.doors import Doors
@@ -98,7 +97,7 @@ class Machine:
         self.incarnation += 1
         random = self.world.stream(f"{self.name}/{self.incarnation}")
         # Of what an event loop can do, only what somebody asks for is there.
-        self.loop = loop = NodeLoop(self, self.world.scheduler, Random(random.getrandbits(64)))  # type: ignore[abstract]
+        self.loop = loop = NodeLoop(self, self.world.scheduler, self.world.stream_of_loop(random))  # type: ignore[abstract]
         files = self.world.mount_disk(self)
         return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
 

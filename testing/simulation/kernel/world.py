@@ -51,6 +51,9 @@ def _keep_the_start() -> None:
         gc.freeze()
 
 
+STEADY_DELAY_S = 0.000_3
+
+
 class World:
     trace_class: ClassVar[type[Trace]] = Trace
     """Of worlds that are made from now on (`canary.py` puts one in its place that writes everything down)."""
@@ -80,6 +83,10 @@ class World:
     def stream(self, name: str) -> Random:
         """The source of chance of this name; the same at each call."""
         return Random(f"{self.seed}/{name}")
+
+    def stream_of_loop(self, process: Random) -> Random:
+        """The source of chance of an event loop, from that of its process."""
+        return Random(process.getrandbits(64))
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
@@ -225,6 +232,36 @@ class World:
         return task.result()
 
 
+class SteadyWorld(World):
+    """A world in which what the kernel leaves open is not drawn: turns come in the order of their causes, and every way takes its
+    own time, longer between nodes of higher numbers.
+
+    Processes draw as in any world (time-outs, ids). So a run changes only with what the processes do, and not because one of them
+    gave its loop one more callback: a transcript of it can be compared line by line.
+    """
+
+    def stream(self, name: str) -> Random:
+        return _Middle() if name in ("scheduler", "network") else super().stream(name)
+
+    def stream_of_loop(self, process: Random) -> Random:
+        process.getrandbits(64)
+        return _Middle()
+
+    def add_machine(self, node_id: int, name: str) -> Machine:
+        machine = super().add_machine(node_id, name)
+        for other in self.machines:
+            for way in (self.network.link(node_id, other), self.network.link(other, node_id)):
+                way.delay_s, way.jitter_s = STEADY_DELAY_S * (1 + node_id % 100 + other % 100), 0.0
+        return machine
+
+
+class _Middle(Random):
+    """Draws the middle, always."""
+
+    def random(self) -> float:
+        return 0.5
+
+
 class ProcessGone(Exception):
     """What was waited for will not come: its process is no more."""
 
@@ -240,4 +277,4 @@ class _Condition:
         return self.what or getattr(self.condition, "__qualname__", repr(self.condition))
 
 
-__all__ = ["OutOfTime", "ProcessGone", "SimTask", "Unhandled", "World"]
+__all__ = ["OutOfTime", "ProcessGone", "SimTask", "SteadyWorld", "Unhandled", "World"]

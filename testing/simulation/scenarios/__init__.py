@@ -52,20 +52,27 @@ def find(number: str) -> Scenario:
 
 
 def run_scenario(
-    number: str, seed: int | str, *, until_s: float | None = None, full_trace: bool = False, replay: str = ""
+    number: str,
+    seed: int | str,
+    *,
+    until_s: float | None = None,
+    full_trace: bool = False,
+    replay: str = "",
+    world: World | None = None,
 ) -> Report:
-    """Play it, with the invariants watching; see `play.py` for what the seed means, and `run_seed` for the others."""
-    return _Performance(find(number), int(seed), until_s, full_trace, replay).run()
+    """Play it, with the invariants watching; see `play.py` for what the seed means, and `run_seed` for the others. `world` takes
+    the place of the one that the seed makes."""
+    return _Performance(find(number), int(seed), until_s, replay, world or World(int(seed), full_trace=full_trace)).run()
 
 
 class _Performance:
-    def __init__(self, scenario: Scenario, seed: int, until_s: float | None, full_trace: bool, replay: str) -> None:
+    def __init__(self, scenario: Scenario, seed: int, until_s: float | None, replay: str, world: World) -> None:
         self.scenario = scenario
         self.seed = seed
         self.replay = replay
         self.until_s = until_s
         self.report = Report(seed, scenario.number)
-        self.world = World(seed, full_trace=full_trace)
+        self.world = world
         self.invariants = Invariants(self.world.trace, on_violation=self.world.scheduler.fail)
         self.marks = Marks()
         self.stage: Stage | None = None
