@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from strandline.pipeline.jobs.audit import check as check_audit
 from strandline.pipeline.jobs.verify_checks import Facts, Indexes, LogCheck
 from strandline.pipeline.jobs.verify_folders import LOCK, Directory, across, find, is_locked, opened
-from strandline.pipeline.jobs.verify_log import index_entries, read_files, segments
+from strandline.pipeline.jobs.verify_log import read_files, read_index, segments
 from strandline.pipeline.jobs.verify_replicas import Source
 from strandline.pipeline.jobs.verify_replicas import verify as verify_replicas
 from strandline.pipeline.jobs.verify_result import Finding, Partition, Verification
@@ -198,7 +198,7 @@ def _source(facts: Facts, now_ms: int) -> Source:
 
 def _indexes(segment: Path) -> Indexes:
     return Indexes(
-        index_entries(segment.with_suffix(".index"), OFFSET_ENTRY), index_entries(segment.with_suffix(".timeindex"), TIME_ENTRY)
+        read_index(segment.with_suffix(".index"), OFFSET_ENTRY), read_index(segment.with_suffix(".timeindex"), TIME_ENTRY)
     )
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strandline.pipeline.jobs.verify_log import Batch, Damage
+from strandline.pipeline.jobs.verify_log import Batch, Damage, Index
 from strandline.pipeline.jobs.verify_result import Finding, joined
 from strandline.protocol.producer_names import FIRST_NAMED
 from strandline.protocol.records.batch import MAX_SEQUENCE, next_sequence
@@ -50,9 +50,9 @@ class Facts:
 class Indexes:
     """The entries of one segment's index files; None: there is no such file, or it cannot be read."""
 
-    offsets: Entries | None = None
+    offsets: Index | None = None
     """Relative last offset of a batch, position of the batch."""
-    times: Entries | None = None
+    times: Index | None = None
     """Timestamp, relative offset: the batch with that offset has it as its newest, and no batch before has a newer one."""
 
 
@@ -188,6 +188,9 @@ class LogCheck:
         for name, text in segment.problems():
             path = f"{f.path}/{segment.base:020}.{name}"
             self._find("index" if is_settled else "index_old", None, None, f"{segment.base:020}.{name}: {text}", path)
+        for name in segment.allocated_ahead:
+            path, text = f"{f.path}/{segment.base:020}.{name}", f"{segment.base:020}.{name} ends in zeros"
+            self._find("index" if f.is_clean else "index_old", None, None, text, path)
 
     def _check_producer(self, batch: Batch) -> None:
         known, key = self._producers.get(batch.producer_id), batch.producer_id
@@ -289,12 +292,18 @@ class LogCheck:
                 yield first_of_epoch, start, f"leader epoch {epoch} starts at {start}, its first batch is at {first_of_epoch}"
 
 
+def _entries(index: Index | None) -> Entries:
+    return index.entries if index is not None else ()
+
+
 class _Segment:
     """Compares a segment's batches with its index entries."""
 
     def __init__(self, base: int, indexes: Indexes, holes_before: int) -> None:
         self.base, self.holes_before = base, holes_before
-        self._offsets, self._times = list(indexes.offsets or ()), list(indexes.times or ())
+        self._offsets, self._times = _entries(indexes.offsets), _entries(indexes.times)
+        pairs = (("index", indexes.offsets), ("timeindex", indexes.times))
+        self.allocated_ahead = [name for name, index in pairs if index is not None and index.ends_in_zeros]
         self._next_offset, self._next_time = 0, 0
         self._newest = -1
         self._texts: dict[str, str] = {}

@@ -213,7 +213,15 @@ def _batch(header: BatchHeader, segment: int, position: int) -> Batch:
     )  # fmt: skip
 
 
-def index_entries(path: Path, entry_size: int) -> list[tuple[int, int]] | None:
+class Index(NamedTuple):
+    """The entries of an index file."""
+
+    entries: list[tuple[int, int]]
+    ends_in_zeros: bool
+    """Whether zeros follow, as in a file whose space was allocated ahead: Apache Kafka does so for the last segment of a log."""
+
+
+def read_index(path: Path, entry_size: int) -> Index | None:
     """The entries of an `.index` (8 bytes each: last offset relative to the segment, position) or a `.timeindex` (12 bytes:
     timestamp, relative offset); None if there is no file or its size is no multiple."""
     try:
@@ -222,6 +230,11 @@ def index_entries(path: Path, entry_size: int) -> list[tuple[int, int]] | None:
         return None
     if len(data) % entry_size:
         return None
+    used = -(-len(data.rstrip(b"\0")) // entry_size) * entry_size
+    ends_in_zeros = len(data) - used > entry_size  # One entry of zeros may be that of the first record, at the time 0.
+    if ends_in_zeros:
+        data = data[:used]
     cut = entry_size - 4
     pieces: Iterable[bytes] = (data[n : n + entry_size] for n in range(0, len(data), entry_size))
-    return [(int.from_bytes(piece[:cut], "big"), int.from_bytes(piece[cut:], "big")) for piece in pieces]
+    entries = [(int.from_bytes(piece[:cut], "big"), int.from_bytes(piece[cut:], "big")) for piece in pieces]
+    return Index(entries, ends_in_zeros)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from strandline.cli import pipeline
 from strandline.pipeline.jobs.verify import verify
-from strandline.pipeline.jobs.verify_log import Batch, read_log, segments
+from strandline.pipeline.jobs.verify_log import Batch, read_index, read_log, segments
 from strandline.pipeline.jobs.verify_page import page
 from strandline.pipeline.jobs.verify_result import Finding, Verification
 from strandline.protocol.errors import UsageError
@@ -415,6 +415,20 @@ def test_time_index_that_leads_astray_is_found(world: World, at: int) -> None:
     finding = of_kind(world.found(), "index")
     assert finding.brokers == ("1",)
     assert path.name in finding.sentence
+
+
+def test_index_that_was_allocated_ahead_is_a_note_after_a_kill(world: World) -> None:
+    """Apache Kafka's are 10 MB of zeros each; they are not looked at entry by entry. An orderly stop cuts them."""
+    path = sorted(world.log(1).glob("*.index"))[-1]
+    path.write_bytes(path.read_bytes().ljust(10 << 20, b"\0"))
+    index = read_index(path, 8)
+    assert index is not None
+    assert (len(index.entries) < 100, index.ends_in_zeros) == (True, True)
+    assert path.name in of_kind(world.found(), "index").sentence
+    (world.data(1) / ".kafka_cleanshutdown").unlink()
+    found = world.found()
+    assert found.is_ok, [finding.sentence for finding in found.bad]
+    assert path.name in of_kind(found, "index_old").sentence
 
 
 def test_other_topic_id_is_found(world: World) -> None:
