@@ -30,7 +30,6 @@ from strandline.pipeline.jobs.verify_replicas import Source
 from strandline.pipeline.jobs.verify_replicas import verify as verify_replicas
 from strandline.pipeline.jobs.verify_result import Finding, Partition, Verification
 from strandline.protocol.errors import UsageError
-from strandline.storage.checkpoints import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,7 +56,7 @@ class PartitionTask:
     """What the directories' metadata already shows of this partition."""
 
     @property
-    def place(self) -> TopicPartition:
+    def place(self) -> tuple[str, int]:
         return self.replicas[0].topic, self.replicas[0].partition
 
     @property

@@ -255,7 +255,10 @@ class LogCheck:
             return
         if entries[0][1] < base:
             text = f"leader epoch {entries[0][0]} starts at {entries[0][1]}, the first segment at {base}"
-            self._find("head_missing" if self.facts.is_clean else "head_gone", entries[0][1], base, text, path)
+            if self.facts.is_clean:
+                self.holes.append(self._finding("head_missing", entries[0][1], base, text, path))
+            else:
+                self._find("head_gone", entries[0][1], base, text, path)
         elif begin > self._log_start:
             self._find("log_start_moved", self._log_start, begin, f"leader-epoch-checkpoint begins at {begin}", path)
 

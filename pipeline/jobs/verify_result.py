@@ -76,7 +76,7 @@ ACTIONS = {
     "offset_gap": "{heal}",
     "offset_overlap": "{heal}",
     "segment_name": "{heal}",
-    "head_missing": "look for the segments in another copy (a lake, a backup); if they were deleted on purpose, remove the file",
+    "head_missing": "{heal}",
     "replicas_differ": "keep a copy of all folders, then compare these offsets with the producer's ledger or the lake",
     "committed_replaced": "keep a copy of the folders of {brokers}: they have the records that were replaced",
     "epoch_backwards": "{heal}",
@@ -146,7 +146,7 @@ class Finding:
     def action(self) -> str:
         """What to do next; empty for a note."""
         words = {"brokers": named(self.brokers), "others": named(self.others or ()), "folder": self.name}
-        if self.others == () and self.kind in ("missing_below_hw", "replica_missing", "damaged", "offset_gap"):
+        if self.others == () and self.kind in ("missing_below_hw", "replica_missing", "damaged", "offset_gap", "head_missing"):
             return "no replica given can repair this: " + ACTIONS["lost"]
         return ACTIONS.get(self.kind, "").format(heal=HEAL.format(**words), **words)
 

@@ -517,11 +517,19 @@ def test_first_segment_that_every_replica_lost_is_found(world: World) -> None:
     starts = {remove_first_segment(world.log(broker)) for broker in (1, 2, 3)}
     finding = of_kind(world.found(), "head_missing")
     assert (finding.brokers, finding.first, {finding.end}) == (("1", "2", "3"), 0, starts)
+    assert (finding.others, finding.action[:38]) == ((), "no replica given can repair this: keep")
     for broker in (1, 2, 3):
         (world.data(broker) / ".kafka_cleanshutdown").unlink()
     found = world.found()
     assert found.is_ok, "after a power failure the checkpoint may be older than the log"
     assert of_kind(found, "head_gone").brokers == ("1", "2", "3")
+
+
+def test_first_segment_that_one_replica_lost_is_found(world: World) -> None:
+    remove_first_segment(world.log(2))
+    finding = of_kind(world.found(), "head_missing")
+    assert (finding.brokers, finding.others) == (("2",), ("1", "3"))
+    assert "stop broker 2" in finding.action
 
 
 def test_moved_log_start_is_no_fault(world: World) -> None:
