@@ -62,6 +62,7 @@ def test_writing_replaces_the_outputs_and_nothing_else() -> None:
         ("facts broker-1 x", "partition_epoch: 3   isr: [2, 1]", "partition_epoch: 14 isr: [1, 2]"),
         ("python send.py", "(40 attempts, after 4017 ms, X)", "(39 attempts, after 4003 ms, X)"),
         ("strandline cluster describe", "cluster pH4tv-iQ5W6cmVE7mZZPQA", "cluster 5e3WwK9VRRaL80mteODDQA"),
+        ("strandline cluster describe", "cluster FyXNXvnxUPXbQQJPEZlqPA, active", "cluster -e3WwK9VRRaL80mteODDQA, active"),
         ("strandline chaos run x", "0.505 s > kill broker-3", "1.2 s > kill broker-1"),
     ],
 )

@@ -118,7 +118,7 @@ PLACEHOLDERS = (
     (r"\bcrc [0-9a-f]{8}\b", "crc <crc>"),
     (r"\b\d+(\.\d+)? ?(ms|s|attempts|attempt)\b", r"<n> \2"),
     (r"\b(broker_epoch|partition_epoch|metadata_offset|attempts): \d+", r"\1: <n>"),
-    (r"(?<=\bcluster )[A-Za-z0-9_-]{22}(?=,)", "<id>"),
+    (r"(?<=\bcluster )[A-Za-z0-9_-]{22}(?=,|$)", "<id>"),
     (r"\b[0-9a-f]{12,64}\b", "<id>"),
     (r"─+", "─"),
     (r"[ \t]+", " "),
