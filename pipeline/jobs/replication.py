@@ -13,10 +13,12 @@ concerns the cluster goes to the driver; the lines of a partition go to one task
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from strandline.pipeline.jobs.replication_cluster import ClusterStory, cluster_story
 from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
@@ -73,11 +75,43 @@ def replication(
 ) -> ReplicationFrames:
     """Reads the logs once. Raises UsageError if a path does not exist or holds no log. `since_us`, `until_us`: microseconds since
     1970; what was before is read all the same, since it says in which state a partition was then."""
+    found, events = _found(spark, paths, since_us, until_us, topics)
+    return frames_of(spark, events.frame, found)
+
+
+def findings(
+    spark: SparkSession,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    topics: Sequence[str] = (),
+) -> Replication:
+    """`replication(...).found`, without the time that the DataFrames take."""
+    found, events = _found(spark, paths, since_us, until_us, topics)
+    events.frame.unpersist()
+    return found
+
+
+def _found(
+    spark: SparkSession,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    since_us: int | None,
+    until_us: int | None,
+    topics: Sequence[str],
+) -> tuple[Replication, Events]:
     files = log_files(paths)
-    events = read_events(spark.read.text(files), files=len(files))
+    # Without an option of its own, Spark takes this plan for that of an earlier call, and answers with the events persisted then.
+    lines = spark.read.option("strandline.call", uuid4().hex).text([_escaped(file) for file in files])
+    events = read_events(lines, files=len(files))
     rows_frame, story = stories(events)
     found = replication_of(story, rows_of_frame(rows_frame), events.read, since_us=since_us, until_us=until_us, topics=topics)
-    return frames_of(spark, events.frame, found)
+    return found, events
+
+
+def _escaped(path: str) -> str:
+    """Spark takes brackets, braces, stars and question marks for a pattern."""
+    return path if "://" in path else re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
 def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -90,6 +124,8 @@ def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         elif Path(path).is_dir():
             files += [str(file) for file in sorted(Path(path).rglob("*")) if is_log(file)]
         elif Path(path).is_file():
+            if Path(path).name.startswith(HIDDEN):
+                raise UsageError(f"Spark reads no file whose name begins with a dot or an underscore: rename {path}")
             files.append(path)
         else:
             raise UsageError(f"there is no file or folder {path}")
@@ -97,14 +133,23 @@ def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         raise UsageError(
             f"there is no log in {', '.join(map(str, given)) or 'no path'}: no *.jsonl, *.log or *.txt, rotated or packed"
         )
+    unreadable = [file for file in files if file.endswith(PACKED_OTHERWISE)]
+    if unreadable:
+        raise UsageError(f"{unreadable[0]} is not packed with gzip or bzip2: unpack it first")
     return files
+
+
+HIDDEN = (".", "_")
+PACKED_OTHERWISE = (".xz", ".zst", ".zip", ".lz4", ".lzma", ".7z", ".Z", ".br", ".snappy")
 
 
 def is_log(path: Path) -> bool:
     """`log.jsonl`, `log.jsonl.1`, `broker.log.gz`; a segment of a partition (twenty digits and .log) is none."""
     parts = path.name.split(".")
     is_segment = len(parts[0]) == 20 and parts[0].isdigit()
-    return path.is_file() and not is_segment and bool({"jsonl", "ndjson", "log", "txt"} & set(parts[1:]))
+    if is_segment or path.name.startswith(HIDDEN):
+        return False
+    return path.is_file() and bool({"jsonl", "ndjson", "log", "txt"} & set(parts[1:]))
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------

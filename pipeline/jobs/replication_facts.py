@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -79,9 +79,8 @@ def read_line(text: str) -> Line:
     if begin < 0:
         return Line(FOREIGN, ())
     fields = _object(text[begin:])
-    if fields is None:
-        last = text.rfind('{"')  # A new process goes on behind the line that the killed one left cut.
-        fields = _object(text[last:]) if last > begin else None
+    if fields is None:  # A new process appends to the line that the killed one left cut.
+        fields = next(_objects_inside(text, begin + 1), None)
     if fields is None:
         return Line(CUT if text.startswith('{"', begin) else FOREIGN, ())
     event, node, at_us = fields.get("event"), fields.get("node"), micros(fields.get("timestamp"))
@@ -93,6 +92,18 @@ def read_line(text: str) -> Line:
         return Line("", _facts(at_us, node, event, fields))
     except (KeyError, TypeError, ValueError):
         return Line(FOREIGN, ())
+
+
+def _objects_inside(text: str, begin: int, most: int = 32) -> Iterator[dict[str, Any]]:
+    """Events that begin somewhere in a line, from left to right: an outer object comes before those in it."""
+    for _ in range(most):
+        begin = text.find('{"', begin)
+        if begin < 0:
+            return
+        found = _object(text[begin:])
+        if found is not None and "event" in found:
+            yield found
+        begin += 2
 
 
 def _object(text: str) -> dict[str, Any] | None:

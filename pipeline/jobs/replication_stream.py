@@ -9,19 +9,22 @@ before the report is made from all of them. A batch that runs again after a kill
 a restarted stream reports exactly what one that was never killed does.
 
 Spark's own file source reads each file once, and log files grow. So the lines come from a private source,
-`strandline-log-lines`, which keeps for each file (by inode, so that a rotated file is recognised) how far it was read, always to
-the end of a line.
+`strandline-log-lines`, which keeps for each file how far it was read, always to the end of a line. A file is known by its inode
+and its first line: the inode stays when the file is renamed, and the first line, with its timestamp, tells it from a later file
+that got the same inode, and from itself after its rotation has emptied it (copytruncate).
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
 
 NAME = "strandline-log-lines"
 EVENTS_FOLDER = "events"
+PATHS_FILE = "paths.json"
 TAIL_BYTES = 1 << 16
+HEAD_BYTES = 1 << 16
+"""A first line counts as far as this."""
 
 
 def replication_stream(
@@ -60,6 +66,7 @@ def replication_stream(
             raise UsageError(f"there is no file or folder {name}")
     spark.dataSource.register(LogLines)
     kept = KeptEvents(Path(checkpoint, EVENTS_FOLDER))
+    kept.claim(names)
 
     def on_batch(lines: DataFrame, batch_id: int) -> None:
         events = read_events(lines, with_partitions=True)
@@ -79,9 +86,23 @@ class KeptEvents:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def claim(self, paths: Sequence[str]) -> None:
+        """Raises UsageError if the checkpoint belongs to other logs: a report on both would be one on neither."""
+        file = self._folder / PATHS_FILE
+        if not file.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(sorted(paths)))
+        elif (known := json.loads(file.read_text())) != sorted(paths):
+            raise UsageError(
+                f"the checkpoint {self._folder.parent} is of the logs in {', '.join(known)}: take another one for these"
+            )
+
     def put(self, batch_id: int, events: Events) -> None:
-        """Replaces what the same batch has put before; a reader sees all of it or nothing."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Replaces what the same batch has put before; a reader sees all of it or nothing. Raises UsageError if the file of the
+        batch before is missing, since the report would lack its events."""
+        before = self._folder / f"{batch_id - 1:08}.json"
+        if batch_id and not before.exists():
+            raise UsageError(f"the checkpoint lacks {before}: delete the checkpoint, and the logs are read from the start")
         facts = sorted(fact.packed() for fact in events.facts)
         document = {"facts": facts, "read": asdict(events.read), "range": [events.begin_us, events.end_us]}
         temporary = self._folder / f".{batch_id}.tmp"
@@ -89,7 +110,7 @@ class KeptEvents:
         temporary.replace(self._folder / f"{batch_id:08}.json")
 
     def report(self, topics: Sequence[str] = ()) -> Replication:
-        documents = [json.loads(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
+        documents = [json.loads(path.read_text()) for path in sorted(self._folder.glob("[0-9]*.json"))]
         facts = [Fact.unpacked(text) for document in documents for text in document["facts"]]
         ranges = [document["range"] for document in documents if document["range"][1]]
         read = _together([document["read"] for document in documents])
@@ -121,7 +142,7 @@ class LogLines(DataSource):
 
 
 class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is file id -> bytes read."""
+    """An offset is file id -> bytes read; of a packed file, all of them or none."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
@@ -140,43 +161,92 @@ class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, **(self._ends() if self._stop_at is None else self._stop_at)}
 
     def _ends(self) -> dict[str, int]:
-        return {file_id: end for file_id, path in self._files().items() if (end := end_of_lines(path))}
+        ends = {}
+        for file_id, path in self._files().items():
+            try:
+                ends[file_id] = end_of_lines(path)
+            except FileNotFoundError:  # It was renamed a moment ago, and is found under its new name in the next batch.
+                continue
+        return ends
 
     def _files(self) -> dict[str, str]:
         try:
             files = log_files([path for path in self._paths if os.path.exists(path)])
         except UsageError:
             return {}
-        return {f"{(found := os.stat(path)).st_dev}-{found.st_ino}": path for path in files}
+        return {file_id: path for path in files if (file_id := id_of_file(path)) is not None}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """A file that was cut to nothing by its rotation (copytruncate) begins anew. One that is gone cannot be read any more."""
+        """A file that is gone cannot be read any more."""
         files = self._files()
         pieces = []
         for file_id, until in end.items():
             begin = start.get(file_id, 0)
             if until != begin and file_id in files:
-                pieces.append(InputPartition((files[file_id], begin if begin < until else 0, until)))
+                pieces.append(InputPartition((files[file_id], file_id, begin if begin < until else 0, until)))
         return pieces or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         if partition.value is None:
             return
-        path, begin, until = partition.value
-        if path.endswith(".gz"):
-            with gzip.open(path, "rt", errors="replace") as packed:
-                yield from ((line.rstrip("\n"),) for line in packed)
+        path, file_id, begin, until = partition.value
+        found = _present_path(path, file_id)
+        if found is None:
             return
-        with open(path, "rb") as file:
+        with open_log(found) as file:
+            if is_packed(found):
+                yield from ((line.decode(errors="replace").rstrip("\n"),) for line in _lines_unpacked(file))
+                return
             file.seek(begin)
             while file.tell() < until and (line := file.readline()):
                 yield (line.decode(errors="replace").rstrip("\n"),)
 
 
-def end_of_lines(path: str) -> int:
-    """Behind the last line that is complete; a packed file is complete."""
-    size = os.path.getsize(path)
+def _present_path(path: str, file_id: str) -> str | None:
+    """Where the file is now: a rotation may have renamed it since the batch was planned. None: it is gone."""
+    folder = Path(path).parent
+    beside = [str(folder / name) for name in sorted(os.listdir(folder))] if folder.is_dir() else []
+    return next((name for name in (path, *beside) if os.path.isfile(name) and id_of_file(name) == file_id), None)
+
+
+def is_packed(path: str) -> bool:
+    return path.endswith((".gz", ".bz2"))
+
+
+def open_log(path: str) -> IO[bytes]:
+    """Its bytes, unpacked."""
     if path.endswith(".gz"):
+        return gzip.open(path)
+    return bz2.open(path) if path.endswith(".bz2") else open(path, "rb")
+
+
+def _lines_unpacked(file: IO[bytes]) -> Iterator[bytes]:
+    """Up to where a packed file breaks off: its packer may still be at work, and then the next batch reads it again, whole."""
+    try:
+        yield from file
+    except (EOFError, OSError, zlib.error):
+        return
+
+
+def id_of_file(path: str) -> str | None:
+    """Inode and first line; None without a whole line, or if the file is gone."""
+    try:
+        with open_log(path) as file:
+            inode, first = inode_of(path), file.readline(HEAD_BYTES)
+    except (EOFError, OSError, zlib.error):
+        return None
+    is_whole = first.endswith(b"\n") or len(first) == HEAD_BYTES
+    return f"{inode}-{zlib.crc32(first):08x}" if is_whole else None
+
+
+def inode_of(path: str) -> int:
+    return os.stat(path).st_ino
+
+
+def end_of_lines(path: str) -> int:
+    """Offset after the last complete line. A packed file is read whole."""
+    size = os.path.getsize(path)
+    if is_packed(path):
         return size
     with open(path, "rb") as file:
         end = size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -113,16 +114,18 @@ TRACEBACK = "Traceback (most recent call last):"
 def spark_errors() -> Iterator[None]:
     """What went wrong in Spark as one sentence: the last line of the Python error that is inside, not the JVM's story."""
     try:
+        import py4j.protocol
         import pyspark.errors
     except ImportError:
         raise UsageError("Spark is not installed: in a clone of Strandline, pip install '.[spark]'") from None
     try:
         yield
-    except pyspark.errors.PySparkException as e:
+    except (pyspark.errors.PySparkException, py4j.protocol.Py4JJavaError) as e:
         fail(f"the job has failed: {_cause(str(e))}")
 
 
 def _cause(text: str) -> str:
+<<<<<<< HEAD
     """Of a text in which tracebacks stand: what their last error says. An error of our own speaks for itself; of another one
     the kind belongs to it (`KeyError: 'orders'`)."""
     lines = text.strip().splitlines()
@@ -131,3 +134,14 @@ def _cause(text: str) -> str:
     tracebacks = [number for number, line in enumerate(lines) if line.endswith(TRACEBACK)]
     behind = lines[tracebacks[-1] + 1 :] if tracebacks else []
     return next((line for line in behind if line and not line[0].isspace()), lines[0])
+=======
+    """Of a text in which tracebacks stand: what their last error says."""
+    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
+    if errors:
+        return errors[-1].split(": ", 1)[1]
+    of_spark = re.search(r"SparkException: \[[A-Z_.]+\] (.*?)\.?(?: +SQLSTATE: \w+)?$", text, re.MULTILINE)
+    if of_spark is None:
+        return text.strip().splitlines()[0]
+    below = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
+    return f"{of_spark[1]}: {below[-1]}" if below else of_spark[1]
+>>>>>>> 0561b4f (pipeline: know followed logs by their first line, too)

@@ -44,6 +44,8 @@ def replication(
     with spark_errors():
         from strandline.pipeline.jobs import replication as job
     begin, end = _moment("--since", since), _moment("--until", until)
+    if begin is not None and end is not None and begin >= end:
+        raise UsageError(f"--until {until} lies before --since {since}")
     if follow and (begin or end):
         raise UsageError("--follow takes neither --since nor --until: it reports on all that the logs hold")
     if checkpoint is not None and not follow:
@@ -55,7 +57,7 @@ def replication(
         _follow(logs, checkpoint, every_s, topic or (), html, json, master)
         return
     with spark_for("replication", master) as spark:
-        found = job.replication(spark, logs, since_us=begin, until_us=end, topics=topic or ()).found
+        found = job.findings(spark, logs, since_us=begin, until_us=end, topics=topic or ())
     _tell(found, html, json)
     if found.is_bad:
         fail("a replica cut records below its high watermark: look at what was cut", UNHEALTHY)

@@ -31,7 +31,7 @@ from strandline.pipeline.jobs.replication_partition import (
     WITHOUT_LEADER,
 )
 from strandline.pipeline.jobs.replication_report import report_of
-from strandline.pipeline.jobs.replication_result import Read, Replication, duration
+from strandline.pipeline.jobs.replication_result import Read, Replication, duration, spread
 from strandline.protocol.errors import UsageError
 
 LOGS = Path(__file__).parent / "replication_logs"
@@ -107,6 +107,8 @@ def failover() -> list[str]:
         ('{"level": "info"}', FOREIGN, 0),
         ('{"topic": "orders", "part', CUT, 0),
         ('{"topic": "orders", "part' + line(1, "broker-1", "node.started", port=1), "", 1),
+        ('{"topic": "orders", "part' + line(1, "broker-1", "node.started", port=1, more={"inner": 1}), "", 1),
+        ('{"topic": "or' * 3 + line(1, "broker-1", "node.started", port=1), "", 1),
         (line(1, "broker-1", "partition.truncated"), FOREIGN, 0),
         ("{" * 100_000, FOREIGN, 0),
     ],
@@ -122,6 +124,14 @@ def test_a_line_of_many_partitions_is_a_fact_for_each() -> None:
     facts = read_line(shared).facts
     assert [(fact.event, fact.topic, fact.partition) for fact in facts] == [("partition.changed", "orders", p) for p in range(3)]
     assert Fact.unpacked(facts[2].packed()) == facts[2]
+
+
+def test_two_failovers_have_the_smaller_one_as_median() -> None:
+    """Nearest rank: each figure is one that occurred."""
+    assert spread([]).count == 0
+    assert (spread([5]).median, spread([5]).p95) == (5, 5)
+    assert (spread([1, 9]).median, spread([1, 9]).p95) == (1, 9)
+    assert spread(range(1, 21)).p95 == 19
 
 
 # -- one partition ----------------------------------------------------------------------------------------------------
@@ -303,6 +313,9 @@ def test_failovers_agree_with_the_verdict_of_the_chaos_run() -> None:
         (["x.log", "--since", "yesterday"], "--since takes a time such as 2026-01-31T09:00"),
         (["x.log", "--follow", "--until", "2026-01-31"], "--follow takes neither --since nor --until"),
         (["x.log", "--checkpoint", "c"], "--checkpoint is for --follow"),
+        (["x.log", "--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 lies before --since 2026-01-02"),
+        ([".x.log"], "Spark reads no file whose name begins with a dot or an underscore: rename .x.log"),
+        (["x.log.xz"], "x.log.xz is not packed with gzip or bzip2: unpack it first"),
         (["x.log", "--html", "nowhere/page.html"], "there is no folder for the page nowhere/page.html"),
     ],
 )
@@ -310,8 +323,8 @@ def test_what_cannot_be_reported_on_is_one_sentence_before_spark_starts(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if words[0] == "x.log":
-        Path("x.log").touch()
+    if "x.log" in words[0]:
+        Path(words[0]).touch()
     result = CliRunner().invoke(pipeline.app, ["replication", *words])
     assert isinstance(result.exception, UsageError)
     assert told in str(result.exception)
