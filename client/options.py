@@ -202,8 +202,8 @@ class ProducerOptions(ClientOptions):
     producer_work_epoch: int = option(
         0,
         Whole(0, WORK_EPOCH_MAX),
-        "The number of the unit of work that this producer writes, such as a batch id. Each work epoch numbers its rows from 0; a "
-        "higher one fences the lower ones.",
+        "The number of the unit of work that this producer writes, such as a batch id. Each work epoch numbers its rows from 0; "
+        "a higher one fences the lower ones.",
     )
     producer_note: bytes | None = option(
         None,

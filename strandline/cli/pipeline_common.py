@@ -125,23 +125,14 @@ def spark_errors() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-<<<<<<< HEAD
     """Of a text in which tracebacks stand: what their last error says. An error of our own speaks for itself; of another one
-    the kind belongs to it (`KeyError: 'orders'`)."""
+    the kind belongs to it (`KeyError: 'orders'`). An error of the JVM is what Spark says of it, and what is below that."""
     lines = text.strip().splitlines()
     if errors := [line for line in lines if line.startswith("strandline.") and ": " in line]:
         return errors[-1].split(": ", 1)[1]
+    if of_spark := re.search(r"SparkException: \[FAILED_READ_FILE[A-Z_.]*\] (.*?)\.?(?: +SQLSTATE: \w+)?$", text, re.MULTILINE):
+        below = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
+        return f"{of_spark[1]}: {below[-1]}" if below else of_spark[1]
     tracebacks = [number for number, line in enumerate(lines) if line.endswith(TRACEBACK)]
     behind = lines[tracebacks[-1] + 1 :] if tracebacks else []
     return next((line for line in behind if line and not line[0].isspace()), lines[0])
-=======
-    """Of a text in which tracebacks stand: what their last error says."""
-    errors = [line for line in text.splitlines() if line.startswith("strandline.") and ": " in line]
-    if errors:
-        return errors[-1].split(": ", 1)[1]
-    of_spark = re.search(r"SparkException: \[[A-Z_.]+\] (.*?)\.?(?: +SQLSTATE: \w+)?$", text, re.MULTILINE)
-    if of_spark is None:
-        return text.strip().splitlines()[0]
-    below = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
-    return f"{of_spark[1]}: {below[-1]}" if below else of_spark[1]
->>>>>>> 0561b4f (pipeline: know followed logs by their first line, too)
