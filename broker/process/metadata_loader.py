@@ -23,14 +23,15 @@ from typing import NamedTuple, Protocol
 
 from strandline.broker.config import Voter
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
-from strandline.controller.metadata.records import METADATA_TOPIC_ID, AnyRecord, decode_record
+from strandline.controller.metadata.log_fetch import is_next_chunk, metadata_answer, metadata_fetch_request, truncation_offset
+from strandline.controller.metadata.records import AnyRecord, decode_record
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError, to_code
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
-from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
+from strandline.protocol.messages.data import FetchResponse
 from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
 from strandline.protocol.records.reader import decode_batch
 from strandline.protocol.rpc.connection import Connection
@@ -106,18 +107,15 @@ class QuorumObserver:
                 snapshot_id=self._download.id,
                 position=len(self._download.data),
             )
-        partition = FetchPartition(METADATA_TOPIC_ID, 0, self.epoch, self._fetch_offset, self._last_epoch, -1, BYTES_MAX)
-        return FETCH, FetchRequest(
+        return FETCH, metadata_fetch_request(
             replica_id=self._broker_id,
-            replica_epoch=-1,
-            max_wait_ms=WAIT_MS_MAX,
-            min_bytes=0,
-            max_bytes=BYTES_MAX,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            partitions=[partition],
             cluster_id=self.cluster_id,
+            leader_epoch=self.epoch,
+            fetch_offset=self._fetch_offset,
+            last_fetched_epoch=self._last_epoch,
+            log_start_offset=-1,
+            wait_ms_max=WAIT_MS_MAX,
+            bytes_max=BYTES_MAX,
         )
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -134,9 +132,9 @@ class QuorumObserver:
         if response.error_code:
             self._on_error(voter_id, to_code(response.error_code), CurrentLeader())
             return None
-        if len(response.partitions) != 1 or len(response.records) != 1:
+        answer = metadata_answer(response)
+        if answer is None:
             raise PeerError(f"controller {voter_id} answered a fetch of one partition with {len(response.partitions)}")
-        answer = response.partitions[0]
         if answer.error_code:
             self._on_error(voter_id, to_code(answer.error_code), answer.current_leader)
             return None
@@ -159,11 +157,10 @@ class QuorumObserver:
             if code not in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
                 self._on_error(voter_id, code, CurrentLeader(response.leader_id, response.leader_epoch))
             return None
-        piece = response.records[0] if response.records else b""
-        if response.position != len(download.data) or not len(piece):
+        if not is_next_chunk(response, download.id, len(download.data)):
             self._download = None
-            raise PeerError(f"controller {voter_id} sent a piece of a snapshot that was not asked for")
-        download.data += piece
+            raise PeerError(f"controller {voter_id} sent another chunk of the snapshot than the requested one")
+        download.data += response.records[0]
         return self._install(download) if len(download.data) >= response.size else None
 
     def _on_leader(self, voter_id: int, epoch: int) -> None:
@@ -199,14 +196,16 @@ class QuorumObserver:
             raise InternalError(
                 f"the quorum's log ends epoch {diverging.epoch} at {diverging.end_offset}, but {applied} was committed"
             )
-        while self._waiting and (
-            self._waiting[-1].header.last_offset >= diverging.end_offset
-            or self._waiting[-1].header.leader_epoch > diverging.epoch
-        ):
+        offset = truncation_offset(*self._end_offset_for_epoch(diverging.epoch), diverging)
+        while self._waiting and self._waiting[-1].header.last_offset >= offset:
             self._waiting.pop()
-        last = self._waiting[-1].header if self._waiting else None
-        self._fetch_offset = applied if last is None else last.last_offset + 1
-        self._last_epoch = self.image.epoch if last is None else last.leader_epoch
+        self._last_epoch, self._fetch_offset = self._end_offset_for_epoch(diverging.epoch)
+
+    def _end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` that was fetched or applied, and its end."""
+        headers = (waiting.header for waiting in reversed(self._waiting))
+        last = next((header for header in headers if header.leader_epoch <= epoch), None)
+        return (self.image.epoch, self.image.offset + 1) if last is None else (last.leader_epoch, last.last_offset + 1)
 
     def _apply_committed(self) -> MetadataDelta | None:
         records: list[AnyRecord] = []

@@ -31,6 +31,7 @@ from strandline.protocol.errors import UsageError
 DATA_VERSION = 0
 NO_NODE = -1
 _CHECKSUM = "crc32c"
+_RECOVERING = "learner"
 _HELP = (
     "It holds this voter's vote, which cannot be rebuilt: restore it, or, while a majority of the other controllers is healthy, "
     "empty this controller's metadata directory as a whole"
@@ -38,19 +39,19 @@ _HELP = (
 
 
 class ElectionState(NamedTuple):
-    """The durable part of a voter's state. Epoch only grows; within an epoch, vote and leader are set once; `learner` only
-    turns from True to False."""
+    """The durable part of a voter's state. The epoch only grows, vote and leader are set at most once within an epoch, and
+    `recovering` only turns from True to False."""
 
     epoch: int = 0
     leader_id: int = NO_NODE
     voted_id: int = NO_NODE
-    learner: bool = False
-    """The voter began on an empty disk, and does not know yet what an earlier disk of it may have promised: see
-    `learning.py`. It has no vote until it does."""
+    recovering: bool = False
+    """The voter started with an empty disk, and an earlier disk may have held a vote. The voter has none until it has recovered
+    (`voter_recovery.py`)."""
 
     def of_epoch(self, epoch: int) -> ElectionState:
         """The state at the beginning of a later epoch: no vote, no leader."""
-        return ElectionState(epoch, learner=self.learner)
+        return ElectionState(epoch, recovering=self.recovering)
 
 
 class QuorumFile(NamedTuple):
@@ -68,8 +69,8 @@ def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: Ele
         "currentVoters": [{"voterId": voter_id} for voter_id in voter_ids],
         "data_version": DATA_VERSION,
     }
-    if election.learner:
-        state["learner"] = True
+    if election.recovering:
+        state[_RECOVERING] = True
     state[_CHECKSUM] = crc32c(_line(state))
     return _line(state)
 
@@ -96,14 +97,14 @@ def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequ
     voters = _voters(state, path)
     if voters != sorted(voter_ids):
         raise UsageError(f"{path} was written with the voters {voters}, controller.quorum.voters names {sorted(voter_ids)}")
-    learner = state.get("learner", False)
-    if not isinstance(learner, bool):
-        raise UsageError(f"{path} is damaged: learner is {learner!r}")
+    recovering = state.get(_RECOVERING, False)
+    if not isinstance(recovering, bool):
+        raise UsageError(f"{path} is damaged: {_RECOVERING} is {recovering!r}")
     election = ElectionState(
         _whole(state, "leaderEpoch", 0, path),
         _whole(state, "leaderId", NO_NODE, path),
         _whole(state, "votedId", NO_NODE, path),
-        learner,
+        recovering,
     )
     for name, node_id in (("leaderId", election.leader_id), ("votedId", election.voted_id)):
         if node_id != NO_NODE and node_id not in voters:

@@ -126,24 +126,24 @@ class Quorum:
 
     @property
     def epoch(self) -> int:
-        return self.node.epoch
+        return self.node.state.epoch
 
     @property
     def leader_id(self) -> int:
-        return self.node.leader_id
+        return self.node.state.leader_id
 
     @property
     def is_leader(self) -> bool:
-        return self._running and self.node.is_leader
+        return self._running and self.node.state.is_leader
 
     @property
     def has_vote(self) -> bool:
         """False while this voter has still to learn what an earlier disk of it may have promised (`learning.py`)."""
-        return self.node.lessons is None
+        return self.node.state.recovery is None
 
     @property
     def high_watermark(self) -> int:
-        return self.node.high_watermark
+        return self.node.state.high_watermark
 
     @property
     def log_end_offset(self) -> int:
@@ -208,14 +208,16 @@ class Quorum:
 
     def _tell_why_there_is_no_vote(self) -> None:
         """Once soon after the start, then once a minute."""
-        lessons = self.node.lessons
-        if lessons is None or not self._running:
+        recovery = self.node.state.recovery
+        if recovery is None or not self._running:
             return
         self._notice = self._loop.call_later(NOTICE_S, self._tell_why_there_is_no_vote)
         reason = "this controller began without a metadata log: what an earlier one may have promised is not known here"
-        unheard = [f"an answer of controller {voter_id}" for voter_id in sorted(lessons.unheard)]
-        awaited = ", ".join(unheard) or "a leader's committed records"
-        logger.warning("quorum.without_vote", node_id=self.node_id, controller_epoch=self.epoch, reason=reason, awaited=awaited)
+        unanswered = [f"an answer of controller {voter_id}" for voter_id in sorted(recovery.unanswered)]
+        awaited = ", ".join(unanswered) or "a leader's committed records"
+        logger.warning(
+            "quorum.voter_recovering", node_id=self.node_id, controller_epoch=self.epoch, reason=reason, awaited=awaited
+        )
 
     async def stop(self) -> None:
         """Orderly: a leader hands over first and gives its successor a moment to be elected."""
@@ -233,7 +235,7 @@ class Quorum:
             self.log.abandon()
 
     async def _hand_over(self) -> None:
-        if self.node.is_leader and self._channels:
+        if self.node.state.is_leader and self._channels:
             self.node.resign(self._loop.time())
             self._schedule()
             await self._wait_for_successor(self.config.election_timeout_ms / 1000)
@@ -245,7 +247,7 @@ class Quorum:
     async def _wait_for_successor(self, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                while self._running and self.node.leader_id == NO_NODE:
+                while self._running and self.node.state.leader_id == NO_NODE:
                     self._settled.clear()
                     await self._settled.wait()
         except TimeoutError:
@@ -319,9 +321,9 @@ class Quorum:
         self._settle_scheduled = False
         node = self.node
         node.complete_fetches(self._loop.time())
-        at_once = node.outbox.take_at_once()
+        at_once = node.state.outbox.take_at_once()
         self._transmit(at_once)
-        if node.needs_sync:
+        if node.state.needs_sync:
             if at_once:
                 self._loop.call_soon(self._guard, self._sync)
             else:
@@ -334,12 +336,12 @@ class Quorum:
     def _sync(self) -> None:
         """The one place that waits for the disk."""
         node = self.node
-        waiting = node.outbox.take_after_sync()
-        if node.election_dirty:
-            self._store.write(node.election, min(node.high_watermark, self.log.flushed_offset))
-            node.election_dirty = False
+        waiting = node.state.outbox.take_after_sync()
+        if node.state.election_dirty:
+            self._store.write(node.state.election, min(node.state.high_watermark, self.log.flushed_offset))
+            node.state.election_dirty = False
         self.log.flush()
-        node.wall_clock_ms = self._doors.wall_clock_ms()
+        node.state.wall_clock_ms = self._doors.wall_clock_ms()
         node.on_synced(self._loop.time())
         self._transmit(waiting)
         self._schedule()
@@ -371,34 +373,36 @@ class Quorum:
     # -- the listener --------------------------------------------------------------------------------------------------
 
     def _tell_listener(self) -> None:
-        node, role = self.node, self.node.role
-        if self._led_epoch is not None and not (isinstance(role, Leader) and node.epoch == self._led_epoch):
+        node, role = self.node, self.node.state.role
+        if self._led_epoch is not None and not (isinstance(role, Leader) and node.state.epoch == self._led_epoch):
             epoch, self._led_epoch = self._led_epoch, None
             logger.info("quorum.leader_resigned", node_id=self.node_id, controller_epoch=epoch)
             self.metrics.on_resign()
             self._listener.on_resign(epoch)
-        self.metrics.on_high_watermark(node.high_watermark, self._doors.stopwatch())
+        self.metrics.on_high_watermark(node.state.high_watermark, self._doors.stopwatch())
         self._apply()
-        leader = (node.leader_id, node.epoch)
+        leader = (node.state.leader_id, node.state.epoch)
         if leader != self._told_leader:
             self._told_leader = leader
-            self.metrics.on_leader_known(node.leader_id != NO_NODE, self._doors.stopwatch())
-            if node.leader_id not in (NO_NODE, self.node_id):
-                logger.info("quorum.following", node_id=self.node_id, leader_id=node.leader_id, controller_epoch=node.epoch)
+            self.metrics.on_leader_known(node.state.leader_id != NO_NODE, self._doors.stopwatch())
+            if node.state.leader_id not in (NO_NODE, self.node_id):
+                logger.info(
+                    "quorum.following", node_id=self.node_id, leader_id=node.state.leader_id, controller_epoch=node.state.epoch
+                )
             self._listener.on_leader_changed(*leader)
         if isinstance(role, Leader) and self._led_epoch is None and self._applied_offset > role.epoch_start_offset:
-            self._led_epoch = node.epoch
-            hw = node.high_watermark
-            logger.info("quorum.became_leader", node_id=self.node_id, controller_epoch=node.epoch, high_watermark=hw)
-            self._listener.on_leader(node.epoch)
+            self._led_epoch = node.state.epoch
+            hw = node.state.high_watermark
+            logger.info("quorum.became_leader", node_id=self.node_id, controller_epoch=node.state.epoch, high_watermark=hw)
+            self._listener.on_leader(node.state.epoch)
         self._maybe_snapshot()
 
     def _apply(self) -> None:
         """Hand over what is committed, a bounded piece per turn; the rest comes in the next turns."""
         self._maybe_load_snapshot()
-        if self._applied_offset >= self.node.high_watermark:
+        if self._applied_offset >= self.node.state.high_watermark:
             return
-        buffers, size = self.log.read_below(self._applied_offset, self.config.apply_bytes_max, self.node.high_watermark)
+        buffers, size = self.log.read_below(self._applied_offset, self.config.apply_bytes_max, self.node.state.high_watermark)
         self._bytes_since_snapshot += size
         for buffer in buffers:
             for pos, header in iter_headers(buffer):
@@ -410,7 +414,7 @@ class Quorum:
                 self._listener.on_committed(
                     header.base_offset, header.last_offset, header.leader_epoch, [value or b"" for value in values]
                 )
-        if self._applied_offset < self.node.high_watermark:
+        if self._applied_offset < self.node.state.high_watermark:
             self._schedule()
 
     def _maybe_load_snapshot(self) -> None:

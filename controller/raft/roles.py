@@ -1,7 +1,7 @@
-"""The role states of a voter, one class each with only its own fields, and the one table of transitions between them.
+"""The role states of a voter, one class each with only its own fields. `transitions.py` changes from one to the next.
 
-A role object lives from one transition to the next: a request remembers the role object that it was sent from, and its
-response is heard only while that very object is still the node's role. So a late answer can never touch a newer state.
+A role object lives from one transition to the next. A request remembers the role object that it was sent from, and the
+handler ignores its response unless that very object is still the node's role. So a late response never changes a newer state.
 
 The epoch, the vote and the known leader are not here: they outlive roles and processes (`election.py`).
 """
@@ -12,18 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.controller.raft.log import SnapshotSink
-from strandline.protocol.errors import InternalError
 from strandline.protocol.messages.common import SnapshotId
 
-NEVER = float("inf")
+NO_DEADLINE = float("inf")
+"""The time of a step that is not scheduled."""
+
+
+@dataclass(slots=True, eq=False)
+class Uninitialized:
+    """The node has not started."""
+
+    def next_deadline(self) -> float:
+        return NO_DEADLINE
 
 
 @dataclass(slots=True, eq=False)
 class Unattached:
-    """Knows an epoch, and no leader in it; has not voted in it."""
+    """Knows no leader of its epoch, and has not voted in it."""
 
     deadline: float
-    """When to ask for a pre-vote."""
+    """When to ask for pre-votes."""
 
     def next_deadline(self) -> float:
         return self.deadline
@@ -31,10 +39,11 @@ class Unattached:
 
 @dataclass(slots=True, eq=False)
 class Voted:
-    """Gave its vote in this epoch (perhaps to itself, before a restart), and gives the candidate time to win."""
+    """Voted in this epoch (perhaps for itself, before a restart), and waits for the candidate to win."""
 
     candidate_id: int
     deadline: float
+    """When to ask for pre-votes itself."""
 
     def next_deadline(self) -> float:
         return self.deadline
@@ -42,15 +51,15 @@ class Voted:
 
 @dataclass(slots=True, eq=False)
 class Poll:
-    """The answers to a round of vote requests. A voter's answer counts once; a failed request is sent again."""
+    """The answers to one round of vote requests. A voter's first answer counts; a failed request is sent again."""
 
     voter_ids: Sequence[int]
     retry_at: dict[int, float] = field(default_factory=dict)
-    """Voters to ask (again), and when. A voter that is being asked, or has answered, is not in it."""
+    """When to send the next request to a voter. A voter with a request in flight, or with an answer, has no entry."""
     granted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     unreachable: set[int] = field(default_factory=set)
-    """Voters to which the last request failed."""
+    """Voters whose last request failed."""
 
     def record(self, voter_id: int, granted: bool) -> None:
         if voter_id in self.voter_ids and voter_id not in self.granted | self.refused:
@@ -67,7 +76,7 @@ class Poll:
 
     @property
     def is_stuck(self) -> bool:
-        """Every voter has answered or cannot be reached, and it is not won: a split vote with a voter dead, say."""
+        """Every voter has answered or is unreachable, and there is no majority: for example a split vote with one voter dead."""
         return not self.won and len(self.granted) + len(self.refused) + len(self.unreachable) == len(self.voter_ids)
 
     def take_due(self, now: float) -> list[int]:
@@ -77,12 +86,12 @@ class Poll:
         return due
 
     def next_retry(self) -> float:
-        return min(self.retry_at.values(), default=NEVER)
+        return min(self.retry_at.values(), default=NO_DEADLINE)
 
 
 @dataclass(slots=True, eq=False)
 class Prospective:
-    """Asks who would vote for it, without touching anybody's epoch (KIP-996)."""
+    """Asks the voters whether they would vote for it. The epoch of no node changes by that (KIP-996)."""
 
     deadline: float
     poll: Poll
@@ -93,13 +102,13 @@ class Prospective:
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """Has opened a new epoch with a vote for itself, and asks for the others'."""
+    """Has started a new epoch with a vote for itself, and asks the other voters for theirs."""
 
     deadline: float
     poll: Poll
-    """Its own vote is counted only once it is on the disk."""
+    """Counts the candidate's own vote once it is on the disk."""
     lost: bool = False
-    """Enough voters refused; waits out its backoff (the deadline) before the next try."""
+    """No majority is possible any more; the deadline is now the end of the backoff before the next round."""
 
     def next_deadline(self) -> float:
         return self.deadline if self.lost else min(self.deadline, self.poll.next_retry())
@@ -107,20 +116,20 @@ class Candidate:
 
 @dataclass(slots=True, eq=False)
 class VoterWithoutState:
-    """What a voter without a memory has still to learn (`learning.py`). Beside the role, not in it: it outlives roles."""
+    """What a recovering voter still waits for (`voter_recovery.py`). It is kept beside the role, because it outlives roles."""
 
-    unheard: set[int]
+    unanswered: set[int]
     """Other voters that have not told this process their epoch yet."""
     ask_at: dict[int, float] = field(default_factory=dict)
-    """Voters to ask (again), and when. One that is being asked is not in it."""
+    """When to send the next request to a voter. A voter with a request in flight has no entry."""
 
     def next_deadline(self) -> float:
-        return min(self.ask_at.values(), default=NEVER)
+        return min(self.ask_at.values(), default=NO_DEADLINE)
 
 
 @dataclass(slots=True, eq=False)
 class Download:
-    """A snapshot on its way from the leader; `sink.size` is the position to ask for next."""
+    """A snapshot that is being fetched from the leader; `sink.size` is the position of the next chunk."""
 
     snapshot_id: SnapshotId
     sink: SnapshotSink
@@ -132,51 +141,51 @@ class Follower:
 
     leader_id: int
     fetch_deadline: float
-    """Pushed out by every successful fetch; when it passes, the leader counts as gone."""
+    """Every successful fetch postpones it. When it passes, the follower treats the leader as lost."""
     fetch_at: float
-    """When to send the next fetch; NEVER while one is under way."""
+    """When to send the next fetch; NO_DEADLINE while one is in flight."""
     has_fetched: bool = False
-    """Whether the leader has answered since this role began: until then a pre-vote for another is granted."""
+    """The leader has answered since this role began. Until then the follower grants pre-votes to others."""
     leader_lost: bool = False
-    """The connection to the leader broke, or it said that it does not lead; cleared by a successful fetch."""
+    """The connection to the leader broke, or it answered that it is not the leader. A successful fetch clears this."""
     download: Download | None = None
-    told_high_watermark: int = -1
-    """The leader's high watermark as its last answer had it, -1: none yet. Ours may lag behind it."""
+    leader_high_watermark: int = -1
+    """The leader's high watermark in its last response, -1 before the first. The node's own may lag behind it."""
 
     def next_deadline(self) -> float:
         return min(self.fetch_deadline, self.fetch_at)
 
     @property
-    def hears_leader(self) -> bool:
+    def leader_is_alive(self) -> bool:
         return self.has_fetched and not self.leader_lost
 
 
 @dataclass(slots=True, eq=False)
 class ReplicaProgress:
-    """What the leader knows of one voter or observer, from its fetches."""
+    """What the leader knows about one voter or observer from its fetches."""
 
     end_offset: int = -1
-    """The replica's log end, flushed there (voters); -1 until its first valid fetch."""
+    """The replica's log end, which a voter has flushed; -1 until its first valid fetch."""
     fetched_at: float = -1.0
-    """When it last fetched, -1: never in this epoch."""
+    """Time of its last fetch, -1 before the first in this epoch."""
     caught_up_at: float = -1.0
-    """When it last was at the leader's log end."""
+    """The last time at which it had the whole log of the leader."""
     leader_end_offset: int = -1
-    """The leader's log end at its last fetch: reaching that later means having been caught up then."""
-    told_high_watermark: int = -1
-    """The last one sent to it on `session`: a fetch that can learn nothing new is parked."""
+    """The leader's log end at its last fetch. A replica that reaches it later was caught up at the time of that fetch."""
+    sent_high_watermark: int = -1
+    """The last high watermark sent to it on `session`. The leader parks a fetch that has no newer one to receive."""
     session: int = -1
-    """The connection of its last fetch: the newest that it has used."""
+    """The newest connection that it has fetched on."""
 
 
 @dataclass(slots=True, eq=False)
 class ParkedFetch:
-    """A fetch with nothing to answer yet."""
+    """A fetch that waits for records or a higher high watermark."""
 
     ticket: object
     replica_id: int
     session: int
-    """The connection that it came on."""
+    """The connection it arrived on."""
     fetch_offset: int
     last_fetched_epoch: int
     max_bytes: int
@@ -188,71 +197,36 @@ class Leader:
     """Appends, answers fetches, and moves the high watermark by what a majority holds."""
 
     epoch_start_offset: int
-    """The offset of this epoch's LeaderChange record. Nothing commits before that record does (Raft figure 8)."""
+    """Offset of this epoch's LeaderChange record. No record is committed in this epoch before that one (Raft, figure 8)."""
     began_at: float
     flushed_offset: int
-    """The leader's own contribution to the majority: its log end that is on the disk."""
+    """The end of the leader's log on its disk: the leader's own part of the majority."""
     voters: dict[int, ReplicaProgress]
     """The other voters."""
     observers: dict[int, ReplicaProgress] = field(default_factory=dict)
     parked: dict[tuple[int, int], ParkedFetch] = field(default_factory=dict)
-    """By replica id and connection; one at a time for each."""
+    """By replica id and connection: at most one fetch for each."""
     begin_epoch_at: dict[int, float] = field(default_factory=dict)
-    """When to tell each voter (again) that this epoch has begun, unless it fetches. Being told: not in it."""
-    check_quorum_at: float = NEVER
-    """When to look whether a majority still fetches; moved on lazily."""
+    """When to send BeginQuorumEpoch to a voter that does not fetch. A voter with a request in flight has no entry."""
+    check_quorum_at: float = NO_DEADLINE
+    """When to check next that a majority still fetches. A fetch does not move it; the check does."""
 
     def next_deadline(self) -> float:
-        parked = min([fetch.deadline for fetch in self.parked.values()], default=NEVER)
-        return min(self.check_quorum_at, parked, min(self.begin_epoch_at.values(), default=NEVER))
+        parked = min([fetch.deadline for fetch in self.parked.values()], default=NO_DEADLINE)
+        return min(self.check_quorum_at, parked, min(self.begin_epoch_at.values(), default=NO_DEADLINE))
 
 
 @dataclass(slots=True, eq=False)
 class Resigned:
-    """Was leader of this epoch and must not lead it again; tells the voters so, best successor first."""
+    """Was the leader of this epoch and must not lead it again. It sends EndQuorumEpoch to the voters, best successor first."""
 
     deadline: float
     successors: list[int]
     end_epoch_at: dict[int, float]
-    """Voters to tell (again), and when. One that is being told is not in it."""
-    unconfirmed: set[int]
-    """Voters that have not confirmed yet; an orderly stop waits a little for them."""
+    """When to send EndQuorumEpoch to a voter. A voter with a request in flight has no entry."""
 
     def next_deadline(self) -> float:
-        return min(self.deadline, min(self.end_epoch_at.values(), default=NEVER))
+        return min(self.deadline, min(self.end_epoch_at.values(), default=NO_DEADLINE))
 
 
-Role = Unattached | Voted | Prospective | Candidate | Follower | Leader | Resigned
-
-TRANSITIONS: dict[tuple[type[Role], type[Role]], str] = {
-    (Unattached, Unattached): "learned of a higher epoch",
-    (Unattached, Voted): "granted its vote",
-    (Unattached, Prospective): "the election timeout passed",
-    (Unattached, Follower): "discovered the leader of the same or a higher epoch",
-    (Voted, Unattached): "learned of a higher epoch",
-    (Voted, Prospective): "the election timeout passed",
-    (Voted, Follower): "discovered the leader of the same or a higher epoch",
-    (Prospective, Unattached): "learned of a higher epoch, or found no majority and knows no leader",
-    (Prospective, Voted): "granted its vote in an epoch without a leader",
-    (Prospective, Candidate): "a majority would vote for it",
-    (Prospective, Follower): "discovered a leader, or found no majority against the one it knows",
-    (Candidate, Unattached): "learned of a higher epoch",
-    (Candidate, Prospective): "lost, or the election timeout passed",
-    (Candidate, Leader): "won a majority of the votes, its own flushed",
-    (Candidate, Follower): "discovered the leader of the same or a higher epoch",
-    (Follower, Unattached): "learned of a higher epoch, or missed the leader and has no vote to ask with",
-    (Follower, Prospective): "the fetch timeout passed, the leader was lost, or it resigned",
-    (Follower, Follower): "discovered the leader of a higher epoch",
-    (Leader, Unattached): "learned of a higher epoch",
-    (Leader, Follower): "discovered the leader of a higher epoch",
-    (Leader, Resigned): "shuts down, or heard no majority for the check-quorum timeout",
-    (Resigned, Unattached): "learned of a higher epoch, or waited long enough for a successor",
-    (Resigned, Follower): "discovered the leader of a higher epoch",
-}
-"""Every edge there is, with its reason. Note what is missing: no way into Leader but from Candidate, none from Resigned
-back to Leader or Candidate in the same epoch, and none from a role that voted to another vote."""
-
-
-def check_transition(before: Role, after: Role) -> None:
-    if (type(before), type(after)) not in TRANSITIONS:
-        raise InternalError(f"no transition from {type(before).__name__} to {type(after).__name__}")
+Role = Uninitialized | Unattached | Voted | Prospective | Candidate | Follower | Leader | Resigned

@@ -34,7 +34,7 @@ class QuorumStateStore:
                     f"this voter's vote is lost. {_HELP}"
                 )
             # A disk that never held anything, or that replaced one that did: nobody can tell from here (`learning.py`).
-            return ElectionState(learner=len(self._voter_ids) > 1)
+            return ElectionState(recovering=len(self._voter_ids) > 1)
         if state.applied_offset > log_end_offset:
             raise UsageError(
                 f"the metadata log beside {self.path} ends at offset {log_end_offset}, and "

@@ -1,133 +1,142 @@
-"""A voter whose disk is empty, and may have replaced one that was not: it has no vote until it has learned enough.
+"""A voter with an empty disk, which may have replaced a disk with state: it has no vote until it has recovered.
 
-Raft rests on what a voter remembers. A voter that lost its disk (its volume) and begins anew could vote a second time in
-an epoch, which makes two leaders in it; help a leader into office that lacks records which were committed because this
-very voter had them; or let a leader commit that it had voted out of office. And at the first start of a cluster every disk
-is empty. From its own disk a voter cannot tell the one from the other, so in both cases it begins as a *learner*, which
-grants no vote, real or pre-, and does not stand. That is durable (`learner` in quorum-state; no quorum-state at all means
-the same), so that a restart on the way lifts nothing.
+Raft relies on what a voter remembers. A voter that lost its disk and starts with an empty one could vote a second time in an
+epoch, which makes two leaders of that epoch; it could vote for a leader that lacks records which were committed because this
+voter had them; or it could let a leader commit records after it had voted for that leader's successor. At the first start of a
+cluster every disk is empty, too, and a voter cannot tell the two cases apart from its own disk. So in both it starts as a
+*recovering voter*, which grants no vote and no pre-vote, and is no candidate. That state is durable (`"learner": true` in
+quorum-state; no quorum-state file means the same), so a restart does not end it.
 
-    1. It asks every other voter for its epoch, and takes the highest over. Until all have answered it does not even fetch.
-    2. Then it follows as any follower does, and what it fetches counts.
-    3. It becomes a voter again when all epochs are still 0, its own too (nobody has ever opened one, so nothing was voted on
-       or committed); or when it follows the leader of its present epoch, has flushed its log up to the high watermark which
-       that leader told, and that covers a record of the leader's own epoch.
+    1. It asks every other voter for its epoch, and takes over the highest. It does not fetch before all have answered.
+    2. Then it follows the leader like any follower, and the leader counts its fetches.
+    3. It becomes a voter again in one of two cases. Either all epochs are still 0, its own too: no epoch was ever started, so
+       there was no vote and no commit. Or it follows the leader of its current epoch, has flushed its log up to the high
+       watermark that this leader sent, and that high watermark covers a record of the leader's own epoch.
 
-**No promise to an older epoch.** If the lost disk held a vote in epoch e for A, then A had epoch e on its disk before it
-asked for that vote, so A tells an epoch of at least e. With (1) the learner fetches from no leader of an epoch before e: a
-leader that it helped to depose cannot commit with its help. It must hear *all* the others, not a majority: the one whose
-candidacy is still under way may be any of them.
+**No promise to an older epoch.** If the lost disk held a vote in epoch e for candidate A, A had epoch e on its disk before it
+requested that vote, so A answers with an epoch of at least e. By (1) the recovering voter fetches from no leader of an epoch
+before e, so a leader that it helped to depose cannot commit with its help. It must hear *all* others, not a majority: any
+single one of them may be the candidate whose election is still in progress.
 
-**No second vote in an epoch.** As above, the learner is in epoch e or a later one when it becomes a voter. In a later one
-there is nothing to repeat. In e itself it knows a leader by then (3), and a voter that knows the leader of its epoch grants
+**No second vote in an epoch.** As above, the recovering voter is in epoch e or a later one when it becomes a voter. In a later
+epoch it has not voted yet. In e itself it knows the leader by then (3), and a voter that knows the leader of its epoch grants
 no vote in it.
 
 **No committed record is lost.** A record that was committed with the help of the lost disk was counted by a leader L of an
-epoch e, and as above the learner is in an epoch E >= e when it becomes a voter. If E > e, the elections in between were
-decided without it (it has no vote), by voters that remember, so the leader of E has the record, before the first record of
-its own epoch; the learner holds all up to there. If E = e, the leader is L, and its high watermark was told after the
-learner's first fetch, which moved what L counts for it back to what it really has.
-Assumed: that a fetch of the process on the lost disk does not reach L after its successor has begun to fetch. L refuses
-what comes on a connection that a voter had used before its present one, and connections end with their process.
+epoch e, and as above the voter is in an epoch E >= e when it recovers. If E > e, the elections in between were decided without
+it (it has no vote), by voters that remember. So the leader of E has the record, below the first record of its own epoch, and
+the recovered voter has all records up to there. If E = e, the leader is L, and L sent its high watermark after the recovering
+voter's first fetch, which set what L counts for it back to what it really has.
+Assumption: no fetch of the process on the lost disk reaches L after its successor has started to fetch. L refuses a fetch on a
+connection older than the newest that the voter has used, and connections end with their process.
 
-**A leader can always be elected, if only one disk is lost at a time.** An epoch above 0 exists only once a majority had a
-vote (a candidate needs their pre-votes, and takes up its own vote only after that is on its disk), and each of those has
-it for as long as its disk lasts. When a majority of the disks is lost at once, nobody can tell any more what was
-committed: then no leader is elected, and the learners say what they wait for.
+**A leader can always be elected if only one disk is lost at a time.** An epoch above 0 exists only after a majority had a vote
+(a candidate needs their pre-votes, and uses its own vote only once that is on its disk), and each of those voters keeps its
+vote for as long as it keeps its disk. If a majority of the disks is lost at once, the remaining voters cannot tell what was
+committed: then no leader is elected, and the recovering voters log what they wait for.
 
-The price: at the first start, and after the loss of a disk, every controller has to be up once. At the first start that is
-a round trip after the last one came: it asks all others, and who is asked asks back at once. (Should the first leader die
-within that round trip, the third voter waits for it to come back.) Asking is a pre-vote that
-nobody counts: the answers name the epochs, and the leader where there is one.
+The price: at the first start, and after the loss of a disk, every controller has to be up once. At the first start recovery
+takes one round trip after the last controller has started: it asks all others, and a voter that receives such a request asks
+back at once. (If the first leader dies within that round trip, the third voter waits until it returns.) The request is a
+pre-vote whose answer is not counted: the response names the epoch, and the leader if there is one.
 """
 
 from __future__ import annotations
 
-from strandline.controller.raft.base import NodeBase, logger
+from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import Follower, Unattached, VoterWithoutState
+from strandline.controller.raft.transitions import RoleTransitions
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import VoteRequest, VoteResponse
+
+logger = get_logger(__name__)
 
 _NO_ANSWER = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET, ErrorCode.INVALID_REQUEST})
 
 
-class Learning(NodeBase):
-    def miss_leader(self, now: float) -> None:
-        """No leader, and the patience is over: ask for pre-votes, or, without a vote, look around for a leader."""
-        lessons = self.lessons
-        if lessons is None:
-            self.become_prospective(now)
-            self.tick_prospective(now)
-            return
-        for voter_id in self.other_voters:
-            lessons.ask_at.setdefault(voter_id, now)
-        deadline = now + self.election_timeout()
-        if isinstance(self.role, Unattached):
-            self.role.deadline = deadline
+class VoterRecovery:
+    def __init__(self, state: RaftState, transitions: RoleTransitions) -> None:
+        self.state = state
+        self._transitions = transitions
+
+    def look_for_leader(self, recovery: VoterWithoutState, now: float) -> None:
+        """The leader is lost: ask every other voter again, and meanwhile follow no leader."""
+        state = self.state
+        for voter_id in state.other_voters:
+            recovery.ask_at.setdefault(voter_id, now)
+        deadline = now + state.election_timeout()
+        if isinstance(state.role, Unattached):
+            state.role.deadline = deadline
         else:
-            self.become_unattached(self.epoch, deadline)
-        self.tick_learning(lessons, now)
+            self._transitions.become_unattached(state.epoch, deadline)
+        self.tick(recovery, now)
 
-    def tick_learning(self, lessons: VoterWithoutState, now: float) -> None:
-        for voter_id in [voter_id for voter_id, at in lessons.ask_at.items() if at <= now]:
-            del lessons.ask_at[voter_id]
+    def tick(self, recovery: VoterWithoutState, now: float) -> None:
+        state = self.state
+        for voter_id in [voter_id for voter_id, at in recovery.ask_at.items() if at <= now]:
+            del recovery.ask_at[voter_id]
             body = VoteRequest(
-                self.cluster_id, voter_id, self.epoch, self.node_id, self.log.last_epoch, self.log.end_offset, pre_vote=True
+                state.cluster_id, voter_id, state.epoch, state.node_id, state.log.last_epoch, state.log.end_offset, pre_vote=True
             )
-            self.send(voter_id, apis.VOTE, body, after_sync=False)
+            state.send(voter_id, apis.VOTE, body, after_sync=False)
 
-    def on_sign_of_life(self, voter_id: int, now: float) -> None:
-        """It asks us, so it can be asked. What its request says may be old; only an answer to our own question counts."""
-        lessons = self.lessons
-        if lessons is not None and voter_id in lessons.unheard and voter_id in lessons.ask_at:
-            lessons.ask_at[voter_id] = now
-            self.tick_learning(lessons, now)
+    def on_request_from(self, voter_id: int, now: float) -> None:
+        """The voter is up, so ask it now. Its request itself does not count as an answer, because it may be old."""
+        recovery = self.state.recovery
+        if recovery is not None and voter_id in recovery.unanswered and voter_id in recovery.ask_at:
+            recovery.ask_at[voter_id] = now
+            self.tick(recovery, now)
 
-    def on_told(self, from_id: int, response: VoteResponse, now: float) -> None:
-        """Another voter's epoch, and its leader if it knows one."""
-        assert self.lessons is not None
+    def on_vote_response(self, recovery: VoterWithoutState, from_id: int, response: VoteResponse, now: float) -> bool:
+        """Another voter's epoch, and its leader if it knows one. True if a first fetch from that leader is due now."""
         if response.error_code in _NO_ANSWER:
-            self.on_not_told(from_id, now)
-            return
-        self.hear(response.error_code, response.leader_id, response.leader_epoch, now)
-        self.lessons.unheard.discard(from_id)
-        self.maybe_take_up_vote()
-        if self.may_fetch and isinstance(self.role, Follower) and not self.role.has_fetched:
-            self.role.fetch_at = now
-            self.tick_follower(now)
+            self.on_vote_failed(from_id, now)
+            return False
+        self._transitions.maybe_follow_response(response.error_code, response.leader_id, response.leader_epoch, now)
+        recovery.unanswered.discard(from_id)
+        self.maybe_recover()
+        role = self.state.role
+        if not self.state.may_fetch or not isinstance(role, Follower) or role.has_fetched:
+            return False
+        role.fetch_at = now
+        return True
 
-    def on_not_told(self, voter_id: int, now: float) -> None:
-        assert self.lessons is not None
-        if voter_id in self.lessons.unheard:
-            self.lessons.ask_at[voter_id] = now + self.config.election_backoff_ms_max / 1000
+    def on_vote_failed(self, voter_id: int, now: float) -> None:
+        recovery = self.state.recovery
+        assert recovery is not None
+        if voter_id in recovery.unanswered:
+            recovery.ask_at[voter_id] = now + self.state.config.election_backoff_ms_max / 1000
 
-    def maybe_take_up_vote(self) -> None:
-        """In two steps, so that nobody acts on a vote that a crash would take away again: the disk first, then the vote."""
-        if self.lessons is None:
+    def maybe_recover(self) -> None:
+        """Become a voter again in two steps, first on the disk and then here: no vote may depend on what a crash would undo."""
+        state = self.state
+        if state.recovery is None:
             return
-        if self.election.learner:
-            if self._has_learned(self.lessons):
-                self._elect(self.election._replace(learner=False))
-        elif not self.election_dirty:
-            self.lessons = None
+        if state.election.recovering:
+            if self._has_recovered(state.recovery):
+                self._transitions.end_recovery()
+        elif not state.election_dirty:
+            state.recovery = None
             logger.info(
-                "quorum.vote_taken_up", node_id=self.node_id, controller_epoch=self.epoch, log_end_offset=self.log.end_offset
+                "quorum.voter_recovered", node_id=state.node_id, controller_epoch=state.epoch, log_end_offset=state.log.end_offset
             )
 
-    def _has_learned(self, lessons: VoterWithoutState) -> bool:
-        if lessons.unheard:
+    def _has_recovered(self, recovery: VoterWithoutState) -> bool:
+        if recovery.unanswered:
             return False
-        if self.epoch == 0:
+        if self.state.epoch == 0:
             return True
-        role = self.role
-        if not isinstance(role, Follower) or role.told_high_watermark < 0:
+        log, role = self.state.log, self.state.role
+        if not isinstance(role, Follower) or role.leader_high_watermark < 0:
             return False
-        return self.log.flushed_offset >= role.told_high_watermark and self._covers_own_epoch(role.told_high_watermark)
+        return log.flushed_offset >= role.leader_high_watermark and self._covers_own_epoch(role.leader_high_watermark)
 
     def _covers_own_epoch(self, high_watermark: int) -> bool:
-        """Whether a record of the present epoch is below: only then is all that earlier epochs committed below, too."""
-        snapshot_id = self.log.latest_snapshot_id
-        if snapshot_id is not None and snapshot_id.epoch == self.epoch:
+        """Whether a record of the current epoch is below: only then is every record that earlier epochs committed below, too."""
+        log, epoch = self.state.log, self.state.epoch
+        snapshot_id = log.latest_snapshot_id
+        if snapshot_id is not None and snapshot_id.epoch == epoch:
             return True
-        return self.log.last_epoch == self.epoch and self.log.end_offset_for_epoch(self.epoch - 1).end_offset < high_watermark
+        return log.last_epoch == epoch and log.end_offset_for_epoch(epoch - 1).end_offset < high_watermark

@@ -101,19 +101,19 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
     if not server.has_quorum:
         return
     found = server.quorum
-    node, metrics, prefix = found.node, found.metrics, "kafka_server_raft_metrics_"
-    yield Reading(prefix + "current_epoch", node.epoch)
-    yield Reading(prefix + "current_leader", node.leader_id)
-    yield Reading(prefix + "current_vote", node.election.voted_id)
-    yield Reading(prefix + "current_state", 1, (type(node.role).__name__.lower(),))
-    yield Reading(prefix + "high_watermark", node.high_watermark)
-    yield Reading(prefix + "log_end_offset", node.log.end_offset)
-    yield Reading(prefix + "log_end_epoch", node.log.last_epoch)
-    yield Reading(prefix + "number_of_voters", len(node.voter_ids))
+    state, metrics, prefix = found.node.state, found.metrics, "kafka_server_raft_metrics_"
+    yield Reading(prefix + "current_epoch", state.epoch)
+    yield Reading(prefix + "current_leader", state.leader_id)
+    yield Reading(prefix + "current_vote", state.election.voted_id)
+    yield Reading(prefix + "current_state", 1, (type(state.role).__name__.lower(),))
+    yield Reading(prefix + "high_watermark", state.high_watermark)
+    yield Reading(prefix + "log_end_offset", state.log.end_offset)
+    yield Reading(prefix + "log_end_epoch", state.log.last_epoch)
+    yield Reading(prefix + "number_of_voters", len(state.voter_ids))
     yield from _replicas(found, server.controller.image)
-    yield Reading("strandline_raft_commit_lag", node.log.end_offset - node.high_watermark)
+    yield Reading("strandline_raft_commit_lag", state.log.end_offset - state.high_watermark)
     yield Reading("strandline_raft_leader_changes_total", metrics.leader_changes)
-    yield Reading("strandline_raft_candidacies_total", node.candidacies)
+    yield Reading("strandline_raft_candidacies_total", state.candidacies)
     yield Reading("strandline_raft_commit_seconds", metrics.commit)
     yield Reading("strandline_raft_leaderless_seconds", metrics.leaderless)
 
@@ -121,13 +121,13 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
 def _replicas(quorum: Quorum, image: MetadataImage) -> Iterator[Reading]:
     """The other voters and the observers: the leader alone knows of them. Whoever fetches is an observer, under any number;
     only a registered broker's is worth a series."""
-    role = quorum.node.role
+    role = quorum.node.state.role
     if isinstance(role, Leader):
         yield Reading("kafka_server_raft_metrics_number_of_observers", len(role.observers))
         brokers = {broker_id: known for broker_id, known in role.observers.items() if broker_id in image.brokers}
         progress: dict[int, ReplicaProgress] = {**role.voters, **brokers}
         for replica_id, replica in progress.items():
-            lag = quorum.node.log.end_offset - max(0, replica.end_offset)
+            lag = quorum.node.state.log.end_offset - max(0, replica.end_offset)
             yield Reading("strandline_raft_replica_lag", lag, (str(replica_id),))
 
 

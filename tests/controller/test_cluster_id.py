@@ -325,7 +325,7 @@ async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(cl
         assert not cluster.servers[lost].quorum.has_vote
         await until(lambda: cluster.servers[lost].quorum.has_vote)
     assert cluster.servers[lost].quorum.high_watermark > 0
-    assert {"cluster_id.adopted", "quorum.vote_taken_up"} <= {line["event"] for line in lines}
+    assert {"cluster_id.adopted", "quorum.voter_recovered"} <= {line["event"] for line in lines}
 
 
 async def test_a_configured_id_is_adopted_by_those_that_have_none(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ from strandline.broker.process.metadata_loader import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.controller import cluster_control, partition_change, replication_control
 from strandline.controller.metadata.records import NO_LEADER
-from strandline.controller.raft.leading import Leading
+from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
@@ -253,14 +253,14 @@ class _Hasty:
 @mutation("M13", "the quorum's leader commits by counting copies of entries of older epochs (Raft, figure 8)")
 def _commit_old_epochs() -> list[Patch]:
     def advance(self: Any, now: float) -> None:
-        role = self.role
+        state, role = self.state, self.state.role
         assert isinstance(role, Leader)
         ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
-        majority_end = min(ends[len(ends) // 2], self.log.end_offset)
-        if majority_end > self.high_watermark:
-            self.advance_high_watermark(majority_end)
+        majority_end = min(ends[len(ends) // 2], state.log.end_offset)
+        if majority_end > state.high_watermark:
+            state.advance_high_watermark(majority_end)
 
-    return [(Leading, "maybe_advance_high_watermark", advance)]
+    return [(LeaderHandler, "maybe_advance_high_watermark", advance)]
 
 
 @mutation("M14", "brokers apply metadata records that are not committed yet")
@@ -282,7 +282,7 @@ def _vote_without_memory() -> list[Patch]:
     check = QuorumStateStore.check
 
     def forgetful(self: QuorumStateStore, state: Any, log_end_offset: int) -> Any:
-        return check(self, state, log_end_offset)._replace(learner=False)
+        return check(self, state, log_end_offset)._replace(recovering=False)
 
     return [(QuorumStateStore, "check", forgetful)]
 

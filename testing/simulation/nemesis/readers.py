@@ -20,7 +20,7 @@ def forget_tails(nemesis: Nemesis, node: int) -> None:
             partition.log.tail.clear()
     controller = nemesis.cluster.controllers.get(node)
     if controller is not None and controller.has_quorum:
-        log = controller.quorum.node.log
+        log = controller.quorum.node.state.log
         assert isinstance(log, MetadataLog)
         log._log.tail.clear()
 

@@ -92,14 +92,14 @@ async def _commit_something(nemesis: Nemesis, sides: Sides, draw: Random) -> Non
         active = cluster.active_controller
         if active is None or active.config.node_id not in sides.others:
             return False
-        return active.quorum.node.high_watermark > behind and _log_end(cluster, sides.wiped) > behind
+        return active.quorum.node.state.high_watermark > behind and _log_end(cluster, sides.wiped) > behind
 
     await nemesis.world.until(is_ahead, COMMITTED_S, "a decision that some voters miss")
 
 
 def _log_end(cluster: SimCluster, node: int) -> int:
     server = cluster.controllers.get(node)
-    return server.quorum.node.log.end_offset if server is not None and server.has_quorum else 0
+    return server.quorum.node.state.log.end_offset if server is not None and server.has_quorum else 0
 
 
 def _take_down(nemesis: Nemesis, sides: Sides) -> None:

@@ -152,7 +152,7 @@ def _hw_lags_behind_epoch(call: Called) -> bool:
 
 def _majority_is_of_older_epochs(call: Called) -> bool:
     """Raft's figure 8: a majority has it, and still it is not committed, since no record of this epoch is behind it."""
-    node, role = call.me, call.me.role
+    node, role = call.me.state, call.me.state.role
     if node.high_watermark >= role.epoch_start_offset:
         return False
     ends = sorted([role.flushed_offset, *[progress.end_offset for progress in role.voters.values()]], reverse=True)
@@ -197,8 +197,8 @@ _FETCH = "broker.fetch.fetch_handler:"
 _CLUSTER = "client.cluster.cluster:"
 _LEADERSHIP = "broker.partition.leader_state:LeaderState."
 _SESSIONS = "broker.fetch.fetch_session:FetchSessionCache."
-_ELECTIONS = "controller.raft.elections:Elections."
-_LEADING = "controller.raft.leading:Leading."
+_ELECTIONS = "controller.raft.election_handler:ElectionHandler."
+_LEADER = "controller.raft.leader_handler:LeaderHandler."
 _QUEUE = "client.producer.partition_queue:PartitionQueue."
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -577,7 +577,7 @@ MARKS: dict[str, Mark] = {
         (
             OnCall(
                 _ELECTIONS + "_may_vote",
-                lambda call: call.result is False and call.me.election.voted_id not in (-1, call.args[1].replica_id),
+                lambda call: call.result is False and call.me.state.election.voted_id not in (-1, call.args[1].replica_id),
             ),
         ),
     ),
@@ -589,9 +589,9 @@ MARKS: dict[str, Mark] = {
         "a candidate did not become leader",
         (
             OnCall(
-                "controller.raft.base:NodeBase._become",
+                "controller.raft.transitions:RoleTransitions._become",
                 lambda call: call.before is Candidate and not isinstance(call.args[1], Leader),
-                lambda me, role: type(me.role),
+                lambda me, role: type(me.state.role),
             ),
         ),
     ),
@@ -600,38 +600,45 @@ MARKS: dict[str, Mark] = {
         "a leader that heard no majority resigned",
         (
             OnCall(
-                _LEADING + "_hears_majority",
+                _LEADER + "_hears_majority",
                 lambda call: call.result is False,
             ),
         ),
     ),
     "raft.handed_over": Mark(
-        "a leader resigned on purpose and told its successors", (OnCall(_ELECTIONS + "_on_leader_resigned"),)
+        "a leader resigned on purpose and told its successors",
+        (OnCall("controller.raft.epoch_announcements:EpochAnnouncements._on_leader_resigned"),),
     ),
     "raft.leader_restarted": Mark(
         "a leader came back in its own epoch, as resigned",
-        (OnCall(_ELECTIONS + "start", lambda call: call.before, lambda me, now: me.election.leader_id == me.node_id),),
+        (
+            OnCall(
+                "controller.raft.transitions:RoleTransitions.start",
+                lambda call: call.before,
+                lambda me, now: me.state.election.leader_id == me.state.node_id,
+            ),
+        ),
     ),
     "raft.commit_waits_for_own_epoch": Mark(
         "a majority had a record of an older epoch, and it was not committed yet",
-        (OnCall(_LEADING + "maybe_advance_high_watermark", _majority_is_of_older_epochs),),
+        (OnCall(_LEADER + "maybe_advance_high_watermark", _majority_is_of_older_epochs),),
     ),
     "raft.log_truncated": Mark("a voter cut what its new leader does not have", (said("quorum.log_truncated"),)),
     "raft.decisions_refused": Mark(
         "a deposed controller refused what it could not commit",
         (said("controller.resigned", lambda fields: fields.get("refused", 0) > 0),),
     ),
-    "raft.vote_taken_up": Mark("a controller that began on an empty disk has its vote", (said("quorum.vote_taken_up"),)),
+    "raft.voter_recovered": Mark("a controller that started with an empty disk has its vote", (said("quorum.voter_recovered"),)),
     "raft.late_fetch_refused": Mark(
         "a voter's fetch came from an earlier connection than its newest",
         (
             OnCall(
-                _LEADING + "on_fetch_request",
+                "controller.raft.leader_fetches:LeaderFetches.on_fetch_request",
                 lambda call: call.before,
                 lambda me, request, ticket, session, now: (
-                    isinstance(me.role, Leader)
-                    and request.replica_id in me.role.voters
-                    and session < me.role.voters[request.replica_id].session
+                    isinstance(me.state.role, Leader)
+                    and request.replica_id in me.state.role.voters
+                    and session < me.state.role.voters[request.replica_id].session
                 ),
             ),
         ),

@@ -32,11 +32,11 @@ from strandline.controller import handlers
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import decode_record
-from strandline.controller.raft.base import NodeBase
-from strandline.controller.raft.leading import Leading
+from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.metadata_log import FileSink, MetadataLog
 from strandline.controller.raft.outbox import Send
 from strandline.controller.raft.quorum import Quorum
+from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.snapshots import snapshot_values
 from strandline.controller.server import ControllerServer
@@ -522,35 +522,36 @@ class Probes:
 
     def _quorum(self) -> None:
         self._before(Quorum, "start", self._quorum_starts)
-        self._around(Leading, "become_leader", self._wins, lambda *_: None)
+        self._around(LeaderHandler, "start_epoch", self._wins, lambda *_: None)
         self._before(Controller, "on_resign", self._resigns)
-        self._after(NodeBase, "advance_high_watermark", self._quorum_high_watermark)
+        self._after(RaftState, "advance_high_watermark", self._quorum_high_watermark)
         self._before(Quorum, "_transmit", self._transmitted)
         self._after(FileSink, "freeze", self._snapshot)
 
     def _quorum_starts(self, quorum: Quorum) -> None:
         self.invariants.ghosts.metadata.voters = tuple(voter.id for voter in quorum.voters)
 
-    def _wins(self, node: Any, _now: float) -> None:
-        if self._voter(node) is not None:
-            self.invariants.on_quorum_leader(node.node_id, node.epoch)
+    def _wins(self, handler: LeaderHandler, _candidate: Any, _now: float) -> None:
+        state = handler.state
+        if self._voter(state) is not None:
+            self.invariants.on_quorum_leader(state.node_id, state.epoch)
 
     def _resigns(self, controller: Controller, epoch: int) -> None:
         if controller.active is not None and self._is_current(controller):
             self.invariants.trace.emit("controller.resigned", controller.node_id, epoch=epoch)
 
-    def _voter(self, node: Any) -> ReplicaGhost | None:
-        return replica_of(node.log._log) if isinstance(node.log, MetadataLog) else None
+    def _voter(self, state: RaftState) -> ReplicaGhost | None:
+        return replica_of(state.log._log) if isinstance(state.log, MetadataLog) else None
 
-    def _quorum_high_watermark(self, moved: bool, node: Any, _: int) -> None:
-        replica = self._voter(node) if moved else None
+    def _quorum_high_watermark(self, moved: bool, state: RaftState, _: int) -> None:
+        replica = self._voter(state) if moved else None
         if replica is not None:
-            leads_in = node.epoch if isinstance(node.role, Leader) else None
-            self.invariants.on_quorum_high_watermark(replica, node.high_watermark, leads_in)
+            leads_in = state.epoch if isinstance(state.role, Leader) else None
+            self.invariants.on_quorum_high_watermark(replica, state.high_watermark, leads_in)
 
     def _transmitted(self, quorum: Quorum, messages: list[Any]) -> None:
         """What must rest on the disk, as it leaves."""
-        if self._voter(quorum.node) is None:
+        if self._voter(quorum.node.state) is None:
             return
         path, voter = quorum._store.path, quorum.node_id
         for message in messages:

@@ -76,24 +76,24 @@ class Bench:
     def settle(self) -> list[Send | Reply]:
         """What leaves at once, and what leaves after the disk has done its part."""
         out = self.at_once()
-        while self.node.needs_sync:
+        while self.node.state.needs_sync:
             out += self.sync()
             out += self.at_once()
         return out
 
     def at_once(self) -> list[Send | Reply]:
         self.node.complete_fetches(self.now)
-        return self.node.outbox.take_at_once()
+        return self.node.state.outbox.take_at_once()
 
     def sync(self) -> list[Send | Reply]:
-        waiting = self.node.outbox.take_after_sync()
+        waiting = self.node.state.outbox.take_after_sync()
         self.write_election()
         self.log.flush()
         self.node.on_synced(self.now)
         return waiting
 
     def write_election(self) -> None:
-        self.platter.election, self.node.election_dirty = self.node.election, False
+        self.platter.election, self.node.state.election_dirty = self.node.state.election, False
 
     # -- requests to it ------------------------------------------------------------------------------------------------
 
@@ -111,12 +111,12 @@ class Bench:
 
     def ask_vote(self, candidate: int, epoch: int, last: tuple[int, int] = (0, 0), *, pre_vote: bool = False) -> VoteResponse:
         """`last`: (epoch, end offset) of the candidate's log."""
-        body = VoteRequest(CLUSTER, self.node.node_id, epoch, candidate, *last, pre_vote)
+        body = VoteRequest(CLUSTER, self.node.state.node_id, epoch, candidate, *last, pre_vote)
         answer: VoteResponse = self.request(apis.VOTE, body)
         return answer
 
     def begin_epoch(self, leader_id: int, epoch: int) -> Any:
-        return self.request(apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch))
+        return self.request(apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.state.node_id, leader_id, epoch))
 
     def fetch(self, replica_id: int, epoch: int, offset: int, last_epoch: int, session: int = 1, wait_ms: int = 500) -> Any:
         return self.request(apis.FETCH, fetch_request(replica_id, epoch, offset, last_epoch, wait_ms=wait_ms), session)
@@ -132,15 +132,19 @@ class Bench:
     def become_leader(self) -> None:
         """Win an election against voters that grant everything."""
         asked = sends(self.advance(0.2), apis.VOTE)
-        while not self.node.is_leader:
+        while not self.node.state.is_leader:
             send = asked.pop(0)
-            asked += sends(self.respond(send, VoteResponse(0, -1, self.node.epoch, True)), apis.VOTE)
+            asked += sends(self.respond(send, VoteResponse(0, -1, self.node.state.epoch, True)), apis.VOTE)
 
     def follow(self, leader_id: int, epoch: int) -> Send:
         """Follow this leader; the fetch that is under way."""
         ticket = object()
         self.node.on_request(
-            apis.BEGIN_QUORUM_EPOCH, BeginQuorumEpochRequest(CLUSTER, self.node.node_id, leader_id, epoch), ticket, 1, self.now
+            apis.BEGIN_QUORUM_EPOCH,
+            BeginQuorumEpochRequest(CLUSTER, self.node.state.node_id, leader_id, epoch),
+            ticket,
+            1,
+            self.now,
         )
         return sends(self.advance(0.0), apis.FETCH)[-1]
 

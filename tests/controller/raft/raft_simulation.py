@@ -29,6 +29,7 @@ from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.node import RaftNode
 from strandline.controller.raft.outbox import Reply, Send
+from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import Leader, Role
 from strandline.controller.raft.snapshots import SnapshotWriter, snapshot_values
 from strandline.protocol.errors import ErrorCode
@@ -86,7 +87,7 @@ class SimNode:
         self.high_watermark = 0
         self.applied = 0
         self.applied_epoch = 0
-        self.state = b""
+        self.applied_state = b""
         self.sync_scheduled = False
         self.role: Role | None = None
         self.asked: list[Ticket] = []
@@ -101,10 +102,14 @@ class SimNode:
         assert self.node is not None
         return self.node
 
+    @property
+    def state(self) -> RaftState:
+        return self.raft.state
+
     def __repr__(self) -> str:
         if self.node is None:
             return f"{self.id}:dead"
-        node = self.node
+        node = self.node.state
         return f"{self.id}:{type(node.role).__name__}@{node.epoch} hw={node.high_watermark} end={node.log.end_offset}"
 
 
@@ -115,13 +120,11 @@ class Simulation:
         voters: int,
         weather: Weather = CALM,
         config: RaftConfig | None = None,
-        node_class: type[RaftNode] = RaftNode,
         *,
         fresh: bool = False,
     ) -> None:
         """`fresh`: every voter begins without a memory, as at the first start of a cluster."""
         self.seed = seed
-        self.node_class = node_class
         self.random = Random(seed)
         self.weather = weather
         self.config = config or RaftConfig(snapshot_chunk_bytes_max=64)
@@ -184,7 +187,7 @@ class Simulation:
         sim.incarnation += 1
         sim.log = MemoryRaftLog(sim.platter)
         sim.log.flush()
-        sim.node = self.node_class(
+        sim.node = RaftNode(
             node_id=node_id,
             cluster_id=CLUSTER,
             voter_ids=list(self.nodes),
@@ -194,7 +197,7 @@ class Simulation:
             random=self.random,
         )
         sim.high_watermark = sim.applied = 0
-        sim.state, sim.sync_scheduled, sim.role = b"", False, None
+        sim.applied_state, sim.sync_scheduled, sim.role = b"", False, None
         sim.node.start(self.now)
         self._settle(sim)
 
@@ -222,7 +225,7 @@ class Simulation:
 
     def may_wipe(self, node_id: int) -> bool:
         """Whether a quorum must survive the loss of this disk, too: fewer than half are lost and not caught up again."""
-        lost = {sim.id for sim in self.nodes.values() if sim.platter.election.learner} | {node_id}
+        lost = {sim.id for sim in self.nodes.values() if sim.platter.election.recovering} | {node_id}
         return len(lost) * 2 < len(self.nodes)
 
     def partition(self, group: Sequence[int]) -> None:
@@ -235,16 +238,16 @@ class Simulation:
 
     def leader(self) -> SimNode | None:
         """The leader of the highest epoch among the living."""
-        leaders = [sim for sim in self.nodes.values() if sim.node is not None and sim.node.is_leader]
-        return max(leaders, key=lambda sim: sim.raft.epoch, default=None)
+        leaders = [sim for sim in self.nodes.values() if sim.node is not None and sim.state.is_leader]
+        return max(leaders, key=lambda sim: sim.state.epoch, default=None)
 
     # -- the shell's part ------------------------------------------------------------------------------------------
 
     def _settle(self, sim: SimNode) -> None:
         node = sim.raft
         node.complete_fetches(self.now)
-        self._transmit(sim, node.outbox.take_at_once())
-        if node.needs_sync and not sim.sync_scheduled:
+        self._transmit(sim, node.state.outbox.take_at_once())
+        if node.state.needs_sync and not sim.sync_scheduled:
             sim.sync_scheduled = True
             self._later(sim, self.random.uniform(*self.weather.disk_s), self._sync)
         self._check(sim)
@@ -269,11 +272,11 @@ class Simulation:
     def _sync(self, sim: SimNode) -> None:
         """`quorum-state`, then the log, then the messages; the power may go between any two of them."""
         node, sim.sync_scheduled = sim.raft, False
-        waiting = node.outbox.take_after_sync()
+        waiting = node.state.outbox.take_after_sync()
         if self._power_fails(sim):
             return
-        if node.election_dirty:
-            sim.platter.election, node.election_dirty = node.election, False
+        if node.state.election_dirty:
+            sim.platter.election, node.state.election_dirty = node.state.election, False
             if self._power_fails(sim):
                 return
         sim.log.flush()
@@ -359,7 +362,7 @@ class Simulation:
         node = self.nodes[node_id].raft
         values = [b"value-%d" % (self._value + i) for i in range(count)]
         self._value += count
-        offset = node.append(bytearray(encode_values(values, 0)), node.epoch)
+        offset = node.append(bytearray(encode_values(values, 0)), node.state.epoch)
         self._settle(self.nodes[node_id])
         return offset
 
@@ -370,10 +373,10 @@ class Simulation:
         if sim.applied <= (latest.end_offset if latest else 0):
             return None
         snapshot_id = SnapshotId(sim.applied, sim.applied_epoch)
-        if sim.applied not in self.states or sim.applied > sim.raft.high_watermark:
+        if sim.applied not in self.states or sim.applied > sim.state.high_watermark:
             raise Violation(f"I19: {snapshot_id} does not end at a committed batch end")
         writer = SnapshotWriter(sim.log.create_snapshot(snapshot_id), sim.applied_epoch, 0)
-        writer.write([b"%d" % sim.applied, sim.state])
+        writer.write([b"%d" % sim.applied, sim.applied_state])
         writer.finish()
         sim.log.clean()
         return snapshot_id
@@ -382,7 +385,7 @@ class Simulation:
         """Every so often something goes wrong, and heals again."""
         random, weather = self.random, self.weather
         for sim in self.nodes.values():
-            if sim.alive and sim.raft.is_leader and random.random() < 0.8:
+            if sim.alive and sim.state.is_leader and random.random() < 0.8:
                 self.append(sim.id, random.randint(1, 3))
             if sim.alive and random.random() < weather.snapshot:
                 self.snapshot(sim.id)
@@ -438,7 +441,7 @@ class Simulation:
             raise Violation(f"I18: {sim} votes for {before} and {candidate} in epoch {epoch}")
 
     def _check(self, sim: SimNode) -> None:
-        node = sim.raft
+        node = sim.state
         if node.role is not sim.role:
             sim.role = node.role
             if isinstance(node.role, Leader):
@@ -451,17 +454,17 @@ class Simulation:
 
     def _check_new_leader(self, sim: SimNode) -> None:
         me = (sim.id, sim.incarnation)
-        if self.leaders.setdefault(sim.raft.epoch, me) != me:
-            raise Violation(f"I1: {self.leaders[sim.raft.epoch]} and {me} both lead epoch {sim.raft.epoch}")
+        if self.leaders.setdefault(sim.state.epoch, me) != me:
+            raise Violation(f"I1: {self.leaders[sim.state.epoch]} and {me} both lead epoch {sim.state.epoch}")
         held = {batch.base: batch for batch in sim.log.batches}
         for base, batch in self.committed.items():
             # A vote may be long on its way: a leader of an older epoch than the newest need not know what came after it.
-            is_older = self.committed_in[base] < sim.raft.epoch
+            is_older = self.committed_in[base] < sim.state.epoch
             if is_older and base >= sim.log.start_offset and held.get(base) != batch:
                 raise Violation(f"I1: the new leader {sim} misses the committed batch at {base}")
 
     def _check_commit(self, sim: SimNode) -> None:
-        node, role = sim.raft, sim.raft.role
+        node, role = sim.state, sim.state.role
         if isinstance(role, Leader) and sim.role is role and node.high_watermark > self.committed_end:
             self._check_majority(sim, role)
         latest = sim.log.latest_snapshot_id
@@ -476,12 +479,12 @@ class Simulation:
             raise Violation(f"I19: the high watermark of {sim} is inside a batch (applied {sim.applied})")
 
     def _check_majority(self, sim: SimNode, role: Leader) -> None:
-        end = sim.raft.high_watermark
+        end = sim.state.high_watermark
         last = next((batch for batch in sim.log.batches if batch.end == end), None)
-        if last is None or end <= role.epoch_start_offset or last.epoch != sim.raft.epoch:
+        if last is None or end <= role.epoch_start_offset or last.epoch != sim.state.epoch:
             raise Violation(f"I18: {sim} commits {last} without an entry of its own epoch")
         # A disk may be lost between its acknowledgement and the commit; the voter has no vote then until it has the record.
-        holders = [other.id for other in self.nodes.values() if _holds(other.platter, last) or other.platter.election.learner]
+        holders = [other.id for other in self.nodes.values() if _holds(other.platter, last) or other.platter.election.recovering]
         if len(holders) * 2 <= len(self.nodes):
             raise Violation(f"I18: {sim} commits up to {end}, on the disks of {holders} only")
 
@@ -489,23 +492,23 @@ class Simulation:
         known = self.committed.setdefault(batch.base, batch)
         if known != batch:
             raise Violation(f"I19: {sim} commits {batch[:3]}, {known[:3]} was committed there")
-        self.committed_in.setdefault(batch.base, sim.raft.epoch)
+        self.committed_in.setdefault(batch.base, sim.state.epoch)
         self.committed_end = max(self.committed_end, batch.end)
-        sim.state = hashlib.blake2b(sim.state + batch.data, digest_size=8).digest()
+        sim.applied_state = hashlib.blake2b(sim.applied_state + batch.data, digest_size=8).digest()
         sim.applied, sim.applied_epoch = batch.end, batch.epoch
         self._check_state(sim)
 
     def _load_snapshot(self, sim: SimNode) -> None:
         latest = sim.log.latest_snapshot_id
         assert latest is not None
-        applied, sim.state = snapshot_values(sim.platter.snapshots[latest])
+        applied, sim.applied_state = snapshot_values(sim.platter.snapshots[latest])
         sim.applied, sim.applied_epoch = int(applied), latest.epoch
         if sim.applied != latest.end_offset or sim.applied not in self.states:
             raise Violation(f"I19: the snapshot {latest} of {sim} holds {applied!r}")
         self._check_state(sim)
 
     def _check_state(self, sim: SimNode) -> None:
-        if self.states.setdefault(sim.applied, sim.state) != sim.state:
+        if self.states.setdefault(sim.applied, sim.applied_state) != sim.applied_state:
             raise Violation(f"I19: the state of {sim} at {sim.applied} differs from the others'")
 
     # -- at the end ------------------------------------------------------------------------------------------------
@@ -528,9 +531,9 @@ class Simulation:
 
     def _run_while_agreed(self, leader: SimNode, offset: int) -> bool:
         """Until the offset is committed everywhere; False when a message from before the fair weather deposed the leader."""
-        epoch, start = leader.raft.epoch, self.now
+        epoch, start = leader.state.epoch, self.now
         while not all(sim.applied > offset for sim in self.nodes.values()):
-            if leader.raft.epoch != epoch:
+            if leader.state.epoch != epoch:
                 return False
             if self.now > start + 5.0:
                 raise Violation(f"not within 5 s: {offset} committed everywhere; {list(self.nodes.values())}")
@@ -540,14 +543,15 @@ class Simulation:
     def _agree(self) -> SimNode | None:
         leader = self.leader()
         agreed = leader is not None and all(
-            sim.alive and sim.raft.epoch == leader.raft.epoch and sim.raft.leader_id == leader.id for sim in self.nodes.values()
+            sim.alive and sim.state.epoch == leader.state.epoch and sim.state.leader_id == leader.id
+            for sim in self.nodes.values()
         )
         return leader if agreed else None
 
 
 def empty_platter() -> Platter:
     """A new disk: what `QuorumStateStore.check` makes of it."""
-    return Platter(election=ElectionState(learner=True))
+    return Platter(election=ElectionState(recovering=True))
 
 
 def _holds(platter: Platter, batch: Batch) -> bool:

@@ -56,8 +56,8 @@ def test_quorum_state_has_kafkas_keys() -> None:
     st.booleans(),
     st.integers(0, 2**40),
 )
-def test_an_election_survives_the_file(epoch: int, leader: int, voted: int, learner: bool, applied: int) -> None:
-    election = ElectionState(epoch, leader, voted, learner)
+def test_an_election_survives_the_file(epoch: int, leader: int, voted: int, recovering: bool, applied: int) -> None:
+    election = ElectionState(epoch, leader, voted, recovering)
     assert decode(encode_quorum_state("c", VOTERS, election, applied)) == (election, applied)
 
 
@@ -112,7 +112,7 @@ def test_a_quorum_state_that_is_not_ours_refuses_to_start(change: dict[str, obje
 
 def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
     store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
-    assert store.check(None, 0) == ElectionState(learner=True)
+    assert store.check(None, 0) == ElectionState(recovering=True)
     alone = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=[1])
     assert alone.check(None, 0) == ElectionState(), "nobody else could know anything"
     with pytest.raises(UsageError, match="this voter's vote is lost"):

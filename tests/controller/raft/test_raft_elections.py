@@ -8,15 +8,14 @@ from raft_bench import CLUSTER, Bench, batch, fetch_request, fetch_response, log
 from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.log import EpochEnd
 from strandline.controller.raft.roles import (
-    TRANSITIONS,
     Candidate,
     Follower,
     Leader,
     Prospective,
     Resigned,
     Unattached,
-    check_transition,
 )
+from strandline.controller.raft.transitions import TRANSITIONS, check_transition
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode, InternalError
 from strandline.protocol.messages.cluster import (
@@ -30,7 +29,7 @@ from strandline.protocol.messages.common import SnapshotId
 
 
 def role_name(bench: Bench) -> str:
-    return type(bench.node.role).__name__
+    return type(bench.node.state.role).__name__
 
 
 # -- the table ----------------------------------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def test_an_edge_that_is_not_in_the_table_is_a_bug() -> None:
 def test_initialize_from_the_stored_election(election: ElectionState, role: str) -> None:
     """Neither leader nor candidate of an epoch that was seen before the restart (KAFKA-10527, S48)."""
     bench = Bench(election=election)
-    assert (role_name(bench), bench.node.epoch) == (role, election.epoch)
+    assert (role_name(bench), bench.node.state.epoch) == (role, election.epoch)
 
 
 def test_a_leader_that_restarts_never_leads_its_old_epoch_again() -> None:
@@ -75,23 +74,23 @@ def test_a_leader_that_restarts_never_leads_its_old_epoch_again() -> None:
     assert not bench.ask_vote(2, 5, (5, 9)).vote_granted, "it has voted for itself in 5"
     out = bench.advance(5.0)
     assert all(send.body.pre_vote for send in sends(out, apis.VOTE))  # type: ignore[attr-defined]
-    assert bench.node.epoch == 5
+    assert bench.node.state.epoch == 5
 
 
 def test_a_single_voter_leads_a_new_epoch_as_soon_as_its_vote_is_on_the_disk() -> None:
     bench = Bench(voters=1, election=ElectionState(5, 1, 1), log=log_of(5))
-    assert not bench.node.is_leader
+    assert not bench.node.state.is_leader
     bench.settle()
-    assert bench.node.is_leader
-    assert bench.node.epoch == 6
-    assert bench.node.high_watermark == bench.log.end_offset == 2
+    assert bench.node.state.is_leader
+    assert bench.node.state.epoch == 6
+    assert bench.node.state.high_watermark == bench.log.end_offset == 2
     assert bench.platter.election == ElectionState(6, 1, 1)
 
 
 def test_the_log_may_be_ahead_of_the_stored_epoch() -> None:
     """The log's bytes may survive a kill before quorum-state was written: that epoch's vote never left."""
     bench = Bench(election=ElectionState(3, 2, 2), log=log_of(3, 4))
-    assert (role_name(bench), bench.node.epoch) == ("Unattached", 4)
+    assert (role_name(bench), bench.node.state.epoch) == ("Unattached", 4)
 
 
 # -- votes --------------------------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ def test_a_vote_is_given_once_in_an_epoch() -> None:
 def test_a_vote_goes_to_a_log_that_is_as_complete_as_ours(last: tuple[int, int], granted: bool) -> None:
     bench = Bench(election=ElectionState(2), log=log_of(1, 1, 1, 2, 2))
     assert bench.ask_vote(2, 3, last).vote_granted is granted
-    assert bench.node.epoch == 3
+    assert bench.node.state.epoch == 3
 
 
 def test_a_lower_epoch_is_fenced_and_told_ours() -> None:
@@ -148,9 +147,9 @@ def test_a_late_answer_to_an_older_round_does_not_count() -> None:
     bench = Bench()
     old = sends(bench.advance(0.2), apis.VOTE)
     bench.advance(3.0)
-    before = bench.node.role
+    before = bench.node.state.role
     bench.respond(old[0], VoteResponse(0, -1, 0, True))
-    assert bench.node.role is before
+    assert bench.node.state.role is before
 
 
 def test_a_split_vote_beside_a_dead_voter_is_over_as_soon_as_all_living_have_answered() -> None:
@@ -188,7 +187,7 @@ def test_a_follower_that_has_lost_its_leader_grants_a_pre_vote() -> None:
     next_fetch = sends(bench.respond(fetch, fetch_response(2, 4)), apis.FETCH)[0]
     bench.node.on_failure(next_fetch, ErrorCode.NETWORK_EXCEPTION, bench.now)
     assert bench.ask_vote(3, 4, pre_vote=True).vote_granted
-    assert bench.node.election.voted_id == -1, "a pre-vote is no vote"
+    assert bench.node.state.election.voted_id == -1, "a pre-vote is no vote"
 
 
 def test_a_lost_connection_to_the_leader_starts_a_pre_vote_within_the_backoff() -> None:
@@ -205,7 +204,7 @@ def test_a_refused_pre_vote_leads_back_to_the_leader_that_is_heard_elsewhere() -
     bench.node.on_failure(fetch, ErrorCode.NETWORK_EXCEPTION, bench.now)
     asked = sends(bench.advance(0.101), apis.VOTE)
     bench.respond(asked[1], VoteResponse(0, 2, 4, False))
-    assert (role_name(bench), bench.node.epoch) == ("Follower", 4)
+    assert (role_name(bench), bench.node.state.epoch) == ("Follower", 4)
 
 
 def test_a_granted_pre_vote_counts_even_when_it_names_the_leader_that_both_miss() -> None:
@@ -214,14 +213,14 @@ def test_a_granted_pre_vote_counts_even_when_it_names_the_leader_that_both_miss(
     bench.follow(2, 4)
     asked = sends(bench.advance(1.01), apis.VOTE)
     bench.respond(asked[1], VoteResponse(0, 2, 4, True))
-    assert (role_name(bench), bench.node.epoch) == ("Candidate", 5)
+    assert (role_name(bench), bench.node.state.epoch) == ("Candidate", 5)
 
 
 def test_leader_rejects_a_pre_vote() -> None:
     bench = Bench()
     bench.become_leader()
     assert not bench.ask_vote(2, 1, (1, 99), pre_vote=True).vote_granted
-    assert bench.node.is_leader
+    assert bench.node.state.is_leader
 
 
 # -- the end of an epoch ------------------------------------------------------------------------------------------------
@@ -273,7 +272,7 @@ def test_a_leader_resigns_when_no_majority_fetches() -> None:
     for _ in range(5):
         bench.advance(1.0)
         bench.fetch(3, 1, 1, 1)
-    assert bench.node.is_leader
+    assert bench.node.state.is_leader
     bench.advance(1.51)
     assert role_name(bench) == "Resigned"
 
@@ -295,22 +294,22 @@ def test_another_cluster_is_refused_in_every_request() -> None:
         fetch.partitions[0],
     ]
     assert {answer.error_code for answer in answers} == {ErrorCode.INCONSISTENT_CLUSTER_ID}
-    assert bench.node.is_leader
-    assert bench.node.epoch == 1
+    assert bench.node.state.is_leader
+    assert bench.node.state.epoch == 1
 
 
 def test_a_response_from_another_cluster_changes_no_epoch() -> None:
     bench = Bench()
     asked = sends(bench.advance(0.2), apis.VOTE)
     bench.respond(asked[0], VoteResponse(ErrorCode.INCONSISTENT_CLUSTER_ID, 2, 99, False))
-    assert bench.node.epoch == 0
+    assert bench.node.state.epoch == 0
 
 
 @pytest.mark.parametrize("candidate", [1, 4])
 def test_a_candidate_that_is_no_other_voter_is_refused(candidate: int) -> None:
     bench = Bench()
     assert bench.ask_vote(candidate, 1).error_code == ErrorCode.INCONSISTENT_VOTER_SET
-    assert bench.node.epoch == 0
+    assert bench.node.state.epoch == 0
 
 
 def test_a_request_meant_for_another_voter_is_refused() -> None:
@@ -324,7 +323,7 @@ def test_a_second_leader_of_an_epoch_is_refused() -> None:
     bench = Bench()
     bench.follow(2, 4)
     assert bench.begin_epoch(3, 4).error_code == ErrorCode.INVALID_REQUEST
-    assert bench.node.leader_id == 2
+    assert bench.node.state.leader_id == 2
 
 
 # -- figure 8 -----------------------------------------------------------------------------------------------------------
@@ -334,14 +333,14 @@ def test_records_of_an_older_epoch_commit_only_with_one_of_the_leaders_own() -> 
     """Raft's figure 8 (M13): a majority holds the record of epoch 2, and a later leader could still replace it."""
     bench = Bench(voters=5, election=ElectionState(3), log=log_of(1, 2))
     bench.become_leader()
-    epoch = bench.node.epoch
+    epoch = bench.node.state.epoch
     for voter in (2, 3):
         bench.fetch(voter, epoch, 2, 2)
     assert bench.log.end_offset_for_epoch(2) == EpochEnd(2, 2)
-    assert bench.node.high_watermark == 0
+    assert bench.node.state.high_watermark == 0
     for voter in (2, 3):
         bench.fetch(voter, epoch, 3, epoch)
-    assert bench.node.high_watermark == 3
+    assert bench.node.state.high_watermark == 3
     assert bench.log.batches[1] == batch(1, 2)
 
 
@@ -349,6 +348,6 @@ def test_a_silent_leader_is_given_up_after_the_fetch_timeout() -> None:
     bench = Bench()
     bench.follow(2, 4)
     bench.advance(0.99)
-    assert isinstance(bench.node.role, Follower)
+    assert isinstance(bench.node.state.role, Follower)
     bench.advance(0.02)
-    assert isinstance(bench.node.role, Prospective)
+    assert isinstance(bench.node.state.role, Prospective)

@@ -9,10 +9,10 @@ from raft_bench import Bench, batch, fetch_request, fetch_response, log_of, send
 from raft_memory_log import LogState, MemoryRaftLog, Platter
 from raft_simulation import Simulation
 
-from strandline.controller.raft.base import CommittedTruncation
 from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.metadata_log import DamagedMetadataLog
 from strandline.controller.raft.outbox import Send
+from strandline.controller.raft.raft_state import CommittedTruncation
 from strandline.controller.raft.roles import Follower
 from strandline.controller.raft.snapshots import SnapshotWriter, check_snapshot, snapshot_values
 from strandline.protocol import apis
@@ -53,7 +53,7 @@ def leader(log: LogState | None = None, voters: int = 3, platter: Platter | None
 
 
 def append(bench: Bench, *values: bytes) -> int:
-    return bench.node.append(bytearray(encode_values(values, 0)), bench.node.epoch)
+    return bench.node.append(bytearray(encode_values(values, 0)), bench.node.state.epoch)
 
 
 # -- the leader ---------------------------------------------------------------------------------------------------------
@@ -62,19 +62,19 @@ def append(bench: Bench, *values: bytes) -> int:
 def test_a_record_commits_when_a_majority_has_flushed_it_the_leader_included() -> None:
     bench = leader()
     bench.fetch(2, 1, 1, 1)
-    assert bench.node.high_watermark == 1
+    assert bench.node.state.high_watermark == 1
     append(bench, b"a")
     bench.node.on_request(apis.FETCH, fetch_request(2, 1, 2, 1), object(), 1, bench.now)
-    assert bench.node.high_watermark == 1, "the leader's own disk does not have it yet"
+    assert bench.node.state.high_watermark == 1, "the leader's own disk does not have it yet"
     bench.settle()
-    assert bench.node.high_watermark == 2
+    assert bench.node.state.high_watermark == 2
 
 
 def test_the_high_watermark_never_goes_back() -> None:
     bench = leader()
     for offset in (1, 0, 1):
         bench.fetch(2, 1, offset, 1)
-        assert bench.node.high_watermark == 1
+        assert bench.node.state.high_watermark == 1
         bench.fetch(3, 1, 1, 1)
 
 
@@ -133,7 +133,7 @@ def test_two_that_claim_to_be_the_same_observer_do_not_answer_one_another() -> N
         parked.append(object())
         bench.node.on_request(apis.FETCH, fetch_request(7, 1, 1, 1, wait_ms=300), parked[-1], session, bench.now)
     assert not any(bench.answer_to(ticket, bench.advance(0.01)) for ticket in parked)
-    assert len(bench.node.role.parked) == 2
+    assert len(bench.node.state.role.parked) == 2
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_fetch_is_held_against_the_leaders_epochs(offset: int, last_epoch: int
     bench = leader(log_of(1, 1, 2, 2, 2))  # epoch 3 begins at 5
     if last_epoch == 3:
         bench = leader(log_of(1, 1, 2, 2, 2, 4))
-    answer = bench.fetch(2, bench.node.epoch, offset, last_epoch)
+    answer = bench.fetch(2, bench.node.state.epoch, offset, last_epoch)
     assert answer.partitions[0].diverging_epoch == (diverging or EpochEndOffset())
 
 
@@ -160,7 +160,7 @@ def test_stale_and_future_epochs_are_fenced() -> None:
     bench = leader()
     codes = [bench.fetch(2, epoch, 0, 0).partitions[0].error_code for epoch in (0, 2)]
     assert codes == [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH]
-    assert bench.node.is_leader, "a fetch never deposes (KIP-996)"
+    assert bench.node.state.is_leader, "a fetch never deposes (KIP-996)"
 
 
 def test_malformed_fetches_are_refused_and_change_nothing() -> None:
@@ -173,7 +173,7 @@ def test_malformed_fetches_are_refused_and_change_nothing() -> None:
     codes = [bench.request(apis.FETCH, r).partitions[0].error_code for r in (bad_offset, no_epoch, other_topic, two)]
     invalid = ErrorCode.INVALID_REQUEST
     assert codes == [invalid, invalid, ErrorCode.UNKNOWN_TOPIC_ID, invalid]
-    assert bench.node.high_watermark == 0
+    assert bench.node.state.high_watermark == 0
 
 
 def test_a_node_that_does_not_lead_names_the_leader() -> None:
@@ -206,7 +206,7 @@ def test_an_observer_that_is_gone_is_forgotten_after_a_while(voters: int) -> Non
         bench.advance(1)
         if voters > 1:
             bench.fetch(2, 1, bench.log.end_offset, 1, wait_ms=0)
-    assert bench.node.is_leader
+    assert bench.node.state.is_leader
     assert bench.request(apis.DESCRIBE_QUORUM, DescribeQuorumRequest()).observers == []
 
 
@@ -222,7 +222,7 @@ def test_a_follower_fetches_only_what_its_disk_has() -> None:
     assert bench.log.flushed_offset == 0
     claimed = sends(bench.sync(), apis.FETCH)[0].body.partitions[0]  # type: ignore[attr-defined]
     assert (claimed.fetch_offset, claimed.last_fetched_epoch, bench.log.flushed_offset) == (2, 4, 2)
-    assert bench.node.high_watermark == 1
+    assert bench.node.state.high_watermark == 1
 
 
 def test_a_follower_truncates_to_the_divergence_and_asks_again() -> None:
@@ -238,7 +238,7 @@ def test_truncation_below_the_high_watermark_fails_loudly() -> None:
     bench = Bench(log=log_of(1, 1), election=ElectionState(1))
     fetch = bench.follow(2, 4)
     fetch = sends(bench.respond(fetch, fetch_response(2, 4, batch(2, 4), high_watermark=3)), apis.FETCH)[0]
-    assert bench.node.high_watermark == 3
+    assert bench.node.state.high_watermark == 3
     with pytest.raises(CommittedTruncation, match="below its high watermark 3"):
         bench.node.on_response(fetch, fetch_response(2, 4, diverging_epoch=EpochEndOffset(1, 1)), bench.now)
     assert bench.log.end_offset == 3
@@ -261,7 +261,7 @@ def test_a_voter_whose_log_is_damaged_says_nothing_more(monkeypatch: pytest.Monk
     with pytest.raises(DamagedMetadataLog):
         bench.node.on_response(fetch, answer, bench.now)
     assert bench.log.end_offset == 4
-    assert not bench.node.outbox.take_at_once() + bench.node.outbox.take_after_sync()
+    assert not bench.node.state.outbox.take_at_once() + bench.node.state.outbox.take_after_sync()
 
 
 @pytest.mark.parametrize(("cut_at", "flushed"), [(2, None), (3, 4)])
@@ -286,8 +286,8 @@ def test_records_that_do_not_continue_the_log_are_refused() -> None:
     bench = Bench()
     fetch = bench.follow(2, 4)
     bench.respond(fetch, fetch_response(2, 4, batch(5, 4), high_watermark=6))
-    assert (bench.log.end_offset, bench.node.high_watermark) == (0, 0)
-    assert isinstance(bench.node.role, Follower)
+    assert (bench.log.end_offset, bench.node.state.high_watermark) == (0, 0)
+    assert isinstance(bench.node.state.role, Follower)
     assert sends(bench.advance(0.2), apis.FETCH), "and asks again"
 
 
@@ -340,7 +340,7 @@ def test_a_fetch_from_before_the_log_start_is_sent_to_the_snapshot(offset: int, 
 
 def test_a_snapshot_is_fetched_in_chunks_within_its_bounds() -> None:
     bench = cleaned_leader()
-    snapshot_id, data, epoch = SnapshotId(3, 2), snapshot_bytes(b"s", epoch=2), bench.node.epoch
+    snapshot_id, data, epoch = SnapshotId(3, 2), snapshot_bytes(b"s", epoch=2), bench.node.state.epoch
 
     def fetch(position: int, asked: SnapshotId = snapshot_id) -> FetchSnapshotResponse:
         answer = bench.request(apis.FETCH_SNAPSHOT, FetchSnapshotRequest(2, "c", 50, epoch, asked, position))
@@ -368,7 +368,7 @@ def test_a_fetched_snapshot_replaces_the_log_and_moves_the_high_watermark() -> N
     assert send.body.position == 60
     rest = FetchSnapshotResponse(0, 2, 4, SnapshotId(3, 2), len(data), 60, [memoryview(data[60:])])
     out = bench.respond(send, rest)
-    assert (bench.log.start_offset, bench.log.end_offset, bench.node.high_watermark) == (3, 3, 3)
+    assert (bench.log.start_offset, bench.log.end_offset, bench.node.state.high_watermark) == (3, 3, 3)
     claimed = sends(out, apis.FETCH)[0].body.partitions[0]  # type: ignore[attr-defined]
     assert (claimed.fetch_offset, claimed.last_fetched_epoch) == (3, 2)
 

@@ -6,14 +6,18 @@ A failing seed prints itself. To replay it alone: `RAFT_SEED=17 pytest tests/con
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
-from raft_simulation import ROUGH, Simulation, Violation, Weather
+from raft_simulation import ROUGH, Simulation, Violation
 
 from strandline.controller.raft.config import RaftConfig
-from strandline.controller.raft.node import RaftNode
+from strandline.controller.raft.election_handler import ElectionHandler
+from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.outbox import Reply, Send
+from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import Leader
+from strandline.controller.raft.transitions import RoleTransitions
 from strandline.protocol.messages.cluster import VoteRequest
 from strandline.protocol.messages.common import Message
 
@@ -21,10 +25,8 @@ ONLY = os.environ.get("RAFT_SEED")
 CHUNK = 25
 
 
-def run_seed(
-    seed: int, voters: int, seconds: float, node_class: type[RaftNode] = RaftNode, weather: Weather = ROUGH
-) -> Simulation:
-    simulation = Simulation(seed, voters, weather, node_class=node_class)
+def run_seed(seed: int, voters: int, seconds: float) -> Simulation:
+    simulation = Simulation(seed, voters, ROUGH)
     simulation.start_all()
     simulation.at(0.05, simulation.nemesis)
     simulation.run(seconds)
@@ -103,7 +105,7 @@ def test_can_elect_new_leader_after_old_leader_partitioned_away(seed: int) -> No
     assert old is not None
     simulation.partition([old.id])
     others = [sim for sim in simulation.nodes.values() if sim is not old]
-    simulation.run_until(lambda: any(sim.raft.is_leader for sim in others), 3.0, "a leader on the other side")
+    simulation.run_until(lambda: any(sim.state.is_leader for sim in others), 3.0, "a leader on the other side")
     simulation.recover()
 
 
@@ -154,12 +156,12 @@ def test_an_isolated_leader_resigns_and_commits_nothing(seed: int) -> None:
     simulation = steady(seed, 3)
     old = simulation.leader()
     assert old is not None
-    before = old.raft.high_watermark
+    before = old.state.high_watermark
     simulation.partition([old.id])
     simulation.append(old.id)
     limit = RaftConfig().check_quorum_timeout_ms / 1000 + 0.01  # a fetch may have been on its way
-    simulation.run_until(lambda: not old.raft.is_leader, limit, "resignation")
-    assert old.raft.high_watermark == before
+    simulation.run_until(lambda: not old.state.is_leader, limit, "resignation")
+    assert old.state.high_watermark == before
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -168,14 +170,14 @@ def test_a_rejoining_voter_does_not_depose_a_healthy_leader(seed: int) -> None:
     simulation = steady(seed, 3)
     leader = simulation.leader()
     assert leader is not None
-    epoch = leader.raft.epoch
+    epoch = leader.state.epoch
     lost = next(sim for sim in simulation.nodes.values() if sim is not leader)
     simulation.partition([lost.id])
     simulation.run(20.0)
     simulation.heal()
     simulation.run(5.0)
-    assert leader.raft.is_leader
-    assert {sim.raft.epoch for sim in simulation.nodes.values()} == {epoch}
+    assert leader.state.is_leader
+    assert {sim.state.epoch for sim in simulation.nodes.values()} == {epoch}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -193,55 +195,61 @@ def test_a_leader_that_stops_in_order_is_replaced_at_once(seed: int) -> None:
 # -- the checkers notice ------------------------------------------------------------------------------------------------
 
 
-class VotesBeforeTheDisk(RaftNode):
-    """M12."""
-
-    def send(self, to_id: int, api_key: int, body: Message, *, after_sync: bool) -> None:
-        self.outbox.at_once.append(Send(to_id, api_key, body, self.role))
-
-    def reply_after_sync(self, ticket: object, body: Message) -> None:
-        self.outbox.at_once.append(Reply(ticket, body))
+def send_at_once(self: RaftState, to_id: int, api_key: int, body: Message, *, after_sync: bool) -> None:
+    self.outbox.at_once.append(Send(to_id, api_key, body, self.role))
 
 
-class CommitsByCountingOldEpochs(RaftNode):
-    """M13, Raft's figure 8."""
-
-    def maybe_advance_high_watermark(self, now: float) -> None:
-        role = self.role
-        assert isinstance(role, Leader)
-        ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
-        self.advance_high_watermark(min(ends[len(ends) // 2], self.log.end_offset))
+def reply_at_once(self: RaftState, ticket: object, body: Message) -> None:
+    self.outbox.at_once.append(Reply(ticket, body))
 
 
-class CountsItselfBeforeTheDisk(RaftNode):
-    def maybe_advance_high_watermark(self, now: float) -> None:
-        assert isinstance(self.role, Leader)
-        self.role.flushed_offset = self.log.end_offset
-        super().maybe_advance_high_watermark(now)
+def count_old_epochs(self: LeaderHandler, now: float) -> None:
+    state, role = self.state, self.state.role
+    assert isinstance(role, Leader)
+    ends = sorted([role.flushed_offset, *(progress.end_offset for progress in role.voters.values())], reverse=True)
+    state.advance_high_watermark(min(ends[len(ends) // 2], state.log.end_offset))
 
 
-class VotesForAnyLog(RaftNode):
-    def _is_up_to_date(self, request: VoteRequest) -> bool:
-        return True
+ADVANCE = LeaderHandler.maybe_advance_high_watermark
 
 
-class LeadsItsOldEpochAgain(RaftNode):
-    """KAFKA-10527."""
-
-    def start(self, now: float) -> None:
-        super().start(now)
-        if self.election.leader_id == self.node_id:
-            self.role = Leader(self.log.end_offset, now, self.log.end_offset, {})
+def count_itself_before_the_disk(self: LeaderHandler, now: float) -> None:
+    assert isinstance(self.state.role, Leader)
+    self.state.role.flushed_offset = self.state.log.end_offset
+    ADVANCE(self, now)
 
 
-@pytest.mark.parametrize(
-    "mutant", [VotesBeforeTheDisk, CommitsByCountingOldEpochs, CountsItselfBeforeTheDisk, VotesForAnyLog, LeadsItsOldEpochAgain]
-)
-def test_the_simulation_finds_a_removed_guard(mutant: type[RaftNode]) -> None:
+def accept_any_log(self: ElectionHandler, request: VoteRequest) -> bool:
+    return True
+
+
+START = RoleTransitions.start
+
+
+def lead_the_old_epoch_again(self: RoleTransitions, now: float) -> None:
+    START(self, now)
+    state = self.state
+    if state.election.leader_id == state.node_id:
+        state.role = Leader(state.log.end_offset, now, state.log.end_offset, {})
+
+
+MUTANTS: dict[str, list[tuple[type, str, Callable[..., object]]]] = {
+    "M12, votes before the disk": [(RaftState, "send", send_at_once), (RaftState, "reply_after_sync", reply_at_once)],
+    "M13, Raft's figure 8": [(LeaderHandler, "maybe_advance_high_watermark", count_old_epochs)],
+    "counts itself before the disk": [(LeaderHandler, "maybe_advance_high_watermark", count_itself_before_the_disk)],
+    "votes for any log": [(ElectionHandler, "_is_up_to_date", accept_any_log)],
+    "KAFKA-10527, leads its old epoch again": [(RoleTransitions, "start", lead_the_old_epoch_again)],
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_simulation_finds_a_removed_guard(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation that no mutant fails proves nothing."""
+    for owner, name, replacement in MUTANTS[mutant]:
+        monkeypatch.setattr(owner, name, replacement)
     for seed in range(150):
         try:
-            run_seed(seed, 3, 8.0, mutant)
+            run_seed(seed, 3, 8.0)
         except Violation:
             return
-    pytest.fail(f"{mutant.__name__} survived")
+    pytest.fail(f"{mutant} survived")

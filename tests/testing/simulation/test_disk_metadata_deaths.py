@@ -163,7 +163,7 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -
 
 def check_election(election: ElectionState, witness: Witness) -> None:
     """The last one that was written, or the one that was about to be. A learner is who has nothing to remember."""
-    assert election in witness.elections or (election == ElectionState(learner=True) and ElectionState() in witness.elections)
+    assert election in witness.elections or (election == ElectionState(recovering=True) and ElectionState() in witness.elections)
 
 
 def check_records(log: MetadataLog, witness: Witness) -> list[bytes]:

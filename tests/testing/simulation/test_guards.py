@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.broker.partition.partition import Partition
-from strandline.controller.raft.elections import Elections
+from strandline.controller.raft.election_handler import ElectionHandler
 from strandline.protocol.errors import BrokerError, UsageError
 from strandline.testing.simulation.guards import table
 from strandline.testing.simulation.guards.catalogue import GUARDS, Guard
@@ -84,7 +84,7 @@ def test_an_entry_that_fits_nothing_is_refused() -> None:
 
 def test_a_guard_of_the_quorum_is_found_by_a_scenario() -> None:
     """A vote that is answered before it is on the disk: the story of a voter that dies between the two."""
-    assert Elections.on_vote_request is function_of(GUARDS["G130"])
+    assert ElectionHandler.on_vote_request is function_of(GUARDS["G130"])
     runs = [Watched("S01", frozenset(), 0.1), Watched("S46", frozenset({"G130"}), 0.1)]
     find = by_runs(GUARDS["G130"], runs)
     assert (find.runs, find.by, find.tried, find.reached, find.of) == (2, "S46", 1, 1, 2), find

@@ -462,7 +462,7 @@ def votes_are_given_and_refused() -> None:
     bench.ask_vote(3, 6, (1, 1))
     leader = Bench(1, election=ElectionState(1), log=log_of(1))
     leader.become_leader()
-    leader.ask_vote(2, leader.node.epoch, (1, 1), pre_vote=True)
+    leader.ask_vote(2, leader.node.state.epoch, (1, 1), pre_vote=True)
 
 
 @drive("raft.pre_vote_lost", "raft.election_lost", "raft.leader_lost", "raft.leader_restarted")
@@ -470,13 +470,13 @@ def elections_are_lost() -> None:
     bench = Bench(1, election=ElectionState(1), log=log_of(1))
     asked = sends(bench.advance(0.2), apis.VOTE)
     for send in asked:
-        bench.respond(send, VoteResponse(0, -1, bench.node.epoch, False))
+        bench.respond(send, VoteResponse(0, -1, bench.node.state.epoch, False))
     bench.advance(5)
     candidate = Bench(1, election=ElectionState(1), log=log_of(1))
     asked = sends(candidate.advance(0.2), apis.VOTE)
     for send in asked:
-        candidate.respond(send, VoteResponse(0, -1, candidate.node.epoch, True))
-    candidate.begin_epoch(2, candidate.node.epoch + 1)
+        candidate.respond(send, VoteResponse(0, -1, candidate.node.state.epoch, True))
+    candidate.begin_epoch(2, candidate.node.state.epoch + 1)
     Bench(1, election=ElectionState(3, leader_id=1, voted_id=1), log=log_of(1))
     follower = Bench(1, election=ElectionState(1), log=log_of(1))
     fetch = follower.follow(2, 2)
@@ -487,8 +487,8 @@ def elections_are_lost() -> None:
 def a_leader_is_alone() -> None:
     bench = Bench(1, election=ElectionState(1), log=log_of(1, 1))
     bench.become_leader()
-    bench.fetch(2, bench.node.epoch, 2, 1, session=7)
-    bench.fetch(2, bench.node.epoch, 2, 1, session=6)
+    bench.fetch(2, bench.node.state.epoch, 2, 1, session=7)
+    bench.fetch(2, bench.node.state.epoch, 2, 1, session=6)
     bench.advance(60)
 
 
@@ -502,9 +502,9 @@ def a_follower_is_told_of_another_history_and_of_the_end() -> None:
     bench.request(apis.END_QUORUM_EPOCH, EndQuorumEpochRequest("c", 2, 2, [1, 3]))
 
 
-@drive("raft.vote_taken_up")
-def a_learner_has_learned() -> None:
-    bench = Bench(1, election=ElectionState(learner=True))
+@drive("raft.voter_recovered")
+def a_voter_recovers() -> None:
+    bench = Bench(1, election=ElectionState(recovering=True))
     for send in sends(bench.advance(1), apis.VOTE):
         bench.respond(send, VoteResponse(0, -1, 0, False))
 

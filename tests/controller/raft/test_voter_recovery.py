@@ -4,27 +4,29 @@ without each of these rules something is lost."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from raft_bench import Bench, batch, fetch_response, log_of, sends
 from raft_memory_log import Platter
-from raft_simulation import WIPES, SimNode, Simulation, Violation, Weather, empty_platter
+from raft_simulation import WIPES, SimNode, Simulation, Violation, empty_platter
 
 from strandline.controller.raft.election import ElectionState
-from strandline.controller.raft.node import RaftNode
 from strandline.controller.raft.outbox import Send
+from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import VoterWithoutState
+from strandline.controller.raft.voter_recovery import VoterRecovery
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import VoteResponse
 
 ONLY = os.environ.get("RAFT_SEED")
-LEARNER = ElectionState(learner=True)
+RECOVERING = ElectionState(recovering=True)
 
 
-def learner(voters: int = 3, **more: Any) -> Bench:
-    return Bench(1, voters, platter=Platter(election=LEARNER), **more)
+def recovering_voter(voters: int = 3, **more: Any) -> Bench:
+    return Bench(1, voters, platter=Platter(election=RECOVERING), **more)
 
 
 def answer(bench: Bench, send: Send, epoch: int = 0, leader: int = -1, error: int = 0) -> None:
@@ -40,17 +42,17 @@ def asked(bench: Bench) -> dict[int, Send]:
 
 
 def test_a_voter_without_a_memory_grants_no_vote_and_does_not_stand() -> None:
-    bench = learner()
+    bench = recovering_voter()
     out = bench.advance(5.0)
-    assert bench.node.epoch == 0
+    assert bench.node.state.epoch == 0
     assert all(send.body.pre_vote for send in sends(out, apis.VOTE)), "it asks, and opens no epoch"
     assert not bench.ask_vote(2, 1, pre_vote=True).vote_granted
     assert not bench.ask_vote(2, 1).vote_granted
-    assert bench.platter.election == ElectionState(1, learner=True), "the epoch is taken over, as ever"
+    assert bench.platter.election == ElectionState(1, recovering=True), "the epoch is taken over, as ever"
 
 
 def test_at_the_first_start_it_is_enough_that_every_other_voter_is_at_epoch_0() -> None:
-    bench = learner()
+    bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[2])
     assert not bench.ask_vote(2, 0, pre_vote=True).vote_granted, "3 might know better"
@@ -61,64 +63,64 @@ def test_at_the_first_start_it_is_enough_that_every_other_voter_is_at_epoch_0() 
 
 def test_the_vote_is_taken_up_on_the_disk_first() -> None:
     """A voter that acts on what a crash takes away again could leave nobody with a vote."""
-    bench = learner()
+    bench = recovering_voter()
     for send in asked(bench).values():
         bench.node.on_response(send, VoteResponse(0, -1, 0, False), bench.now)
-    assert bench.node.lessons is not None
-    assert bench.platter.election.learner
+    assert bench.node.state.recovery is not None
+    assert bench.platter.election.recovering
     bench.sync()
-    assert bench.node.lessons is None
-    assert not bench.platter.election.learner
+    assert bench.node.state.recovery is None
+    assert not bench.platter.election.recovering
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET])
 def test_a_node_of_another_cluster_is_not_heard(error: ErrorCode) -> None:
-    bench = learner()
+    bench = recovering_voter()
     for send in asked(bench).values():
         answer(bench, send, error=error)
     bench.advance(0.05)
-    assert bench.node.lessons is not None
-    assert bench.node.lessons.unheard == {2, 3}
+    assert bench.node.state.recovery is not None
+    assert bench.node.state.recovery.unanswered == {2, 3}
     assert asked(bench) == {}, "it is asked again, a little later"
     assert {send.to_id for send in sends(bench.advance(0.1), apis.VOTE)} == {2, 3}
 
 
 def test_a_voter_that_shows_up_is_asked_at_once() -> None:
     """At a first start the last one to come asks all others: within a round trip everybody has heard everybody."""
-    bench = learner()
+    bench = recovering_voter()
     for send in asked(bench).values():
         bench.node.on_failure(send, ErrorCode.NETWORK_EXCEPTION, bench.now)
     assert asked(bench) == {}
     bench.ask_vote(3, 0, pre_vote=True)
-    assert bench.node.lessons is not None
-    assert bench.node.lessons.unheard == {2, 3}, "it is not heard by that: its request may be older than this process"
-    assert set(bench.node.lessons.ask_at) == {2}
+    assert bench.node.state.recovery is not None
+    assert bench.node.state.recovery.unanswered == {2, 3}, "it is not heard by that: its request may be older than this process"
+    assert set(bench.node.state.recovery.ask_at) == {2}
 
 
 def test_a_restart_on_the_way_lifts_nothing() -> None:
-    bench = learner()
+    bench = recovering_voter()
     answer(bench, asked(bench)[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
-    assert bench.platter.election == ElectionState(7, 2, learner=True)
+    assert bench.platter.election == ElectionState(7, 2, recovering=True)
     again = Bench(1, platter=bench.platter)
-    assert again.node.lessons is not None
-    assert again.node.lessons.unheard == {2, 3}, "only this process's own ears count"
+    assert again.node.state.recovery is not None
+    assert again.node.state.recovery.unanswered == {2, 3}, "only this process's own ears count"
 
 
 def test_it_fetches_only_when_it_has_heard_everybody() -> None:
     """What it fetches is counted: it might help a leader that its earlier disk had voted out of office."""
-    bench = learner()
+    bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
-    assert bench.node.leader_id == 2
+    assert bench.node.state.leader_id == 2
     assert sends(bench.advance(0.05), apis.FETCH) == []
     bench.node.on_response(sent[3], VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, 3, 8, False), bench.now)
     (fetch,) = sends(bench.settle(), apis.FETCH)
-    assert (fetch.to_id, bench.node.epoch) == (3, 8)
+    assert (fetch.to_id, bench.node.state.epoch) == (3, 8)
 
 
 def follower_of_5() -> tuple[Bench, Send]:
-    """A learner that has heard both others, and its first fetch from the leader of epoch 5."""
-    bench = learner()
+    """A recovering voter that both others have answered, and its first fetch from the leader of epoch 5."""
+    bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[3], epoch=5, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
     bench.node.on_response(sent[2], VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, 2, 5, False), bench.now)
@@ -155,8 +157,8 @@ def test_it_has_a_vote_when_it_has_caught_up_to_what_its_leader_itself_committed
     bench, fetch = follower_of_5()
     batches = [batch(offset, epoch) for offset, epoch in enumerate(epochs)]
     bench.respond(fetch, fetch_response(2, 5, *batches, high_watermark=high_watermark))
-    assert (bench.node.lessons is None) is has_vote
-    assert bench.platter.election == ElectionState(5, 2, learner=not has_vote)
+    assert (bench.node.state.recovery is None) is has_vote
+    assert bench.platter.election == ElectionState(5, 2, recovering=not has_vote)
     assert not bench.ask_vote(3, 5).vote_granted, "in this epoch there is a leader"
     assert bench.ask_vote(3, 6, (5, 9)).vote_granted is has_vote
 
@@ -164,9 +166,9 @@ def test_it_has_a_vote_when_it_has_caught_up_to_what_its_leader_itself_committed
 def test_what_it_has_caught_up_with_is_flushed_before_it_counts() -> None:
     bench, fetch = follower_of_5()
     bench.node.on_response(fetch, fetch_response(2, 5, batch(0, 5), high_watermark=1), bench.now)
-    assert bench.node.election.learner, "the record is not on the disk yet"
+    assert bench.node.state.election.recovering, "the record is not on the disk yet"
     bench.settle()
-    assert bench.node.lessons is None
+    assert bench.node.state.recovery is None
 
 
 def test_a_late_fetch_of_an_earlier_process_is_not_counted() -> None:
@@ -174,36 +176,43 @@ def test_a_late_fetch_of_an_earlier_process_is_not_counted() -> None:
     bench = Bench(1, election=ElectionState(1), log=log_of(1))
     bench.become_leader()
     end = bench.log.end_offset
-    assert bench.fetch(2, bench.node.epoch, 0, 0, session=7).partitions[0].error_code == 0
-    late = bench.fetch(2, bench.node.epoch, end, bench.node.epoch, session=6)
+    assert bench.fetch(2, bench.node.state.epoch, 0, 0, session=7).partitions[0].error_code == 0
+    late = bench.fetch(2, bench.node.state.epoch, end, bench.node.state.epoch, session=6)
     assert late.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert bench.node.high_watermark == 0
+    assert bench.node.state.high_watermark == 0
 
 
 # -- a quorum: stories ----------------------------------------------------------------------------------------------------
 
 
-class VotesWithoutAMemory(RaftNode):
-    """As if an empty disk had never held anything."""
-
-    def __init__(self, *, election: ElectionState, **more: Any) -> None:
-        super().__init__(election=election._replace(learner=False), **more)
+INIT, HAS_RECOVERED = RaftState.__init__, VoterRecovery._has_recovered
 
 
-class FetchesBeforeItHasHeardAll(RaftNode):
-    @property
-    def may_fetch(self) -> bool:
-        return True
+def forget_that_the_disk_was_empty(self: RaftState, *, election: ElectionState, **more: Any) -> None:
+    """As if an empty disk had never held a vote."""
+    INIT(self, election=election._replace(recovering=False), **more)
 
 
-class HearsAMajority(RaftNode):
-    def _has_learned(self, lessons: VoterWithoutState) -> bool:
-        return len(lessons.unheard) <= 1 and super()._has_learned(VoterWithoutState(set()))
+def recover_with_a_majority(self: VoterRecovery, recovery: VoterWithoutState) -> bool:
+    return len(recovery.unanswered) <= 1 and HAS_RECOVERED(self, VoterWithoutState(set()))
 
 
-def steady(seed: int, node_class: type[RaftNode] = RaftNode, voters: int = 3) -> tuple[Simulation, list[SimNode]]:
+MUTANTS: dict[str, tuple[type, str, object]] = {
+    "votes with an empty disk": (RaftState, "__init__", forget_that_the_disk_was_empty),
+    "fetches before every other voter has answered": (RaftState, "may_fetch", True),
+    "recovers with the answers of a majority": (VoterRecovery, "_has_recovered", recover_with_a_majority),
+}
+
+
+@pytest.fixture
+def mutate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Take a rule out of the node until the test is over."""
+    return lambda mutant: monkeypatch.setattr(*MUTANTS[mutant])
+
+
+def steady(seed: int, voters: int = 3) -> tuple[Simulation, list[SimNode]]:
     """A quorum with some committed records; the leader first, then the others."""
-    simulation = Simulation(seed, voters, node_class=node_class)
+    simulation = Simulation(seed, voters)
     simulation.start_all()
     simulation.recover()
     leader = simulation.leader()
@@ -216,9 +225,9 @@ def committed_by(simulation: Simulation, leader: SimNode, seconds: float = 0.5) 
     simulation.run_until(lambda: simulation.committed_end >= end, seconds, "a commit")
 
 
-def the_holder_of_a_committed_record_loses_its_disk(seed: int, node_class: type[RaftNode] = RaftNode) -> Simulation:
+def the_holder_of_a_committed_record_loses_its_disk(seed: int) -> Simulation:
     """Leader and second commit, the third is cut off. The second's disk is lost, the leader dies, the third comes back."""
-    simulation, (leader, second, third) = steady(seed, node_class)
+    simulation, (leader, second, third) = steady(seed)
     simulation.partition([third.id])
     committed_by(simulation, leader)
     simulation.crash(leader.id)
@@ -236,25 +245,26 @@ def test_a_committed_record_survives_the_loss_of_a_disk_that_held_it(seed: int) 
     assert simulation.leader() is None
     simulation.recover()
     simulation.run(0.5)
-    assert not any(sim.platter.election.learner for sim in simulation.nodes.values())
+    assert not any(sim.platter.election.recovering for sim in simulation.nodes.values())
 
 
-def test_without_the_guard_that_record_is_lost() -> None:
+def test_without_the_guard_that_record_is_lost(mutate: Callable[[str], None]) -> None:
+    mutate("votes with an empty disk")
     with pytest.raises(Violation, match=r"misses the committed batch|was committed there"):
-        the_holder_of_a_committed_record_loses_its_disk(0, VotesWithoutAMemory).recover()
+        the_holder_of_a_committed_record_loses_its_disk(0).recover()
 
 
-def a_deposed_leader_meets_the_voter_that_deposed_it(seed: int, node_class: type[RaftNode] = RaftNode) -> Simulation:
+def a_deposed_leader_meets_the_voter_that_deposed_it(seed: int) -> Simulation:
     """The leader is cut off and does not know that the others have elected another one. That one's disk is lost, and the
     only voter it can reach afterwards is the old leader."""
-    simulation, (old, second, third) = steady(seed, node_class)
+    simulation, (old, second, third) = steady(seed)
     simulation.partition([old.id])
     simulation.append(old.id, 3)
-    epoch = old.raft.epoch
-    simulation.run_until(lambda: any(sim.raft.is_leader for sim in (second, third)), 3.0, "a successor")
-    successor, voter = (second, third) if second.raft.is_leader else (third, second)
+    epoch = old.state.epoch
+    simulation.run_until(lambda: any(sim.state.is_leader for sim in (second, third)), 3.0, "a successor")
+    successor, voter = (second, third) if second.state.is_leader else (third, second)
     committed_by(simulation, successor)
-    assert (old.raft.is_leader, old.raft.epoch) == (True, epoch), "this seed replaces it too late: it has resigned"
+    assert (old.state.is_leader, old.state.epoch) == (True, epoch), "this seed replaces it too late: it has resigned"
     simulation.wipe(successor.id)
     simulation.partition([voter.id])
     simulation.start(successor.id)
@@ -268,9 +278,11 @@ def test_a_deposed_leader_cannot_commit_with_a_voter_that_forgot_having_deposed_
     a_deposed_leader_meets_the_voter_that_deposed_it(seed)
 
 
-def test_if_its_fetches_counted_before_it_has_heard_all_that_leader_would_commit() -> None:
+def test_without_the_guard_the_deposed_leader_commits(mutate: Callable[[str], None]) -> None:
+    """If the fetches of a recovering voter counted before every other voter has answered."""
+    mutate("fetches before every other voter has answered")
     with pytest.raises(Violation, match=r"was committed there|commits up to"):
-        a_deposed_leader_meets_the_voter_that_deposed_it(0, FetchesBeforeItHasHeardAll)
+        a_deposed_leader_meets_the_voter_that_deposed_it(0)
 
 
 @pytest.mark.parametrize("voters", [3, 5])
@@ -298,8 +310,8 @@ def test_a_majority_of_lost_disks_elects_nobody(seed: int) -> None:
 # -- a quorum: from seeds ---------------------------------------------------------------------------------------------------
 
 
-def run_seed(seed: int, voters: int, node_class: type[RaftNode] = RaftNode, weather: Weather = WIPES) -> Simulation:
-    simulation = Simulation(seed, voters, weather, node_class=node_class, fresh=True)
+def run_seed(seed: int, voters: int) -> Simulation:
+    simulation = Simulation(seed, voters, WIPES, fresh=True)
     simulation.start_all()
     simulation.at(0.05, simulation.nemesis)
     simulation.run(8.0)
@@ -321,16 +333,17 @@ def test_quorums_keep_every_promise_when_disks_are_lost(voters: int, first: int)
     assert ONLY or (wiped > 100 and committed > 500), "too calm, or too rough: nothing was tried"
 
 
-@pytest.mark.parametrize("mutant", [VotesWithoutAMemory, FetchesBeforeItHasHeardAll, HearsAMajority])
-def test_without_each_rule_something_is_lost(mutant: type[RaftNode]) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_without_each_rule_something_is_lost(mutant: str, mutate: Callable[[str], None]) -> None:
+    mutate(mutant)
     for seed in (*range(230, 240), *range(380, 392), *range(810, 816), *range(60)):
         try:
-            run_seed(seed, 3, mutant)
+            run_seed(seed, 3)
         except Violation:
             return
-    pytest.fail(f"{mutant.__name__} survived")
+    pytest.fail(f"{mutant} survived")
 
 
-def test_an_empty_disk_is_that_of_a_learner() -> None:
+def test_an_empty_disk_is_that_of_a_recovering_voter() -> None:
     """What the simulation begins with is what `QuorumStateStore` makes of a directory without quorum-state."""
-    assert empty_platter().election == LEARNER
+    assert empty_platter().election == RECOVERING
