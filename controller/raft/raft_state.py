@@ -90,6 +90,16 @@ class RaftState:
         return NO_NODE
 
     @property
+    def hears_leader(self) -> bool:
+        """This node follows a leader that has answered, and has not lost it since."""
+        return isinstance(self.role, Follower) and self.role.leader_is_alive
+
+    @property
+    def known_high_watermark(self) -> int:
+        """The high watermark of this node, or the leader's in its last response if that is higher."""
+        return max(self.high_watermark, self.role.leader_high_watermark if isinstance(self.role, Follower) else -1)
+
+    @property
     def other_voters(self) -> list[int]:
         return [voter_id for voter_id in self.voter_ids if voter_id != self.node_id]
 

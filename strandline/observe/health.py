@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from strandline.broker.process.server import BrokerServer
     from strandline.controller.raft.node import RaftNode
-from strandline.controller.raft.roles import Follower
-from strandline.controller.server import ControllerServer
+    from strandline.controller.server import ControllerServer
     from strandline.observe.loop_lag import LoopLag
 
 METADATA_RECORDS_BEHIND_MAX = 1000
@@ -198,14 +197,13 @@ def read_controller(server: ControllerServer) -> ControllerState:
     if quorum is None or node is None:  # the metadata log is not open yet
         return known
     state = node.state
-    follower = state.role if isinstance(state.role, Follower) else None
     return known._replace(
         node_id=server.config.node_id,
         leader_id=quorum.leader_id,
         epoch=quorum.epoch,
-        follows=quorum.is_leader or (follower is not None and follower.leader_is_alive),
+        follows=quorum.is_leader or state.hears_leader,
         log_end_offset=quorum.log_end_offset,
-        high_watermark=max(quorum.high_watermark, -1 if follower is None else follower.leader_high_watermark),
+        high_watermark=state.known_high_watermark,
         has_vote=state.recovery is None,
         unheard=() if state.recovery is None else tuple(sorted(state.recovery.unanswered)),
     )
