@@ -110,7 +110,7 @@ def accumulator_alone(count: int, batch_size: int) -> float:
     )
     accumulator.update_topic("t", 6, range(6))
     producer = Producer()
-    sender: Any = SimpleNamespace(broken=None, refused=None)
+    sender: Any = SimpleNamespace(failures=SimpleNamespace(fatal=None))
     producer._accumulator, producer._bare_open, producer._sender = accumulator, accumulator.bare_open, sender
     producer._checked_thread = get_ident()
     send = producer.send_nowait
@@ -121,9 +121,7 @@ def accumulator_alone(count: int, batch_size: int) -> float:
             for queue in queues:
                 if queue.needs_producer_id:
                     queue.set_producer_id(1, 0)
-                while (batch := queue.take(0.0, partial=False)) is not None:
-                    if not batch.closed:
-                        accumulator.on_closed(batch)
+                while (batch := accumulator.take(queue, 0.0, partial=False)) is not None:
                     queue.on_acked(batch)
                     batch.complete(0)
                     accumulator.release(batch)

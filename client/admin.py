@@ -406,7 +406,7 @@ class Admin:
         cluster = self._running()
         if not str(name).isdecimal():
             raise UsageError(f"a broker is named by its id, a number, not {name!r}")
-        if cluster.link(int(name)) is None:
+        if cluster.connection_state(int(name)) is None:
             known = ", ".join(map(str, sorted(cluster.cache.brokers))) or "none"
             code = ErrorCode.BROKER_ID_NOT_REGISTERED
             raise RequestFailed(f"broker {name} is not there; the brokers that are: {known}", api="DescribeConfigs", code=code)

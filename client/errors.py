@@ -103,9 +103,9 @@ class ClientError(StrandlineError):
         return f" ({', '.join(facts)})" if facts else ""
 
 
-def again(error: BaseException) -> BaseException:
-    """The same error, to be raised once: what raises an error makes it refer to all frames that it goes through, and whoever
-    keeps an error for those who ask later must not keep them, too."""
+def copy_of(error: BaseException) -> BaseException:
+    """A copy of an error that is kept, to be raised once. An error that is raised refers to all frames that it passes through;
+    raising the kept one itself would keep those frames, too."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__, copy.__suppress_context__ = error.__cause__, error.__suppress_context__

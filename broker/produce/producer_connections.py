@@ -25,12 +25,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from strandline.protocol.errors import BrokerError
-from strandline.protocol.records.batch import read_header
+from strandline.protocol.records.batch import PRODUCER_ID_POS, read_header
 from strandline.storage.log.validation import check_batch
 
 PRODUCERS_MAX = 10_000
 """Of the producers that were heard first, the oldest are forgotten beyond that."""
-_PRODUCER_ID = slice(43, 51)
+_PRODUCER_ID = slice(PRODUCER_ID_POS, PRODUCER_ID_POS + 8)
 """In a batch's header."""
 
 

@@ -1,14 +1,14 @@
-"""A client's way to the cluster: bootstrap addresses, one connection per broker, and metadata kept fresh.
+"""How a client reaches the cluster: bootstrap addresses, one connection per broker, and metadata that is kept fresh.
 
 Rules:
-- Every address has one link; a connection that breaks is made anew when somebody asks for it, after a backoff.
-- Refreshing is coalesced: however many ask, one request is on its way. It goes to a broker that is connected, and when
-  that one is slow, to the next as well: a broker that hangs costs a quarter of a second, not a timeout.
-- Who is suspected of being gone (a request there is overdue) is asked last; what may be asked of one broker alone is asked
-  of one that has just answered.
-- While something is wrong (a leader is gone) askers repeat; the refreshes then stand 20-50 ms apart. A topic that no refresh has
-  asked for does not wait for that gap: nothing is known of it yet, so asking is no repetition (as in Kafka's Java client).
-- Listeners are told after every refresh and every new connection, so that they may look again.
+- Each address has one connection. A connection that breaks is opened again when it is needed, after a backoff.
+- Refreshes are coalesced: however many callers want one, one request is in flight. It is sent to a connected broker, and if that
+  one is slow, to the next one as well. So a broker that hangs costs a quarter of a second, not a timeout.
+- A broker that is suspected of being gone (a response is overdue) is asked last. A request that must be sent to one broker only
+  is sent to one that has just responded.
+- While something is wrong (a partition has no leader) callers ask again and again; the refreshes are then 20-50 ms apart. A topic
+  that no refresh has asked for does not wait for that gap: asking for it is no repetition (as in Kafka's Java client).
+- Listeners are called after each refresh and each change of a connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Any
 
-from strandline.client.cluster.links import SOFTWARE, Link
+from strandline.client.cluster.connection_state import SOFTWARE, ConnectionState
 from strandline.client.cluster.metadata import MetadataCache, TopicInfo
 from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout, UnknownTopic, to_client_error
 from strandline.client.option_types import Address, parse_bootstrap
@@ -36,15 +36,18 @@ from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 
 HEDGE_AFTER_MS = 250
-"""A broker that has not answered a metadata request by then: the next one is asked too."""
+"""When a broker has not answered a metadata request for so long, the next one is asked too."""
 STALE_AFTER_MS = 300
-"""The picture of a broker that knows no controller is believed when for so long nobody had a better one."""
+"""Metadata of a broker that knows no controller is accepted if no other broker has answered for so long."""
 REFRESH_GAP_MS = (20, 50, 250)
-"""Between two refreshes that follow one another: the first few, the first seconds, later."""
+"""The gap between two refreshes that follow one another: the first ten, the next hundred, all later ones."""
 FRESH_S = 1.0
-"""A connection on which something came within this time needs no sign of life."""
+"""A connection on which bytes arrived within this time is known to be alive."""
+STALL_S = 0.5
+"""When a response is overdue for so long, the client checks whether the leader has moved."""
 MISSING_TOPIC_GRACE_MS = 1_500
-"""What was just created, a topic or a partition, may not be known to every broker yet; nor may what has just been deleted."""
+"""A topic or partition that was just created or deleted may not be known as such to every broker yet. So long it is waited
+for."""
 
 
 class Cluster:
@@ -52,13 +55,15 @@ class Cluster:
         self.options = options
         self.cache = MetadataCache()
         self.listeners: list[Callable[[], None]] = []
-        """Called (soon, on the loop) after each refresh and each new connection."""
+        """Called soon, on the event loop, after each refresh and each change of a connection."""
         self.bootstrap = parse_bootstrap(options.bootstrap_servers)
-        self.links: dict[Address, Link] = {address: Link(address, options, self._on_link) for address in self.bootstrap}
+        self.connections: dict[Address, ConnectionState] = {
+            address: ConnectionState(address, options, self._on_connection_state) for address in self.bootstrap
+        }
         self.closed = False
         self.refreshes = 0
         self.last_error: StrandlineError | None = None
-        """Why the newest refresh failed; None: it did not."""
+        """Why the last refresh failed; None if it succeeded."""
         self._random = random
         self._topics: dict[str, None] = {}
         self._rotation = 0
@@ -66,7 +71,7 @@ class Cluster:
         self._refreshed_at = -1e9
         self._wanted = False
         self._has_new_topic = False
-        """A topic is wanted that no refresh has asked for; the next refresh begins at once."""
+        """A topic is wanted that no refresh has asked for: the next refresh begins at once."""
         self._gap_wait: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -75,18 +80,18 @@ class Cluster:
         self._notify_handle: asyncio.Handle | None = None
 
     async def start(self) -> None:
-        """Find the cluster. Tried for `connect_timeout_ms`: a cluster that is down should be told soon."""
+        """Find the cluster. NoBrokersAvailable after `connect_timeout_ms`, so that a cluster that is down is reported soon."""
         self._rotation = self._random.randrange(1 << 16)
         await self.renew()
 
     async def renew(self) -> None:
-        """Learn the metadata as it is now, without the pause that keeps repeated refreshes apart."""
+        """Refresh the metadata now, without the gap between repeated refreshes."""
         self._streak, self._refreshed_at = 0, -1e9
         await self.refresh(min(self.options.max_block_ms, self.options.connect_timeout_ms))
 
     @property
     def brokers_connected(self) -> int:
-        return sum(link.connection is not None for link in self.links.values())
+        return sum(state.connection is not None for state in self.connections.values())
 
     async def close(self) -> None:
         self.closed = True
@@ -97,13 +102,13 @@ class Cluster:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._finish(self._waiters, ClientClosed("the client was stopped"))
-        for link in self.links.values():
-            await link.close()
+        for state in self.connections.values():
+            await state.close()
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
     def want_topics(self, names: Iterable[str]) -> bool:
-        """Keep these topics' metadata fresh; True when one of them is new."""
+        """Keep these topics' metadata fresh. Returns whether one of them is new."""
         before = len(self._topics)
         self._topics.update(dict.fromkeys(names))
         is_new = len(self._topics) > before
@@ -114,23 +119,23 @@ class Cluster:
 
     @property
     def topics_wanted(self) -> int:
-        """How many."""
+        """The number of topics whose metadata is kept fresh."""
         return len(self._topics)
 
     def forget_topics(self) -> None:
-        """Their metadata is neither known nor kept fresh any more."""
+        """Drop the metadata of all topics, and do not keep it fresh any more."""
         self._topics.clear()
         self.cache.forget_topics()
 
     def request_refresh(self) -> None:
-        """Refresh at once, or soon when that just happened."""
+        """Refresh the metadata: now, or after the gap if it was just refreshed."""
         self._wanted = True
         if not self.closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
             self._task.add_done_callback(self._on_task_done)
 
     def request_refresh_in(self, delay_s: float) -> None:
-        """Of several that are wanted, the soonest."""
+        """Refresh the metadata after a delay. Of several requested delays, the shortest counts."""
         loop = asyncio.get_running_loop()
         timer, when = self._again_timer, loop.time() + delay_s
         if self.closed or (timer is not None and loop.time() < timer.when() <= when):
@@ -140,7 +145,7 @@ class Cluster:
         self._again_timer = loop.call_at(when, self.request_refresh)
 
     async def refresh(self, timeout_ms: float) -> None:
-        """Wait for a refresh that begins now or later; retried until `timeout_ms` is over, then the last error."""
+        """Wait for a refresh that begins after this call. It is retried for `timeout_ms`; then its last error is raised."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -159,8 +164,8 @@ class Cluster:
                     raise
 
     async def topic(self, name: str, timeout_ms: float, partitions: Collection[int] = ()) -> TopicInfo:
-        """The topic's metadata; asks for it when it, or one of these partitions, is not known. UnknownTopic when it is still
-        not known after a moment."""
+        """The topic's metadata. Refreshes if the topic, or one of these partitions, is not known; UnknownTopic if it still is not
+        after MISSING_TOPIC_GRACE_MS."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         grace = min(timeout_ms, MISSING_TOPIC_GRACE_MS) / 1000
@@ -171,13 +176,13 @@ class Cluster:
             if info is not None and info.partitions and not missing:
                 return info
             elapsed = loop.time() - started
-            is_told = name in self.cache.failed or (info is not None and bool(info.partitions))
-            if elapsed >= timeout_ms / 1000 or (is_told and elapsed >= grace):
+            is_answered = name in self.cache.failed or (info is not None and bool(info.partitions))
+            if elapsed >= timeout_ms / 1000 or (is_answered and elapsed >= grace):
                 raise self.unknown_topic(name, elapsed * 1000, min(missing, default=None))
             await self.refresh(max(timeout_ms - elapsed * 1000, 1))
 
     def unknown_topic(self, name: str, elapsed_ms: float, partition: int | None = None) -> StrandlineError:
-        """It does not exist, or has no such partition."""
+        """The error for a topic that does not exist, has no such partition, or whose metadata was refused."""
         code = self.cache.failed.get(name)
         info = self.cache.topics.get(name)
         if code is None and info is not None and info.partitions and partition is not None:
@@ -213,12 +218,13 @@ class Cluster:
         self._arm_age_timer()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Cancelled by somebody who cancels every task it finds, or broken: those who wait must not wait for ever."""
+        """The refresh task was cancelled, perhaps by a program that cancels all tasks: start another one for those that wait."""
         if task.cancelled() and not self.closed and (self._waiters or self._wanted):
             self.request_refresh()
 
     def _gap(self, now: float) -> float:
-        """How long to wait before the next refresh: not at all, unless the last one was a moment ago and asked for the same."""
+        """How many seconds to wait before the next refresh: 0, unless the last one was a moment ago and asked for the same
+        topics."""
         if self._has_new_topic:
             return 0.0
         since = now - self._refreshed_at
@@ -227,7 +233,7 @@ class Cluster:
         return max(0.0, gap_ms / 1000 - since)
 
     async def _wait_gap(self, gap_s: float) -> None:
-        """Ends early when a topic is wanted that no refresh has asked for."""
+        """Wait, but no longer than until a topic is wanted that no refresh has asked for."""
         if gap_s <= 0:
             await asyncio.sleep(0)
             return
@@ -256,10 +262,10 @@ class Cluster:
             self._age_timer = loop.call_later(self.options.metadata_max_age_ms / 1000, self.request_refresh)
 
     def no_answer(self, timeout_ms: float) -> StrandlineError:
-        """Why there is no metadata after `timeout_ms`."""
+        """The error that says why there is no metadata after `timeout_ms`."""
         if self.last_error is not None:
             return self.last_error
-        return NoBrokersAvailable(f"no answer from {self._describe(list(self.links))}", elapsed_ms=timeout_ms)
+        return NoBrokersAvailable(f"no answer from {self._describe(list(self.connections))}", elapsed_ms=timeout_ms)
 
     @staticmethod
     def _finish(waiters: list[asyncio.Future[None]], error: StrandlineError | None) -> None:
@@ -278,158 +284,179 @@ class Cluster:
 
     def _notify(self) -> None:
         if self._notify_handle is None and not self.closed:
-            self._notify_handle = asyncio.get_running_loop().call_soon(self._tell_listeners)
+            self._notify_handle = asyncio.get_running_loop().call_soon(self._call_listeners)
 
-    def _tell_listeners(self) -> None:
+    def _call_listeners(self) -> None:
         self._notify_handle = None
         for listener in list(self.listeners):
             listener()
 
-    def _on_link(self, link: Link, lost: bool) -> None:
-        """A connection was made, lost, could not be made, or cannot be made at once."""
+    def _on_connection_state(self, state: ConnectionState, lost: bool) -> None:
+        """A connection was opened or lost, could not be opened, or takes long to open."""
         if lost and self._topics:
             self.request_refresh()
         self._notify()
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def link(self, broker_id: int) -> Link | None:
-        """The link to a broker's advertised address; None for a broker that is not known."""
+    def connection_state(self, broker_id: int) -> ConnectionState | None:
+        """The state of the connection to a broker's advertised address; None if the broker is not known."""
         broker = self.cache.brokers.get(broker_id)
         if broker is None:
             return None
         address = (broker.host, broker.port)
-        link = self.links.get(address)
-        if link is None:
-            link = self.links[address] = Link(address, self.options, self._on_link)
-        return link
+        state = self.connections.get(address)
+        if state is None:
+            state = self.connections[address] = ConnectionState(address, self.options, self._on_connection_state)
+        return state
 
     def suspect(self, broker_id: int) -> None:
-        """What was asked of this broker is overdue: perhaps it is gone without a word, and somebody else leads."""
-        link = self.link(broker_id)
-        if link is not None:
-            link.suspect()
+        """A response of this broker is overdue: it may be gone, and another broker may lead its partitions."""
+        state = self.connection_state(broker_id)
+        if state is not None:
+            state.suspect()
         self.request_refresh()
 
+    def suspect_if_stalled(self, broker_id: int, oldest_request_at: float | None, limit_s: float) -> None:
+        """Suspect the broker if its oldest unanswered request was sent more than `limit_s` ago."""
+        if oldest_request_at is not None and asyncio.get_running_loop().time() - oldest_request_at > limit_s:
+            self.suspect(broker_id)
+
+    def last_error_of(self, broker_id: int) -> StrandlineError | None:
+        """Why the last attempt to connect to the broker failed, or its last connection was lost."""
+        state = self.connection_state(broker_id)
+        return None if state is None else state.last_error
+
+    def connection_or_refresh(self, broker_id: int) -> Connection | None:
+        """`connection`; without one, the metadata is refreshed if the broker is unknown or cannot be reached, because another
+        broker may lead its partitions."""
+        connection = self.connection(broker_id)
+        if connection is None:
+            state = self.connection_state(broker_id)
+            if state is None or state.failures:
+                self.request_refresh()
+        return connection
+
     def connection(self, broker_id: int) -> Connection | None:
-        """The open connection to a broker. None: it is being made, or waits for its backoff; listeners will be told."""
-        link = self.link(broker_id)
-        if link is None:
+        """The open connection to a broker. None: it is being opened, or waits for its backoff. Listeners are called when that
+        changes."""
+        state = self.connection_state(broker_id)
+        if state is None:
             return None
-        if link.connection is None and not self.closed:
-            delay = link.connect_soon()
+        if state.connection is None and not self.closed:
+            delay = state.connect_soon()
             if delay > 0:
                 self.notify_soon(delay)
-        return link.connection
+        return state.connection
 
     async def request(self, broker_id: int, api_key: int, body: Message, timeout_ms: float | None = None) -> Any:
         """One request to one broker. Raises a ClientError that names it."""
-        link = self.link(broker_id)
-        if link is None:
+        state = self.connection_state(broker_id)
+        if state is None:
             raise NoBrokersAvailable("the broker is not known", broker_id=broker_id, api=api_name(api_key))
         try:
-            return await self._request(link, api_key, body, timeout_ms or self.options.request_timeout_ms)
+            return await self._request(state, api_key, body, timeout_ms or self.options.request_timeout_ms)
         except BrokerError as e:
             raise to_client_error(e, api=api_name(api_key), broker_id=broker_id) from e
 
-    async def _request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """`timeout_ms` is for all of it: a broker that is silent takes long to connect to, as well."""
-        connection = link.connection
+    async def _request(self, state: ConnectionState, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """`timeout_ms` is for connecting and the request together."""
+        connection = state.connection
         if connection is None:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + timeout_ms / 1000
-            connection = await self._connected(link, timeout_ms)
+            connection = await self._connected(state, timeout_ms)
             timeout_ms = (deadline - loop.time()) * 1000
         return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
 
-    def _begin_request(self, link: Link, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
-        """`_request`, with a task only where there is something to be waited for before."""
-        if link.connection is not None:
-            return link.connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
-        return asyncio.get_running_loop().create_task(self._request(link, api_key, body, timeout_ms))
+    def _begin_request(self, state: ConnectionState, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
+        """`_request`, but without a task if the connection is open."""
+        if state.connection is not None:
+            return state.connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+        return asyncio.get_running_loop().create_task(self._request(state, api_key, body, timeout_ms))
 
     @staticmethod
-    async def _connected(link: Link, timeout_ms: float) -> Connection:
+    async def _connected(state: ConnectionState, timeout_ms: float) -> Connection:
         try:
-            attempt = link.attempt()
+            attempt = state.attempt()
             async with asyncio.timeout(timeout_ms / 1000):
                 return await asyncio.shield(attempt)
         except TimeoutError:
-            host, port = link.address
+            host, port = state.address
             text = f"{host}:{port}: not connected within {timeout_ms:.0f} ms"
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, text) from None
 
     async def ask_one(self, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Ask one broker, and it alone: for what changes something, which two brokers would do twice."""
+        """Send a request that changes something to one broker only: two brokers would do it twice."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        link = self._candidates()[0]
-        if link.connection is None or link.connection.idle_s(loop.time()) > FRESH_S:
-            link, _ = await self._first_answer(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), timeout_ms)
+        state = self._candidates()[0]
+        if state.connection is None or state.connection.idle_s(loop.time()) > FRESH_S:
+            state, _ = await self._first_answer(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), timeout_ms)
             timeout_ms = max(1.0, (deadline - loop.time()) * 1000)
         try:
-            return await self._request(link, api_key, body, timeout_ms)
+            return await self._request(state, api_key, body, timeout_ms)
         except BrokerError as e:
-            raise to_client_error(e, api=api_name(api_key), broker_id=link.node_id) from e
+            raise to_client_error(e, api=api_name(api_key), broker_id=state.node_id) from e
 
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
-        """Ask one broker after the other, the next one when the one before fails or is slow; the first answer counts."""
+        """Ask one broker after the other, the next one if the one before fails or is slow. Returns the first answer."""
         _, answer = await self._first_answer(api_key, body, timeout_ms)
         return answer
 
-    async def _first_answer(self, api_key: int, body: Message, timeout_ms: float) -> tuple[Link, Message]:
-        """The first answer of a broker that follows a controller. One that is cut off from them answers as readily, with an
-        old picture: its answer counts when nobody has a better one within a moment."""
+    async def _first_answer(self, api_key: int, body: Message, timeout_ms: float) -> tuple[ConnectionState, Message]:
+        """The first answer of a broker that follows a controller. A broker that is cut off from the controllers answers with old
+        metadata, so its answer counts only if no other broker has answered within STALE_AFTER_MS."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         candidates = self._candidates()
-        tried = [link.address for link in candidates]
-        attempts: dict[asyncio.Future[Message], Link] = {}
-        stale: tuple[Link, Message] | None = None
+        tried = [state.address for state in candidates]
+        attempts: dict[asyncio.Future[Message], ConnectionState] = {}
+        stale: tuple[ConnectionState, Message] | None = None
         try:
             while candidates or attempts:
                 if candidates:
-                    link = candidates.pop(0)
-                    if link.connection is None and link.is_backing_off(loop.time()):
+                    state = candidates.pop(0)
+                    if state.connection is None and state.is_backing_off(loop.time()):
                         continue
-                    attempts[self._begin_request(link, api_key, body, timeout_ms)] = link
+                    attempts[self._begin_request(state, api_key, body, timeout_ms)] = state
                 left = deadline - loop.time()
                 if left <= 0:
                     break
                 wait_s = min(left, HEDGE_AFTER_MS / 1000) if candidates else left
                 await asyncio.wait(attempts, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in [attempt for attempt in attempts if attempt.done()]:
-                    link = attempts.pop(attempt)
+                    state = attempts.pop(attempt)
                     if attempt.exception() is not None:
                         continue
                     if follows_controller(attempt.result()):
-                        return link, attempt.result()
+                        return state, attempt.result()
                     if stale is None:
-                        stale, deadline = (link, attempt.result()), min(deadline, loop.time() + STALE_AFTER_MS / 1000)
+                        stale, deadline = (state, attempt.result()), min(deadline, loop.time() + STALE_AFTER_MS / 1000)
         finally:
             for attempt in attempts:
                 if not attempt.cancel() and not attempt.cancelled():
-                    attempt.exception()  # Nobody wants to know.
+                    attempt.exception()  # Retrieved, so that asyncio does not log it.
         if stale is not None:
             return stale
         if attempts:
             raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
         raise NoBrokersAvailable(self._describe(tried), api=api_name(api_key))
 
-    def _candidates(self) -> list[Link]:
-        """Whom to ask, best first: connected brokers in turn, other known brokers, the bootstrap addresses, suspected ones."""
-        known = [link for broker_id in sorted(self.cache.brokers) if (link := self.link(broker_id)) is not None]
-        known += [self.links[address] for address in self.bootstrap]
-        links = list(dict.fromkeys(known))
+    def _candidates(self) -> list[ConnectionState]:
+        """The connections to ask on, best first: open ones in turn, then those that have not failed, then suspected ones."""
+        known = [state for broker_id in sorted(self.cache.brokers) if (state := self.connection_state(broker_id)) is not None]
+        known += [self.connections[address] for address in self.bootstrap]
+        connections = list(dict.fromkeys(known))
         self._rotation += 1
-        turn, now = self._rotation % len(links), asyncio.get_running_loop().time()
-        links = links[turn:] + links[:turn]
-        return sorted(links, key=lambda link: (link.is_suspected(now), link.connection is None, link.failures))
+        turn, now = self._rotation % len(connections), asyncio.get_running_loop().time()
+        connections = connections[turn:] + connections[:turn]
+        return sorted(connections, key=lambda state: (state.is_suspected(now), state.connection is None, state.failures))
 
     def _describe(self, tried: list[Address]) -> str:
-        """bootstrap -> advertised addresses, and what happened at each."""
+        """The bootstrap addresses, what happened at each address, and the addresses that the brokers advertise."""
         written = ", ".join(f"{host}:{port}" for host, port in self.bootstrap)
-        said = "; ".join(self.links[address].describe() for address in dict.fromkeys(tried))
+        said = "; ".join(self.connections[address].describe() for address in dict.fromkeys(tried))
         text = f"no broker could be reached from the bootstrap servers {written}: {said}"
         if self.cache.brokers:
             advertised = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in self.cache.brokers.values())
@@ -438,7 +465,7 @@ class Cluster:
 
 
 def follows_controller(answer: Message) -> bool:
-    """False: whoever answered knows no controller at present, so what it says of the cluster may have changed since."""
+    """Whether the answering broker knows a controller. If not, its metadata may be old."""
     return not isinstance(answer, (MetadataResponse, DescribeClusterResponse)) or answer.controller_id >= 0
 
 

@@ -225,11 +225,8 @@ class Fetcher:
             lane.extras[asked] = None
 
     def _send(self, lane: Lane, asked: Asked, plan: Callable[[], FetchPlan]) -> bool:
-        connection = self._cluster.connection(lane.broker_id)
+        connection = self._cluster.connection_or_refresh(lane.broker_id)
         if connection is None:
-            link = self._cluster.link(lane.broker_id)
-            if link is None or link.failures:
-                self._cluster.request_refresh()
             self._stall(asked)
             return False
         options = self._options

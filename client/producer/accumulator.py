@@ -1,10 +1,9 @@
-"""Where records wait to be sent: a queue of batches per partition, one budget of bytes over all. Pure.
+"""Where records wait to be sent: a queue of batches per partition, and one budget of bytes (`buffer_memory`) for all. Pure.
 
-Memory is counted per batch, not per record: an open batch reserves its whole size, a closed one what it holds. So the
-common `send_nowait` is a dictionary look-up, a subtraction and a list append (`bare_open`), whatever the number of
-topics.
+Memory is counted per batch, not per record: an open batch reserves its whole size, a closed one the bytes that it holds. So the
+common `send_nowait` is a dictionary look-up, a subtraction and a list append (`bare_open`), whatever the number of topics.
 
-The accumulator tells its owner about a queue that has something new through `on_ready(queue)`.
+When a queue has something new, the accumulator calls `on_ready(queue)`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ from itertools import accumulate, repeat
 
 from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
 from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
-from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Headers
+from strandline.client.producer.batch import Batch, BatchState, Headers
 from strandline.client.producer.parking import Failure, ParkedRecord, ParkingLot
 from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.partitioner import next_sticky, partition_for_key
-from strandline.client.producer.receipts import Receipt, Receipts
+from strandline.client.producer.receipts import Receipt, Receipts, Resolvable
+from strandline.client.producer.record_sizes import RICH_OVERHEAD, headers_size_max, last_that_fits, sizes_max
 from strandline.protocol.records.batch import HEADER_SIZE
-
-RICH_OVERHEAD = BARE_OVERHEAD + 15
-"""The most that any record needs beside key, value and headers: its own timestamp, the key's length."""
 
 
 class TopicQueues:
-    """One topic: how many partitions, which of them have a leader, and the one that keyless records go to now."""
+    """The queues of one topic, and the sticky partition, to which records without a key are appended now."""
 
     __slots__ = ("available", "name", "partition_count", "queues", "sticky")
 
@@ -54,23 +51,23 @@ class Accumulator:
         self._wall_clock_ms = wall_clock_ms
         self._on_ready = on_ready
         self._first_sticky = first_sticky
-        """Draws where a topic's ring of sticky partitions begins, so that many producers do not start at the same one."""
+        """Draws the index of a topic's first sticky partition, so that many producers do not start with the same one."""
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
         self.topics: dict[str, TopicQueues] = {}
         self.parked: dict[str, ParkingLot] = {}
         self.bare_open: dict[str, Batch] = {}
-        """Per topic the open, bare batch of its sticky partition: where a keyless record may be appended at once."""
-        self.incomplete: dict[Batch, None] = {}
-        """Every batch that is not done, in the order of creation."""
+        """By topic, the open, bare batch of its sticky partition, to which a record without a key may be appended at once."""
+        self.incomplete: dict[Batch, PartitionQueue] = {}
+        """Each batch that is not done, in the order of creation, and its queue."""
         self.buffered_bytes = 0
         self.batches_closed = 0
-        """Counts up; `await send` gives way to the sender when it has moved."""
+        """A counter. `await send` lets the event loop run when it has grown by a few."""
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def update_topic(self, name: str, partition_count: int, available: Sequence[int]) -> None:
-        """The topic's partitions as the newest metadata has them; parked records of it get their batches."""
+        """Take over the topic's partitions from the newest metadata, and append its parked records to their batches."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = TopicQueues(name)
@@ -101,7 +98,7 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int | None,
     ) -> Receipt:
-        """Take one record. BufferFull, RecordTooLarge or UnknownTopic change nothing."""
+        """Append one record. If it raises BufferFull, RecordTooLarge or UnknownTopic, nothing has changed."""
         topic = self.topics.get(name)
         size = RICH_OVERHEAD
         if value is not None:
@@ -135,36 +132,34 @@ class Accumulator:
         timestamp_ms: int | None,
         size: int,
     ) -> Receipt:
-        """Into a batch that has room."""
-        batch.room -= size
-        index = batch.append(key, value, headers, timestamp_ms)
+        """Append to a batch that has room."""
+        index = batch.append(key, value, headers, timestamp_ms, size)
         self._after_append(topic, batch)
         return Receipt(batch, index)
 
     def _after_append(self, topic: TopicQueues, batch: Batch) -> None:
-        """A batch that is not bare any more takes no plain values."""
-        if batch.records is not None and self.bare_open.get(topic.name) is batch:
+        """A batch that is no longer bare leaves `bare_open`."""
+        if self.bare_open.get(topic.name) is batch and not batch.is_bare:
             del self.bare_open[topic.name]
 
     def _batch_for(
         self, topic: TopicQueues, partition: int | None, key: bytes | None, size: int, *, force: bool = False
     ) -> Batch:
-        """An open batch with room, opened if need be; a full one is closed. `force`: the bytes were counted before."""
+        """An open batch with room, which is opened if there is none; a full one is closed. `force`: do not check `buffer_memory`,
+        because the record's bytes were counted already."""
         chosen = self._choose(topic, partition, key)
-        batch = self.queue(topic, chosen).open
-        if batch is not None and batch.room >= size:
-            return batch
+        queue = self.queue(topic, chosen)
+        if queue.open is not None and queue.open.room >= size:
+            return queue.open
         if not force:
             self._check_room(max(self._options.batch_size, HEADER_SIZE + size))
-        if batch is not None:
-            self.close(batch)
-            chosen = self._choose(topic, partition, key)  # The sticky partition moved on.
-            batch = self.queue(topic, chosen).open
-            if batch is not None and batch.room >= size:
-                return batch
-            if batch is not None:
-                self.close(batch)
-        return self._open(topic, self.queue(topic, chosen), size)
+        if queue.open is not None:
+            self.close(queue)
+            queue = self.queue(topic, self._choose(topic, partition, key))  # Another sticky partition, perhaps.
+            if queue.open is not None and queue.open.room >= size:
+                return queue.open
+            self.close(queue)
+        return self._open(topic, queue, size)
 
     def append_many(
         self,
@@ -174,12 +169,12 @@ class Accumulator:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
     ) -> Receipts:
-        """Take many records at once: all of them, or none (BufferFull). Without a partition, and then without keys, they
-        go to the sticky one."""
+        """Append many records at once: all of them or none (BufferFull). `partition` None: append to the sticky partition; the
+        records must have no keys then."""
         receipts = Receipts()
         if not values:
             return receipts
-        sizes = _sizes_max(values, keys, headers)
+        sizes = sizes_max(values, keys, headers)
         largest = max(sizes)
         if largest > self._record_bytes_max:
             raise self._too_large(name, largest)
@@ -194,17 +189,16 @@ class Accumulator:
         start, taken = 0, 0
         while start < len(values):
             batch = self._batch_for_run(topic, partition, sizes[start])
-            stop = _last_that_fits(ends, start, taken + batch.room)
+            stop = last_that_fits(ends, start, taken + batch.room)
             run = slice(start, stop)
-            index = batch.extend(values[run], keys and keys[run], headers and headers[run])
+            index = batch.extend(values[run], keys and keys[run], headers and headers[run], ends[stop - 1] - taken)
             self._after_append(topic, batch)
-            batch.room -= ends[stop - 1] - taken
             receipts.add_run(Receipt(batch, index), stop - start)
             start, taken = stop, ends[stop - 1]
         return receipts
 
     def _batch_for_run(self, topic: TopicQueues, partition: int | None, size: int) -> Batch:
-        """The open batch of the partition, or of the sticky one, with room for one more record of `size`."""
+        """The open batch of the partition, or of the sticky one, with room for a record of `size` bytes."""
         while True:
             queue = self.queue(topic, self._choose(topic, partition, None))
             batch = queue.open
@@ -212,7 +206,7 @@ class Accumulator:
                 return self._open(topic, queue, size)
             if batch.room >= size:
                 return batch
-            self.close(batch)
+            self.close(queue)
 
     def _choose(self, topic: TopicQueues, partition: int | None, key: bytes | None) -> int:
         if partition is None:
@@ -229,7 +223,8 @@ class Accumulator:
             )
 
     def has_room(self, size: int) -> bool:
-        """A single record larger than the whole budget may go when nothing else waits."""
+        """Whether `size` more bytes fit into `buffer_memory`. A record larger than all of it is accepted if nothing else
+        waits."""
         return self.buffered_bytes + size <= self._options.buffer_memory or self.buffered_bytes == 0
 
     @property
@@ -237,68 +232,92 @@ class Accumulator:
         """Records that are neither acknowledged nor failed."""
         return sum(len(batch) for batch in self.incomplete) + sum(len(lot.records) for lot in self.parked.values())
 
+    def is_idle(self, name: str, partition: int) -> bool:
+        """Whether no record of this partition waits."""
+        topic = self.topics.get(name)
+        queue = None if topic is None else topic.queues.get(partition)
+        return name not in self.parked and (queue is None or queue.idle)
+
+    def oldest_age_s(self, now: float) -> float:
+        """The age of the oldest batch that is not done, in seconds; 0 if there is none."""
+        oldest = next(iter(self.incomplete), None)
+        return 0.0 if oldest is None else now - oldest.created_at
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _open(self, topic: TopicQueues, queue: PartitionQueue, size: int) -> Batch:
         limit = max(self._options.batch_size, HEADER_SIZE + size)
         now = self._now()
-        batch = Batch(queue, limit - HEADER_SIZE, limit, now, now + self._delivery_timeout_s, self._wall_clock_ms())
+        deadline = now + self._delivery_timeout_s
+        batch = Batch(queue.topic, queue.partition, limit - HEADER_SIZE, limit, now, deadline, self._wall_clock_ms())
         queue.open = batch
-        self.incomplete[batch] = None
+        self.incomplete[batch] = queue
         self.buffered_bytes += limit
         if queue.partition == topic.sticky:
             self.bare_open[topic.name] = batch
         self._on_ready(queue)
         return batch
 
-    def close(self, batch: Batch) -> None:
-        """Full: no more records. It becomes ready to be sent."""
-        queue = batch.queue
-        queue.open = None
-        queue.ready.append(batch)
-        self.on_closed(batch)
-        self._on_ready(queue)
+    def close(self, queue: PartitionQueue) -> None:
+        """Accept no more records in the queue's open batch, if there is one: it is ready to be sent."""
+        batch = queue.close_open()
+        if batch is not None:
+            self._on_closed(queue, batch)
+            self._on_ready(queue)
 
-    def on_closed(self, batch: Batch) -> None:
-        """The batch takes no more records (closed, or taken by the sender while open): the sticky partition moves on."""
-        batch.closed = True
+    def close_batch_of(self, target: Resolvable) -> None:
+        """Close the batch that a receipt points at, if it is open."""
+        if isinstance(target, Batch) and target.state is BatchState.OPEN:
+            self.close(self.incomplete[target])
+
+    def take(self, queue: PartitionQueue, now: float, partial: bool, broker_id: int | None = None) -> Batch | None:
+        """`PartitionQueue.take`; a batch that was still open is closed by it."""
+        was_open = queue.open
+        batch = queue.take(now, partial, broker_id)
+        if batch is not None and batch is was_open:
+            self._on_closed(queue, batch)
+        return batch
+
+    def _on_closed(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Give back the bytes that the batch does not use. If it was the sticky partition's, the next one becomes sticky."""
         self.batches_closed += 1
-        self.buffered_bytes -= batch.room
-        batch.reserved -= batch.room
-        batch.room = 0
-        name = batch.queue.topic
-        topic = self.topics[name]
-        if batch.queue.partition == topic.sticky:
-            self.bare_open.pop(name, None)
+        self.buffered_bytes -= batch.close()
+        topic = self.topics[queue.topic]
+        if queue.partition == topic.sticky:
+            self.bare_open.pop(topic.name, None)
             topic.sticky = next_sticky(topic.sticky, topic.available)
             following = self.queue(topic, topic.sticky).open
-            if following is not None and following.records is None:
-                self.bare_open[name] = following
+            if following is not None and following.is_bare:
+                self.bare_open[topic.name] = following
 
-    def split(self, batch: Batch) -> None:
-        """Too large for its topic: its halves are sent instead."""
-        halves = batch.queue.split(batch)
+    def split(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Send the halves of a batch that is too large for its topic instead of it."""
+        halves = queue.split(batch)
         self.buffered_bytes += sum(half.reserved for half in halves) - batch.reserved
         del self.incomplete[batch]
-        self.incomplete.update(dict.fromkeys(halves))
+        self.incomplete.update(dict.fromkeys(halves, queue))
 
     def release(self, batch: Batch) -> None:
-        """The batch is done: its bytes are free."""
-        if self.incomplete.pop(batch, 0) is None:
+        """Give back the bytes of a batch that is done."""
+        if self.incomplete.pop(batch, None) is not None:
             self.buffered_bytes -= batch.reserved
 
-    def expired(self, now: float) -> list[Batch]:
-        """The batches whose delivery time is over, oldest first; they are removed from their queues."""
-        late = [batch for batch in self.incomplete if batch.deadline <= now]
-        for batch in late:
-            self.give_up(batch)
+    def expired(self, now: float) -> list[tuple[PartitionQueue, Batch]]:
+        """Remove the batches whose deadline has passed from their queues, and return them, oldest first."""
+        late = [(queue, batch) for batch, queue in self.incomplete.items() if batch.deadline <= now]
+        for queue, batch in late:
+            self.give_up(queue, batch)
         return late
 
-    def give_up(self, batch: Batch) -> None:
-        """Take the batch out of its queue, wherever it stands; the caller fails and releases it."""
-        batch.queue.remove(batch)
-        if not batch.closed:
-            self.on_closed(batch)
+    def give_up(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Remove the batch from its queue. The caller fails and releases it."""
+        queue.remove(batch)
+        if batch.state is BatchState.OPEN:
+            self._on_closed(queue, batch)
+
+    def forget_open_batches(self) -> None:
+        """Append nothing at once any more."""
+        self.bare_open.clear()
 
     # -- parked records -----------------------------------------------------------------------------------------------
 
@@ -334,11 +353,11 @@ class Accumulator:
             else:
                 real = self._put(topic, batch, key, value, headers, timestamp_ms, size)
                 receipt.batch, receipt.index = batch, real.index
-                batch.deadline = min(batch.deadline, deadline)
+                batch.expire_by(deadline)
         lot.wake()
 
     def fail_parked(self, name: str, error: BaseException, parked_before: float | None = None) -> int:
-        """The topic did not become known: its records fail, all or those parked until `parked_before`. Returns how many."""
+        """Fail the parked records of a topic: all of them, or those that were parked until `parked_before`. Returns how many."""
         lot = self.parked.get(name)
         if lot is None:
             return 0
@@ -347,7 +366,7 @@ class Accumulator:
         return len(failed)
 
     def withdraw(self, name: str, receipt: Receipt, error: BaseException) -> None:
-        """The call that handed over this record does not wait any longer. A record that has its batch stays."""
+        """Fail one parked record, because its call has ended. A record that has its batch stays."""
         lot = self.parked.get(name)
         if lot is not None and receipt.batch is lot:
             self._take_out(name, lot, [record for record in lot.records if record.receipt is receipt], error)
@@ -361,37 +380,3 @@ class Accumulator:
         if not lot.records:
             del self.parked[name]
         lot.wake()
-
-
-def headers_size_max(headers: Headers) -> int:
-    """An upper bound of the bytes of a record's headers."""
-    return sum(4 * len(name) + 10 + (0 if value is None else len(value)) for name, value in headers)
-
-
-def _sizes_max(
-    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, headers: Sequence[Headers | None] | None
-) -> list[int]:
-    """An upper bound of the bytes of each record."""
-    if keys is None and headers is None:
-        try:
-            return list(map(BARE_OVERHEAD.__add__, map(len, values)))  # type: ignore[arg-type]
-        except TypeError:
-            pass  # A value is None.
-    sizes = [RICH_OVERHEAD + len(value or b"") for value in values]
-    if keys is not None:
-        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-    if headers is not None:
-        sizes = [size + headers_size_max(own or ()) for size, own in zip(sizes, headers, strict=True)]
-    return sizes
-
-
-def _last_that_fits(ends: Sequence[int], start: int, limit: int) -> int:
-    """The largest stop > start with ends[stop - 1] <= limit; at least one record goes."""
-    low, high = start + 1, len(ends)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ends[middle - 1] <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low

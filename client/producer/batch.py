@@ -1,18 +1,18 @@
-"""One batch of records on its way to one partition: open, closed, sent, done.
+"""One batch of records on its way to one partition: open, closed, in flight, waiting for a retry, done.
 
-While it is open it is a plain list. A *bare* batch holds only values (no key, headers or own timestamps: the common
-fast case, encoded in one go from a table of prefixes); the first record that needs more turns it into tuples.
-It is encoded once, when it is first sent and its sequence number is known. A later change of producer epoch or
-sequence rewrites the header in place.
+An open batch is a plain list. A *bare* batch holds only values, without keys, headers or own timestamps: the common fast case,
+which is encoded in one go from a table of prefixes. The first record that needs more turns the list into tuples. A batch is
+encoded once, when it is first sent and its sequence number is known. A later change of producer epoch or sequence rewrites the
+header in a copy of the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from itertools import repeat
-from typing import TYPE_CHECKING
 
-from strandline.client.errors import again
+from strandline.client.errors import copy_of
 from strandline.client.producer.encoding import encode_records, encode_values, restamp
 from strandline.client.producer.receipts import RecordMetadata
 from strandline.protocol.errors import ErrorCode
@@ -20,16 +20,30 @@ from strandline.protocol.records.batch import MAX_SEQUENCE, read_header
 from strandline.protocol.records.builder import RecordTuple
 from strandline.protocol.records.reader import iter_records
 
-if TYPE_CHECKING:
-    from strandline.client.producer.partition_queue import PartitionQueue
-
 Headers = Sequence[tuple[str, bytes | None]]
 
 _new = tuple.__new__
-"""A NamedTuple without its Python constructor: a third of the time."""
+"""Makes a NamedTuple without its Python constructor, in a third of the time."""
 
 BARE_OVERHEAD = 12
-"""The most that a bare record needs beside its value (exact below 8 KiB; a byte more for larger ones)."""
+"""The most bytes that a bare record needs beside its value (exact below 8 KiB; a byte more for larger ones)."""
+
+
+class BatchState(Enum):
+    """OPEN -> CLOSED -> IN_FLIGHT -> DONE, and IN_FLIGHT <-> WAITING_FOR_RETRY; an open batch may be sent at once."""
+
+    OPEN = "open"
+    """It takes records."""
+    CLOSED = "closed"
+    """It takes no more records, and was not sent yet."""
+    IN_FLIGHT = "in flight"
+    """It was sent, and its response is still expected."""
+    WAITING_FOR_RETRY = "waiting for retry"
+    """The last attempt failed or was abandoned."""
+    SPLIT = "split"
+    """It was too large for its topic. Its halves are sent instead, and it is done when both are."""
+    DONE = "done"
+    """Acknowledged (`base_offset`) or failed (`error`)."""
 
 
 class Batch:
@@ -37,7 +51,6 @@ class Batch:
         "_halves",
         "attempts",
         "base_offset",
-        "closed",
         "count",
         "created_at",
         "data",
@@ -45,64 +58,73 @@ class Batch:
         "done",
         "error",
         "in_doubt",
+        "index_in_epoch",
         "last_broker_id",
         "last_code",
-        "outstanding",
-        "place",
-        "queue",
+        "partition",
         "records",
         "reserved",
         "room",
         "sequence",
+        "state",
         "timestamp_ms",
+        "topic",
         "values",
         "waiters",
     )
 
-    def __init__(self, queue: PartitionQueue, room: int, reserved: int, created_at: float, deadline: float, timestamp_ms: int):
-        self.queue = queue
+    def __init__(
+        self, topic: str, partition: int, room: int, reserved: int, created_at: float, deadline: float, timestamp_ms: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.state = BatchState.OPEN
         self.values: list[bytes] = []
         """The records of a bare batch; empty once `records` is used or the batch is encoded."""
         self.records: list[RecordTuple] | None = None
         self.room = room
-        """Bytes that still fit, by an upper bound of each record's size."""
+        """Bytes that still fit, by an upper bound of each record's size. A producer's fast path subtracts from it itself."""
         self.reserved = reserved
-        """Bytes counted against `buffer_memory`, until done."""
+        """Bytes counted against `buffer_memory` until the batch is done."""
         self.created_at = created_at
         self.deadline = deadline
         """When its records must be acknowledged or failed, on the loop's clock."""
         self.timestamp_ms = timestamp_ms
-        self.closed = False
-        """Takes no more records."""
         self.count = -1
-        """Records, known once it is encoded."""
+        """Number of records, known once it is encoded."""
         self.data: bytearray | bytes | None = None
-        """The encoded batch; None before the first send and after the end."""
+        """The encoded batch; None before the first attempt and when it is done."""
         self.sequence = -1
-        self.place = -1
+        self.index_in_epoch = -1
         """How many batches of its partition and producer epoch were numbered before it."""
         self.attempts = 0
-        """Times sent; identifies an attempt, so that an answer to an abandoned one is ignored."""
-        self.outstanding = False
-        """Sent, and its answer is still expected."""
+        """How often it was sent. The number also identifies an attempt: the response to an abandoned one is ignored."""
         self.in_doubt = False
-        """Some attempt may have been written although it was not acknowledged."""
+        """Some attempt may have been appended although it was not acknowledged."""
         self.last_code: ErrorCode | None = None
         self.last_broker_id: int | None = None
         self.done = False
+        """The state is DONE. A flag of its own, because receipts read it for each record."""
         self.error: BaseException | None = None
         self.base_offset = -1
         self.waiters: list[Callable[[], None]] = []
+        """Called once, when the batch is done."""
         self._halves: tuple[Batch, Batch] | None = None
-        """What it was split into, when it was too large for its topic."""
 
     def __len__(self) -> int:
         if self.count >= 0:
             return self.count
         return len(self.values) if self.records is None else len(self.records)
 
-    def append(self, key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int | None) -> int:
-        """Add one record that is known to fit; returns its index."""
+    @property
+    def is_bare(self) -> bool:
+        return self.records is None
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int | None, size: int) -> int:
+        """Append one record of at most `size` bytes, which the caller knows to fit. Returns its index."""
+        self.room -= size
         if self.records is None:
             if key is None and value is not None and not headers and timestamp_ms is None:
                 self.values.append(value)
@@ -115,10 +137,12 @@ class Batch:
     def extend(
         self,
         values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        size: int,
     ) -> int:
-        """Add records that are known to fit; returns the index of the first."""
+        """Append records of at most `size` bytes together, which the caller knows to fit. Returns the index of the first."""
+        self.room -= size
         first = len(self)
         if self.records is None:
             if keys is None and headers is None and None not in values:
@@ -134,8 +158,22 @@ class Batch:
         self.records = [(None, v, (), self.timestamp_ms) for v in self.values]
         self.values = []
 
+    def expire_by(self, deadline: float) -> None:
+        """Bring the deadline forward, if this one is earlier."""
+        self.deadline = min(self.deadline, deadline)
+
+    def close(self) -> int:
+        """Accept no more records. Returns the number of reserved bytes that it does not use."""
+        if self.state is BatchState.OPEN:
+            self.state = BatchState.CLOSED
+        unused, self.room = self.room, 0
+        self.reserved -= unused
+        return unused
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
     def encode(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
-        """Make the bytes. The lists are let go: from here on the batch is immutable but for its header."""
+        """Encode the records and drop the lists. From here on the batch is immutable except for its header."""
         self.count = len(self)
         if self.records is None:
             self.data = encode_values(self.values, self.timestamp_ms, producer_id, producer_epoch, sequence)
@@ -146,49 +184,74 @@ class Batch:
         self.records = None
 
     def restamp(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
-        """A new identity for a batch that is known not to be in the log."""
+        """Give another producer id, epoch and sequence to a batch that is known not to be in the log."""
         assert self.data is not None, "only a batch that was encoded and is not done has an identity to change"
         self.data = restamp(self.data, producer_id, producer_epoch, sequence)
         self.sequence = sequence
 
+    def on_sent(self, broker_id: int | None) -> None:
+        self.attempts += 1
+        self.state = BatchState.IN_FLIGHT
+        self.last_broker_id = broker_id
+
+    def on_attempt_failed(self, code: ErrorCode, *, in_doubt: bool) -> None:
+        """`in_doubt`: with this error, the batch may have been appended all the same."""
+        self.state = BatchState.WAITING_FOR_RETRY
+        self.last_code = code
+        self.in_doubt = self.in_doubt or in_doubt
+
+    def abandon_attempt(self) -> None:
+        """Expect no response any more; the batch may have been appended."""
+        self.state = BatchState.WAITING_FOR_RETRY
+        self.in_doubt = True
+
+    def expects(self, attempt: int) -> bool:
+        """Whether the response to this attempt is still expected."""
+        return self.state is BatchState.IN_FLIGHT and self.attempts == attempt
+
     def split(self) -> tuple[Batch, Batch]:
-        """Two batches with the same records and sequence numbers; this one is done when both are."""
+        """Return two batches with the same records and sequence numbers. This one is done when both are."""
         assert self.data is not None, "only a batch that was sent can be too large"
         records = [(r.key, r.value, r.headers, r.timestamp_ms) for r in iter_records(self.data, check_crc=False)]
-        header = read_header(self.data)
         middle = len(records) // 2
-        halves = []
-        for start, part in ((0, records[:middle]), (middle, records[middle:])):
-            half = Batch(self.queue, 0, 0, self.created_at, self.deadline, self.timestamp_ms)
-            half.closed, half.records = True, part
-            sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
-            half.encode(header.producer_id, header.producer_epoch, sequence)
-            half.reserved = len(half.data or b"")
-            half.waiters.append(self._on_half_done)
-            halves.append(half)
-        self._halves = (halves[0], halves[1])
-        self.outstanding, self.data = False, None
+        self._halves = self._half(records[:middle], 0), self._half(records[middle:], middle)
+        self.state, self.data = BatchState.SPLIT, None
         return self._halves
+
+    def _half(self, records: list[RecordTuple], start: int) -> Batch:
+        assert self.data is not None, "it is split"
+        header = read_header(self.data)
+        half = Batch(self.topic, self.partition, 0, 0, self.created_at, self.deadline, self.timestamp_ms)
+        half.state, half.records = BatchState.WAITING_FOR_RETRY, records
+        sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
+        half.encode(header.producer_id, header.producer_epoch, sequence)
+        half.reserved = len(half.data or b"")
+        half.waiters.append(self._on_half_done)
+        return half
 
     def _on_half_done(self) -> None:
         if self._halves is not None and all(half.done for half in self._halves):
             self._finish()
 
+    # -- the end ------------------------------------------------------------------------------------------------------
+
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
+        """The batch is acknowledged. `base_offset` -1: not known. `log_append_time_ms` -1: the records keep their own times."""
         self.base_offset = base_offset
         if log_append_time_ms >= 0:
             self.timestamp_ms = log_append_time_ms
         self._finish()
 
     def fail(self, error: BaseException) -> None:
+        """The batch will not be sent again: `error` is raised for each of its records."""
         self.error = error
         self._finish()
 
     def _finish(self) -> None:
-        self.done = True
-        self.outstanding = False
         if self.count < 0:
             self.count = len(self)
+        self.done = True
+        self.state = BatchState.DONE
         self.data = None
         self.values = []
         self.records = None
@@ -197,15 +260,14 @@ class Batch:
             wake()
 
     def metadata(self, index: int) -> RecordMetadata:
+        """Where the record is, once the batch is done; raises the error if it failed."""
         if self._halves is not None:
             first, second = self._halves
             return first.metadata(index) if index < first.count else second.metadata(index - first.count)
         if self.error is not None:
-            raise again(self.error)
-        queue = self.queue
+            raise copy_of(self.error)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return _new(RecordMetadata, (queue.topic, queue.partition, offset, self.timestamp_ms))
+        return _new(RecordMetadata, (self.topic, self.partition, offset, self.timestamp_ms))
 
     def __repr__(self) -> str:
-        state = "done" if self.done else "outstanding" if self.outstanding else "waiting"
-        return f"<Batch {self.queue.topic}-{self.queue.partition} seq {self.sequence} x{len(self)} {state}>"
+        return f"<Batch {self.topic}-{self.partition} seq {self.sequence} x{len(self)} {self.state.value}>"

@@ -1,17 +1,11 @@
-"""From a batch's records to its bytes, and a new producer identity on bytes that exist already."""
+"""From a batch's records to its bytes, and another producer identity on bytes that exist already."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 
-from strandline.protocol.records.batch import CRC_POS, compute_crc
+from strandline.protocol.records.batch import stamp_producer
 from strandline.protocol.records.builder import BatchBuilder, RecordTuple
-
-_IDENTITY_POS = 43
-_IDENTITY = Struct(">qhi")
-"""Producer id, producer epoch and base sequence lie side by side (protocol/records/batch.py)."""
-_CRC = Struct(">I")
 
 
 def encode_values(values: Sequence[bytes], timestamp_ms: int, producer_id: int, producer_epoch: int, sequence: int) -> bytes:
@@ -27,8 +21,8 @@ def encode_records(records: Sequence[RecordTuple], producer_id: int, producer_ep
 
 
 def restamp(data: bytes | bytearray, producer_id: int, producer_epoch: int, sequence: int) -> bytearray:
-    """The same batch under another identity; a copy, since the bytes may still stand in a connection's write buffer."""
+    """The same batch with another producer identity. A copy, because a connection may still have the bytes in its write
+    buffer."""
     renewed = bytearray(data)
-    _IDENTITY.pack_into(renewed, _IDENTITY_POS, producer_id, producer_epoch, sequence)
-    _CRC.pack_into(renewed, CRC_POS, compute_crc(renewed, 0, len(renewed)))
+    stamp_producer(renewed, 0, len(renewed), producer_id, producer_epoch, sequence)
     return renewed

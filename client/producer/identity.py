@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
-from strandline.client.errors import ClientError, ProducerFenced, RequestFailed, RequestTimeout, again, describe
+from strandline.client.errors import ClientError, ProducerFenced, RequestFailed, RequestTimeout, copy_of, describe
 from strandline.client.options import ProducerOptions
 from strandline.protocol.apis import INIT_PRODUCER_ID
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
@@ -68,14 +68,14 @@ class ProducerIdentity:
             text = f"no producer id: {self.last_error}" if self.last_error else "no producer id"
             raise RequestTimeout(text, api="InitProducerId", elapsed_ms=timeout_ms) from None
         if self.refused is not None:
-            raise again(self.refused)
+            raise copy_of(self.refused)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         """Cancelled by somebody who cancels every task it finds: begin again."""
         if task.cancelled() and not self._closed and not task.get_loop().is_closed():
             self.request()
 
-    async def be_alone(self, timeout_ms: float) -> None:
+    async def fence_older_epochs(self, timeout_ms: float) -> None:
         """Have the cluster take nothing of older epochs of our name. The refusal, or RequestTimeout after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -83,7 +83,7 @@ class ProducerIdentity:
         except TimeoutError:
             raise RequestTimeout(f"not alone: {self.last_error}", api="InitProducerId", elapsed_ms=timeout_ms) from None
         if self.refused is not None:
-            raise again(self.refused)
+            raise copy_of(self.refused)
 
     def _request(self, producer_epoch: int = -1) -> InitProducerIdRequest:
         options = self._options

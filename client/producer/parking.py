@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from strandline.client.errors import again
+from strandline.client.errors import copy_of
 from strandline.client.producer.batch import Headers
 from strandline.client.producer.receipts import Receipt, RecordMetadata
 
@@ -58,4 +58,4 @@ class Failure:
         self.waiters: list[Callable[[], None]] = []
 
     def metadata(self, index: int) -> RecordMetadata:
-        raise again(self.error)
+        raise copy_of(self.error)

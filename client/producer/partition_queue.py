@@ -1,41 +1,43 @@
-"""The batches of one partition, in order: what may be sent now, and what an answer means. Pure.
+"""The batches of one partition, in order: which may be sent now, and what a response means for them. Pure.
 
-    open  ->  ready  ->  unresolved (in flight, or waiting to be sent again)  ->  done
+    open  ->  ready  ->  in flight (sent at least once, and not settled)  ->  done
 
-Order and exactly-once rest on five rules:
+Order and exactly-once rest on six rules:
 
-1. A batch gets its sequence number when it is first sent. `unresolved` holds the sent and not yet settled batches in
-   sequence order. A broker remembers the last five batches of a producer: so none is sent that stands five places or
-   more behind the first unresolved one, also when some between them are settled. Else the first could be forgotten.
-2. After any failure the partition *recovers*: nothing is sent until no attempt is outstanding, then everything
-   unresolved goes again, in sequence order. What was appended before is answered as a duplicate with its offset.
-3. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not the first unresolved one only means "not yet". For the first
-   one it means that the log holds neither it nor anything after it (a predecessor was given up, or the broker lost
-   state): the producer epoch of *this partition* is bumped and the unresolved batches are numbered from 0 again. A
-   delayed copy of a given-up batch is then refused for its old epoch.
-4. A batch is only ever given a new number when rule 3 has shown that it is not in the log.
-5. A broker that knows nothing of a producer takes its first batch with any sequence number. So until a batch of this
-   producer id was acknowledged here (in this very topic: a name may come back with a new id), only one is in flight: a
-   second one cannot slip in before a first that failed.
-6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker knows the place of whatever we may send again; if
-   it does not, a later batch was taken before this one. The batch fails: neither "written" nor "not written" is known.
+1. A batch gets its sequence number when it is first sent. `in_flight` holds the batches that were sent and are not settled, in
+   sequence order. A broker remembers the last five batches of a producer, so no batch is sent that is five or more places
+   behind the first one in `in_flight`, even if batches between them are settled. Otherwise the broker could forget the first.
+2. After any failure the partition *recovers*: nothing is sent until no response is expected. Then all batches in `in_flight` are
+   sent again, in sequence order. The broker answers those that it has appended already as duplicates, with their offsets.
+3. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not the first in flight means "not yet". For the first one it means that the
+   log holds neither it nor anything after it, because the producer gave up a batch before it or the broker lost its state.
+   Then the producer epoch of *this partition* is bumped, and the batches in flight are numbered from 0 again. A delayed copy of
+   a batch that was given up is rejected for its old epoch.
+4. A batch gets a new number only after rule 3 has shown that it is not in the log.
+5. A broker that knows nothing of a producer accepts its first batch with any sequence number. So until the first batch of this
+   producer id is acknowledged in this topic (a name may come back with a new topic id), only one batch is in flight. A second
+   one cannot be appended before a first one that failed.
+6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker remembers each batch that may be sent again; if it does
+   not, it has appended a later batch before this one. The batch fails, and it is not known whether it was written.
 
-A *named* producer's sequences are the row numbers of its work epoch, and are never changed: rules 3 and 4 do not apply to it.
-What a broker refuses for its sequence or epoch has failed for good, and with it all rows behind it (`failed`), until its
-owner has asked the log where to go on (`resume`). Rule 5 does not either: nobody takes a first batch with any number.
+The sequences of a *named* producer are the row numbers of its work epoch and never change, so rules 3 and 4 do not apply. When a
+broker rejects a batch for its sequence or epoch, that batch and all rows behind it have failed (`failed`), until the producer
+has read from the log how many rows there are (`resume`). Rule 5 does not apply either: no broker accepts a first row with any
+number.
 
-After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the refusal
-of rule 3 and the renumbered resend. A broker that has heard us on a newer connection does not take them any more
-(`broker/produce/producer_connections.py`). One weakness remains, as in Kafka: a copy at a broker that we have left, and
-that leads again before it hears from us.
+After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the rejection of
+rule 3 and the renumbered retry. A broker that has a newer connection from this producer rejects them
+(`broker/produce/producer_connections.py`). One weakness remains, as in Kafka: a copy at a broker that this producer has left,
+if that broker becomes the leader again before the producer connects to it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 
 from strandline.client.errors import DeliveryFailed
-from strandline.client.producer.batch import Batch
+from strandline.client.producer.batch import Batch, BatchState
 from strandline.protocol.errors import ERRORS, ErrorCode
 
 IN_FLIGHT_MAX = 5
@@ -45,7 +47,7 @@ PRODUCER_EPOCH_MAX = 0x7FFF
 _NOT_IN_THE_LOG = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
-
+"""For the first batch in flight: neither it nor a later one is in the log (rule 3)."""
 
 _IN_DOUBT = frozenset(
     {
@@ -55,29 +57,41 @@ _IN_DOUBT = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
+"""After these errors, the batch may be in the log."""
+
+_IN_FLIGHT = BatchState.IN_FLIGHT
+
+
+class QueueState(Enum):
+    SENDING = "sending"
+    RECOVERING = "recovering"
+    """An attempt failed: nothing is sent until no response is expected (rule 2)."""
+    RENUMBERING = "renumbering"
+    """Recovering, and the first batch in flight is known not to be in the log (rule 3)."""
+
+
+_SENDING = QueueState.SENDING
 
 
 class PartitionQueue:
     __slots__ = (
-        "established",
         "failed",
-        "flushing",
+        "first_batch_acknowledged",
         "idempotent",
+        "in_flight",
         "in_flight_max",
         "named",
-        "next_place",
+        "next_index",
         "next_sequence",
         "open",
         "partition",
         "producer_epoch",
         "producer_id",
         "ready",
-        "recovering",
-        "renumber",
         "retry_at",
+        "state",
         "topic",
         "topic_id",
-        "unresolved",
     )
 
     def __init__(
@@ -85,130 +99,150 @@ class PartitionQueue:
     ) -> None:
         self.topic = topic
         self.topic_id = b""
-        """The topic that was sent to last; empty before the first batch."""
+        """Id of the topic that the last batch was sent to; empty before the first batch."""
         self.partition = partition
         self.idempotent = idempotent
         self.named = named
         self.failed: DeliveryFailed | None = None
-        """Of a named producer: why no row can be written here until `resume`."""
+        """Why a named producer cannot write a row to this partition until `resume`."""
         self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
         self.open: Batch | None = None
-        """The batch that takes records; never sent before, the last in order."""
+        """The batch that takes records: the last in order, never sent before."""
         self.ready: deque[Batch] = deque()
-        """Closed and never sent."""
-        self.unresolved: list[Batch] = []
-        """Sent at least once. When not recovering, the outstanding ones are a prefix."""
-        self.recovering = False
-        self.renumber = False
-        """The first unresolved batch is known not to be in the log (rule 3)."""
+        """Closed batches that were never sent."""
+        self.in_flight: list[Batch] = []
+        """Batches that were sent at least once and are not settled. While SENDING, those that expect a response are a prefix."""
+        self.state = _SENDING
         self.retry_at = 0.0
-        """Nothing is sent before this time."""
-        self.flushing = False
-        """The open batch may go without lingering."""
-        self.established = not idempotent or named
+        """Nothing is sent before this time, on the loop's clock."""
+        self.first_batch_acknowledged = not idempotent or named
         """The broker knows this producer id (rule 5)."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
-        self.next_place = 0
-        """Counts the batches that were numbered under this producer epoch."""
+        self.next_index = 0
+        """Number of batches that were numbered under this producer epoch."""
 
     @property
     def idle(self) -> bool:
-        return self.open is None and not self.ready and not self.unresolved
+        """Whether it has no batch that is not settled."""
+        return self.open is None and not self.ready and not self.in_flight
 
     @property
     def needs_producer_id(self) -> bool:
-        if not self.idempotent or (self.producer_id >= 0 and not (self.renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX)):
+        """Whether it has no producer id, or has used up the epochs of its id. Not while a response is expected: that batch may
+        be appended under the old id."""
+        is_used_up = self.state is QueueState.RENUMBERING and self.producer_epoch >= PRODUCER_EPOCH_MAX
+        if not self.idempotent or (self.producer_id >= 0 and not is_used_up):
             return False
-        return not any(batch.outstanding for batch in self.unresolved)
+        return not self._expects_responses()
+
+    def _expects_responses(self) -> bool:
+        return any(batch.state is _IN_FLIGHT for batch in self.in_flight)
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """A new identity; what is unresolved under an old one was shown not to be in the log."""
-        self.producer_id, self.producer_epoch, self.established = producer_id, producer_epoch, self.named
+        """Write under another producer id. The batches in flight under the old id are known not to be in the log."""
+        self.producer_id, self.producer_epoch, self.first_batch_acknowledged = producer_id, producer_epoch, self.named
         self._number_again()
 
     def resume(self, producer_id: int, producer_epoch: int, next_sequence: int) -> None:
-        """Of a named producer, while nothing waits: the log holds this many rows, and the next record is the one behind."""
-        assert self.named, "only row numbers can be taken up again"
-        assert self.idle, "records that were handed over before the question belong in front of what the log holds"
+        """The log holds `next_sequence` rows of this named producer's work epoch: number the next record with that.
+
+        Only while the queue is idle."""
+        assert self.named, "only a named producer's sequences are row numbers"
+        assert self.idle, "records that were handed over earlier would get row numbers that are taken"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self.next_sequence, self.failed, self.recovering = next_sequence, None, False
+        self.next_sequence, self.failed, self.state = next_sequence, None, _SENDING
 
     def set_topic_id(self, topic_id: bytes) -> None:
-        """Where the next batch goes: in a new topic of the old name nobody knows this producer (rule 5)."""
+        """The id of the topic that the next batch is sent to. In a recreated topic no broker knows this producer (rule 5)."""
         if topic_id != self.topic_id:
             self.topic_id = topic_id
-            self.established = not self.idempotent or self.named
+            self.first_batch_acknowledged = not self.idempotent or self.named
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def take(self, now: float, partial: bool) -> Batch | None:
-        """The next batch to send, marked outstanding; None: nothing may go now. `partial`: the open batch may go too."""
-        if now < self.retry_at or (self.recovering and not self._recovered()):
+    def close_open(self) -> Batch | None:
+        """Accept no more records in the open batch: it is ready to be sent. Returns it."""
+        batch, self.open = self.open, None
+        if batch is not None:
+            self.ready.append(batch)
+        return batch
+
+    def take(self, now: float, partial: bool, broker_id: int | None = None) -> Batch | None:
+        """Return the next batch to send to this broker, marked as in flight, or None if nothing may be sent now.
+
+        `partial`: the open batch may be sent as it is."""
+        if now < self.retry_at or (self.state is not _SENDING and not self._recovered()):
             return None
-        in_flight_max = self.in_flight_max if self.established else 1
-        end = self.unresolved[0].place + in_flight_max if self.unresolved else self.next_place + 1
-        for batch in self.unresolved:
-            if not batch.outstanding:
-                return self._sent(batch) if batch.place < end else None
-        if self.next_place >= end:
+        in_flight_max = self.in_flight_max if self.first_batch_acknowledged else 1
+        end = self.in_flight[0].index_in_epoch + in_flight_max if self.in_flight else self.next_index + 1
+        for batch in self.in_flight:
+            if batch.state is not _IN_FLIGHT:
+                if batch.index_in_epoch >= end:
+                    return None
+                batch.on_sent(broker_id)
+                return batch
+        if self.next_index >= end:
             return None
-        if self.renumber:
-            self._bump_epoch()
-        batch_or_none = self._take_new(partial)
-        if batch_or_none is None or self._uses_up_the_rows(batch_or_none):
+        following = self._take_new(partial)
+        if following is not None:
+            self._number(following)
+            following.on_sent(broker_id)
+        return following
+
+    def _take_new(self, partial: bool) -> Batch | None:
+        """The next batch that was never sent. None also if it needs more row numbers than there are."""
+        batch = self.ready[0] if self.ready else self.open if partial else None
+        if batch is None:
             return None
+        if batch is self.open:
+            self.open = None
+            self.ready.append(batch)
+        if self._exceeds_row_numbers(batch):
+            return None
+        return self.ready.popleft()
+
+    def _exceeds_row_numbers(self, batch: Batch) -> bool:
+        """Row numbers do not begin again after the last one: the rest of the queue fails."""
+        if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
+            return False
+        text = f"a work epoch has at most {SEQUENCE_MASK + 1} rows in a partition; begin a higher one"
+        self.failed = DeliveryFailed(text, topic=self.topic, partition=self.partition)
+        return True
+
+    def _number(self, batch: Batch) -> None:
         sequence = self.next_sequence if self.idempotent else -1
-        batch_or_none.encode(self.producer_id, self.producer_epoch, sequence)
+        batch.encode(self.producer_id, self.producer_epoch, sequence)
         if self.idempotent:
-            following = sequence + batch_or_none.count
+            following = sequence + batch.count
             self.next_sequence = following if self.named else following & SEQUENCE_MASK
-        batch_or_none.place = self.next_place
-        self.next_place += 1
-        self.unresolved.append(batch_or_none)
-        return self._sent(batch_or_none)
+        batch.index_in_epoch = self.next_index
+        self.next_index += 1
+        self.in_flight.append(batch)
 
     def next_size_max(self) -> int:
-        """An upper bound of the bytes of the batch that is sent next; 0: there is none."""
-        for batch in self.unresolved:
-            if not batch.outstanding:
+        """An upper bound of the bytes of the batch that is sent next; 0 if there is none."""
+        for batch in self.in_flight:
+            if batch.state is not _IN_FLIGHT:
                 return len(batch.data or b"")
         following = self.ready[0] if self.ready else self.open
         return 0 if following is None else following.reserved - following.room
 
-    def _uses_up_the_rows(self, batch: Batch) -> bool:
-        """Row numbers do not begin again: the rest of the queue fails."""
-        if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
-            return False
-        self.ready.appendleft(batch)
-        text = f"a work epoch has {SEQUENCE_MASK + 1} rows in a partition at most; begin a higher one"
-        self.failed = DeliveryFailed(text, topic=self.topic, partition=self.partition)
-        return True
-
     def has_unsent(self) -> bool:
-        """Something waits to be sent (again), whether or not it may go now."""
-        return self.open is not None or bool(self.ready) or any(not batch.outstanding for batch in self.unresolved)
+        """Whether a batch waits to be sent (again), whether or not it may be sent now."""
+        return self.open is not None or bool(self.ready) or any(batch.state is not _IN_FLIGHT for batch in self.in_flight)
 
-    def _take_new(self, partial: bool) -> Batch | None:
-        if self.ready:
-            return self.ready.popleft()
-        if partial and self.open is not None:
-            batch, self.open = self.open, None
-            return batch
-        return None
-
-    def _sent(self, batch: Batch) -> Batch:
-        batch.attempts += 1
-        batch.outstanding = True
-        return batch
+    def may_have_more(self) -> bool:
+        """Whether, after one batch was taken, another one may be sent."""
+        return bool(self.ready) or self.open is not None or len(self.in_flight) > 1
 
     def _recovered(self) -> bool:
-        if any(batch.outstanding for batch in self.unresolved):
+        if self._expects_responses():
             return False
-        self.recovering = False
-        if self.renumber:
+        if self.state is QueueState.RENUMBERING:
             self._bump_epoch()
+        self.state = _SENDING
         return True
 
     def _bump_epoch(self) -> None:
@@ -216,73 +250,77 @@ class PartitionQueue:
         self._number_again()
 
     def _number_again(self) -> None:
-        self.renumber = False
+        if self.state is QueueState.RENUMBERING:
+            self.state = QueueState.RECOVERING
         sequence = 0
-        for place, batch in enumerate(self.unresolved):
+        for index, batch in enumerate(self.in_flight):
             batch.restamp(self.producer_id, self.producer_epoch, sequence)
-            batch.place = place
+            batch.index_in_epoch = index
             sequence = (sequence + batch.count) & SEQUENCE_MASK
         self.next_sequence = sequence
-        self.next_place = len(self.unresolved)
+        self.next_index = len(self.in_flight)
 
-    # -- answers ------------------------------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------------------------------
 
     def on_acked(self, batch: Batch) -> None:
-        """Written (now or, as a duplicate, before)."""
-        self.unresolved.remove(batch)
-        self.established = True
+        """The leader has appended the batch, now or (a duplicate) before."""
+        self.in_flight.remove(batch)
+        self.first_batch_acknowledged = True
 
     def on_failed(self, batch: Batch, code: ErrorCode, retry_at: float) -> bool:
-        """One attempt failed. True: the batch stays and is sent again; False: it was refused for good, and is removed."""
-        batch.outstanding = False
-        batch.last_code = code
-        batch.in_doubt = batch.in_doubt or code in _IN_DOUBT
+        """One attempt failed. True: the batch will be sent again. False: the rejection is final, and the batch is removed."""
+        batch.on_attempt_failed(code, in_doubt=code in _IN_DOUBT)
         if self.idempotent and code in _NOT_IN_THE_LOG:
-            is_first = self.unresolved[0] is batch
+            is_first = self.in_flight[0] is batch
             if self.named and (is_first or code == ErrorCode.INVALID_PRODUCER_EPOCH):
                 self.remove(batch)
                 return False
-            self.renumber |= is_first
+            if is_first:
+                self.state = QueueState.RENUMBERING
         elif ERRORS[code].retriable:
             self.retry_at = max(self.retry_at, retry_at)
         else:
             self.remove(batch)
             return False
-        self.recovering = True
+        self._recover()
         return True
 
+    def _recover(self) -> None:
+        if self.state is _SENDING:
+            self.state = QueueState.RECOVERING
+
     def may_split(self, batch: Batch) -> bool:
-        """A batch in doubt keeps its shape: a broker knows a duplicate by its first and last sequence number."""
+        """Whether halves of the batch may be sent instead of it. Not if it is in doubt: a broker recognises a duplicate by its
+        first and last sequence number, so it would append the halves once more."""
         return batch.count > 1 and not batch.in_doubt
 
     def split(self, batch: Batch) -> tuple[Batch, Batch]:
-        """The batch was refused as too large for its topic: its halves take its place, with its sequence numbers."""
+        """Replace a batch that is too large for its topic by its halves, which have its sequence numbers."""
         halves = batch.split()
-        index = self.unresolved.index(batch)
-        self.unresolved[index : index + 1] = halves
-        halves[0].place = batch.place
-        for behind in self.unresolved[index + 2 :]:
-            behind.place += 1
-        halves[1].place = batch.place + 1
-        self.next_place += 1
-        self.recovering = True
+        position = self.in_flight.index(batch)
+        self.in_flight[position : position + 1] = halves
+        halves[0].index_in_epoch = batch.index_in_epoch
+        for behind in self.in_flight[position + 2 :]:
+            behind.index_in_epoch += 1
+        halves[1].index_in_epoch = batch.index_in_epoch + 1
+        self.next_index += 1
+        self._recover()
         return halves
 
     def abandon_attempts(self) -> None:
-        """The leader moved: answers of the old one no longer count. Only with idempotence, which makes a resend harmless."""
-        for batch in self.unresolved:
-            if batch.outstanding:
-                batch.outstanding = False
-                batch.in_doubt = True
-                self.recovering = True
+        """The leader moved: ignore the responses of the old one. Only with idempotence, which makes a retry harmless."""
+        for batch in self.in_flight:
+            if batch.state is _IN_FLIGHT:
+                batch.abandon_attempt()
+                self._recover()
 
     def remove(self, batch: Batch) -> None:
-        """Give the batch up (expired, refused). Whether it is in the log the broker will say: rule 3."""
+        """Give up the batch (it expired or was rejected). The broker tells later whether it is in the log (rule 3)."""
         if batch is self.open:
             self.open = None
-        elif batch in self.unresolved:
-            self.unresolved.remove(batch)
-            if not self.unresolved:
-                self.recovering = False
+        elif batch in self.in_flight:
+            self.in_flight.remove(batch)
+            if not self.in_flight and self.state is QueueState.RECOVERING:
+                self.state = _SENDING
         else:
             self.ready.remove(batch)

@@ -6,18 +6,18 @@
         metadata = await receipt                               # topic, partition, offset, timestamp
         await producer.flush()
 
-At its end, a block that was left normally waits until everything is acknowledged. If an exception or a cancellation left it,
-the producer waits one second, and the exception gets a note that says what was not acknowledged.
+At the normal end of the block, the producer waits until all records are acknowledged. If an exception or a cancellation ends the
+block, the producer waits one second, and the exception gets a note that says what was not acknowledged.
 
-A named producer writes each row once, whatever attempt of its work writes it:
+A named producer writes each row once, whichever attempt of its work writes it:
 
-    async with Producer(producer_name="orders-sink", producer_work_epoch=batch_id) as producer:   # fences who had the name
+    async with Producer(producer_name="orders-sink", producer_work_epoch=batch_id) as producer:   # fences earlier attempts
         done = await producer.written([("orders", 0)])                     # {TopicPartition("orders", 0): 4711} rows
         for row in rows_of_partition_0[done[TopicPartition("orders", 0)]:]:
             await producer.send("orders", row, partition=0)
         await producer.flush()
 
-A record that is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
+A record whose receipt is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
 list; everything else happens per batch (accumulator.py, sender.py).
 """
 
@@ -27,10 +27,10 @@ import asyncio
 import sys
 from _thread import get_ident
 from collections.abc import Iterable, Sequence
-from types import NoneType, TracebackType
+from types import TracebackType
 from typing import Any, Self, Unpack
 
-from strandline.client.arguments import TIMESTAMP_MAX, check_encodes, checked_name, checked_partitions, checked_whole
+from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_partitions, checked_whole
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.consumer.records import TopicPartition
@@ -39,10 +39,9 @@ from strandline.client.errors import (
     ClientClosed,
     DeliveryFailed,
     DeliveryTimeout,
-    ProducerFenced,
     RequestTimeout,
     UsageError,
-    again,
+    copy_of,
 )
 from strandline.client.home import Home
 from strandline.client.option_docs import documents
@@ -51,39 +50,41 @@ from strandline.client.producer.accumulator import Accumulator
 from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Headers
 from strandline.client.producer.call_order import CallOrder
 from strandline.client.producer.columns import Columns
+from strandline.client.producer.flush import flush
 from strandline.client.producer.identity import ProducerIdentity
+from strandline.client.producer.named_producer import NEEDS_PARTITION, resume_after_written_rows
 from strandline.client.producer.parking import Failure, ParkingLot
-from strandline.client.producer.partition_queue import PartitionQueue
-from strandline.client.producer.producer_states import ProducerQuestions, committed_rows
-from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadata, settled
-from strandline.client.producer.sender import Sender, Undelivered
+from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadata
+from strandline.client.producer.record_fields import checked_headers, serialized, to_bytes
+from strandline.client.producer.sender import Sender
+from strandline.client.producer.undelivered import Undelivered
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
 
 logger = get_logger(__name__)
 
 BATCHES_PER_TURN, BYTES_PER_TURN = 4, 262_144
-"""How much `await send` fills before it gives way to the sender: enough for several partitions in one request."""
+"""So many batches or bytes `await send` fills before it lets the event loop send them: enough for several partitions in one
+request."""
 BYTES_PER_PIECE = 1_048_576
-"""So much of `send_columns` waits for room at a time."""
+"""`send_columns` hands over its records in pieces of so many bytes, each of which waits for room."""
 
 STOP_AFTER_ERROR_MS = 1_000
-"""After an exception or a cancel, `stop` waits so long for acknowledgements."""
-
-_PLACE_OF_NAMED = "a named producer is told the partition (or the key) of each record: another attempt must choose it"
+"""After an exception or a cancellation, `stop` waits so long for acknowledgements."""
 
 
 @documents(ProducerOptions)
 class Producer:
-    """Sends records.
+    """Sends records to the leaders of their partitions, in batches.
 
         async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
             where = await producer.send_and_wait("orders", b"2 tea", key=b"alice")
 
     Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was
-    started.
+    started. By default it is idempotent (KIP-98, KIP-679): each record is written once and in order, also when a request is sent
+    again.
 
-    `cluster`: connections and metadata that the producer shares with those before and after it, and leaves open."""
+    `cluster`: connections and metadata that producers share one after the other; the producer does not close them."""
 
     def __init__(
         self, *, cluster: SharedCluster | None = None, doors: Doors | None = None, **options: Unpack[ProducerKeywords]
@@ -98,23 +99,24 @@ class Producer:
         self._accumulator: Accumulator
         self._home: Home | None = None
         self._checked_thread = 0
-        """The thread that runs this iteration of the event loop, once a call in it was checked; 0 before that."""
+        """The thread of the event loop, after a call in this iteration of the loop was checked; 0 before that."""
         self._takes_bare = self._value_serializer is None and self.options.producer_name is None
         self._call_order = CallOrder(self._choose_path)
         self._bare_open: dict[str, Batch] = {}
-        """The accumulator's table of batches to which a plain value may be appended at once; empty while that is not so."""
+        """The accumulator's table of batches to which a plain value may be appended at once. An empty one while no call may do
+        so."""
         self._batches_per_turn = max(1, min(BATCHES_PER_TURN, BYTES_PER_TURN // max(1, self.options.batch_size)))
         self._give_way_at = self._batches_per_turn
         self._stopped = False
         self._started_in_handler = False
-        """An exception was being handled when the producer was started: it does not end this producer."""
+        """An exception was being handled when the producer was started. So the exception does not end this producer."""
         self._is_named = self.options.producer_name is not None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable if no bootstrap server answers. A named producer takes its name, within
-        `max_block_ms`; ProducerFenced if a higher work epoch of the name exists."""
+        """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
+        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
@@ -140,7 +142,7 @@ class Producer:
         self._choose_path()
 
     async def _connect(self, cluster: Cluster, sender: Sender) -> None:
-        """Learn the metadata. On shared connections the request for the producer id leaves at the same time."""
+        """Learn the metadata. On shared connections the producer id is requested at the same time."""
         if self._shared is None:
             await cluster.start()
         else:
@@ -160,7 +162,7 @@ class Producer:
         return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
     async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> int:
-        """`error`: the exception that ends the use of this producer."""
+        """`error`: the exception because of which the producer is stopped."""
         if self._stopped or self._sender is None or self._cluster is None:
             self._stopped = True
             return 0
@@ -172,14 +174,14 @@ class Producer:
             timeout_ms = self._flush_timeout_ms(error)
         try:
             if timeout_ms != 0:
-                await self._flush(timeout_ms)
+                await flush(self._accumulator, timeout_ms)
         except RequestTimeout:
             pass
         except BaseException as e:
             error = e
             raise
         finally:
-            undelivered = self._sender.give_up_all()
+            undelivered = self._sender.stop()
             self._report(undelivered, error)
             await self._sender.close()
             if self._shared is None:
@@ -222,8 +224,8 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Receipt:
         """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
-        used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; or UsageError. Each is
-        raised before anything is queued.
+        used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; UsageError for a value
+        of the wrong type. All are raised before anything is queued.
 
         `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
         default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
@@ -261,9 +263,9 @@ class Producer:
         """As `send_nowait`, but it waits for the topic's metadata and for room in the buffer, each at most `max_block_ms`;
         UnknownTopic, NoBrokersAvailable or BufferFull after that.
 
-        `await producer.send(...)` returns the receipt of a record that is handed over, not yet acknowledged: `await` the
-        receipt, or `flush`. It lets the event loop run when a few batches are full. Records are appended in the order in which
-        their calls began, whatever each call waits for."""
+        `await producer.send(...)` returns the receipt of a record that is handed over, but not acknowledged yet: `await` the
+        receipt, or `flush`. The call lets the event loop run each time a few batches are full. Records are appended in the order
+        in which their calls began, whatever each call waits for."""
         if get_ident() != self._checked_thread:
             self._enter()
         batch = self._bare_open.get(topic)
@@ -305,18 +307,19 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """`send`, and wait until the record is acknowledged. DeliveryFailed or DeliveryTimeout if it is not, within
-        `delivery_timeout_ms`. One record at a time is slow: `send` many, then `flush`."""
+        """`send`, and wait until the record is acknowledged. DeliveryTimeout if it is not acknowledged within
+        `delivery_timeout_ms`; DeliveryFailed if it was rejected. One record at a time is slow: `send` many, then `flush`."""
         return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
-        """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`: where
-        each run of records is."""
+        """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`, one for each
+        run of records that went into one batch. With a key, a partition, a serializer or a name, it is a loop over `send_nowait`,
+        and those before a BufferFull are sent."""
         if key is None and partition is None and self._value_serializer is None and not self._is_named:
             accumulator = self._running()
             self._check_order(topic)
             if not set(map(type, values)) <= {bytes}:
-                values = [_to_bytes("value", value) for value in values]
+                values = [to_bytes("value", value) for value in values]
                 if None in values:
                     return self._send_each(topic, values, key, partition)
             receipts = accumulator.append_many(topic, values)
@@ -339,14 +342,14 @@ class Producer:
         *,
         partition: int | None = None,
     ) -> Receipts:
-        """Hand over many records by column, to one partition or to those that their keys choose. It waits for metadata and
-        for room as `send` does, and costs about half of as many calls of `send`. If keys choose, the receipts are in the
-        order of partitions."""
+        """Hand over many records by column: `values`, and as many `keys` and `headers` or none. They go to one partition, or to
+        those that their keys choose; then the receipts are ordered by partition. It waits for metadata and for room as `send`
+        does, with the same errors, and costs about half as much as that many calls of `send`."""
         self._running()
         columns = Columns(
-            _serialized("value", values, self._value_serializer),
-            None if keys is None else _serialized("key", keys, self._key_serializer),
-            None if headers is None else list(map(_check_headers, headers)),
+            serialized("value", values, self._value_serializer),
+            None if keys is None else serialized("key", keys, self._key_serializer),
+            None if headers is None else list(map(checked_headers, headers)),
         )
         receipts = Receipts()
         deadline = self._deadline()
@@ -354,25 +357,25 @@ class Producer:
             async with self._call_order.turn(topic, deadline):
                 if topic not in self._running().topics:
                     await self.partitions_for(topic)
-                for place, rows in self._places(topic, columns, partition):
+                for chosen, rows in self._by_partition(topic, columns, partition):
                     for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
-                        await self._append_columns(topic, place, piece, receipts)
+                        await self._append_columns(topic, chosen, piece, receipts)
         except TimeoutError:
             raise self._no_turn(topic) from None
         return receipts
 
     def _deadline(self) -> float:
-        """When a call that begins now has waited for `max_block_ms`."""
+        """`max_block_ms` from now, on the loop's clock."""
         return asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
 
     def _no_turn(self, topic: str) -> BufferFull:
         return BufferFull(f"earlier calls for {topic} still wait after max_block_ms ({self.options.max_block_ms})")
 
-    def _places(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
+    def _by_partition(self, topic: str, columns: Columns, partition: int | None) -> Iterable[tuple[int | None, Columns]]:
         if partition is not None:
             return [(checked_whole("a partition", partition), columns)]
         if self._is_named and (columns.keys is None or None in columns.keys):
-            raise UsageError(_PLACE_OF_NAMED)
+            raise UsageError(NEEDS_PARTITION)
         return columns.by_key(self._accumulator.topics[topic].partition_count)
 
     async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
@@ -383,7 +386,7 @@ class Producer:
                 taken = accumulator.append_many(topic, rows.values, partition, rows.keys, rows.headers)
                 break
             except BufferFull:
-                await self._wait_for_release(deadline)
+                await self._wait_for_room(deadline)
         self._wake_next()
         receipts.extend(taken)
         if accumulator.batches_closed >= self._give_way_at:
@@ -398,7 +401,7 @@ class Producer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
         while not accumulator.has_room(wanted):
-            await self._wait_for_release(deadline)
+            await self._wait_for_room(deadline)
         self._wake_next()
 
     def _send_any(
@@ -406,17 +409,17 @@ class Producer:
     ) -> Receipt:
         accumulator = self._running()
         if self._is_named and key is None and partition is None:
-            raise UsageError(_PLACE_OF_NAMED)
+            raise UsageError(NEEDS_PARTITION)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(key)
         if type(value) is not bytes:
-            value = _to_bytes("value", value)
+            value = to_bytes("value", value)
         if key is not None and type(key) is not bytes:
-            key = _to_bytes("key", key)
+            key = to_bytes("key", key)
         if headers is not None:
-            headers = _check_headers(headers)
+            headers = checked_headers(headers)
         if partition is not None and (type(partition) is not int or partition < 0):
             partition = checked_whole("a partition", partition)
         if timestamp_ms is not None:
@@ -435,7 +438,7 @@ class Producer:
     async def _send_in_turn(
         self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
     ) -> Receipt:
-        """Wait behind the earlier calls for this topic, and then for room."""
+        """Wait until the earlier calls for this topic have ended, and then for room."""
         deadline = self._deadline()
         try:
             async with self._call_order.turn(topic, deadline):
@@ -444,14 +447,14 @@ class Producer:
                         receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
                         break
                     except BufferFull:
-                        await self._wait_for_release(deadline)
+                        await self._wait_for_room(deadline)
         except TimeoutError:
             raise self._no_turn(topic) from None
         self._wake_next()
         return receipt
 
     async def _leave_parking_lot(self, topic: str, receipt: Receipt) -> None:
-        """The record waits in its place for its topic's metadata; so do later ones. Without metadata it is withdrawn."""
+        """Wait for the metadata of a parked record's topic. If the call ends before that, the record is withdrawn."""
         assert self._cluster is not None
         try:
             await self.partitions_for(topic)
@@ -466,27 +469,22 @@ class Producer:
             except DeliveryTimeout:
                 raise self._cluster.no_answer(self.options.max_block_ms) from None
 
-    async def _wait_for_release(self, deadline: float) -> None:
-        """Until some batch is done. BufferFull at the deadline."""
+    async def _wait_for_room(self, deadline: float) -> None:
+        """Wait until some batch is done. BufferFull at the deadline."""
         self._running()
         assert self._sender is not None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sender.room_waiters[waiter] = None
         try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
+            await self._sender.room.wait(deadline)
         except TimeoutError:
             raise BufferFull(f"no room in buffer_memory within max_block_ms ({self.options.max_block_ms})") from None
-        finally:
-            self._sender.room_waiters.pop(waiter, None)
         self._running()
 
     def _wake_next(self) -> None:
         if self._sender is not None:
-            self._sender.wake_room_waiter()
+            self._sender.room.wake_next()
 
     def _choose_path(self) -> None:
-        """Plain values are appended at once, unless they need more than that, or earlier calls wait."""
+        """Let calls append plain values at once, unless values need more than that or earlier calls wait."""
         is_open = self._takes_bare and not self._stopped and not self._call_order
         self._bare_open = self._accumulator.bare_open if is_open else {}
 
@@ -512,33 +510,32 @@ class Producer:
             raise ClientClosed("the producer was stopped")
         if self._sender is None:
             raise ClientClosed("the producer was not started: use `async with Producer(...)`, or `await producer.start()`")
-        if self._sender.broken is not None:
-            raise self._sender.broken
-        if self._sender.refused is not None:
-            raise again(self._sender.refused)
+        if self._sender.failures.fatal is not None:
+            raise copy_of(self._sender.failures.fatal)
         return self._accumulator
 
     # -- a named producer ---------------------------------------------------------------------------------------------
 
     @property
     def is_first_attempt(self) -> bool:
-        """Whether this named producer is the first one of its work epoch of the name."""
+        """Whether this named producer is the first attempt of its work epoch. UsageError without a `producer_name`."""
         return self._identity().producer_epoch == 0
 
     @property
     def note(self) -> bytes | None:
-        """The `producer_note` of the first attempt of this work epoch of the name."""
+        """The `producer_note` that the first attempt of this work epoch left; None if it left none. UsageError without a
+        `producer_name`."""
         return self._identity().note
 
     @property
     def producer_id(self) -> int:
-        """The producer id in the batches of this named producer."""
+        """The producer id in the batches of this named producer. UsageError without a `producer_name`."""
         return self._identity().producer_id
 
     def _identity(self) -> ProducerIdentity:
         self._running()
         if not self._is_named or self._sender is None:
-            raise UsageError("only a producer with a producer_name has attempts before it")
+            raise UsageError("only a producer with a producer_name has earlier attempts")
         return self._sender.identity
 
     async def written(
@@ -548,80 +545,35 @@ class Producer:
         alone: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """How many rows of this work epoch of the name each of these partitions has, whichever attempt wrote them. The next
-        record that is sent to a partition is the row after them. It waits until the rows are committed, at most `timeout_ms`
-        (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher work epoch has
-        written there.
+        """By partition, the number of committed rows of this work epoch, whichever attempt wrote them. The next record that is
+        sent to a partition is the row after them. It waits until the rows that it finds are committed, at most `timeout_ms` (by
+        default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher work epoch has written
+        there.
 
         Call it before the first record, and again after a delivery failed; UsageError if records of these partitions still wait
         (`flush` first). `alone`: it also waits until no earlier attempt can write to these partitions; without it, that ends
         with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs it."""
-        self._running()
+        accumulator = self._running()
         assert self._sender is not None
         assert self._cluster is not None
         if not self._is_named:
             raise UsageError("only a producer with a producer_name can ask what was written before it")
-        places = list(dict.fromkeys(checked_partitions(partitions)))
-        self._check_idle(places)
-        identity = self._sender.identity
-        wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms
-        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        if alone:
-            await identity.be_alone(wait_ms)
-        who = identity.producer_id, identity.producer_epoch
-        questions = ProducerQuestions(self._cluster, identity.producer_epoch if alone else -1)
-        try:
-            rows = await committed_rows(questions, places, *who, deadline)
-        except ProducerFenced as e:
-            self._sender.refuse_all(e)
-            raise
-        for name in dict.fromkeys(place.topic for place in places):
-            await self.partitions_for(name)
-        self._running()
-        self._check_idle(places)
-        for place, count in rows.items():
-            self._queue(place).resume(*who, count)
-        return rows
-
-    def _check_idle(self, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            topic = self._accumulator.topics.get(place.topic)
-            queue = None if topic is None else topic.queues.get(place.partition)
-            if place.topic in self._accumulator.parked or (queue is not None and not queue.idle):
-                raise UsageError(f"records for {place.topic}-{place.partition} still wait: `await producer.flush()` first")
-
-    def _queue(self, place: TopicPartition) -> PartitionQueue:
-        return self._accumulator.queue(self._accumulator.topics[place.topic], place.partition)
+        return await resume_after_written_rows(
+            list(dict.fromkeys(checked_partitions(partitions))),
+            self._cluster,
+            accumulator,
+            self._sender,
+            self.partitions_for,
+            alone=alone,
+            timeout_ms=self.options.max_block_ms if timeout_ms is None else timeout_ms,
+        )
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until every record that was handed over is acknowledged or has failed; RequestTimeout after `timeout_ms` (by
         default `delivery_timeout_ms`). It does not raise for a record that failed: that record's receipt does."""
-        self._running()
-        await self._flush(self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
-
-    async def _flush(self, timeout_ms: float) -> None:
-        # No `asyncio.timeout`: in a task that is being cancelled, Python 3.11.2 makes its expiry another cancellation.
-        accumulator = self._accumulator
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        receipts = [record.receipt for lot in accumulator.parked.values() for record in lot.records]
-        receipts += [Receipt(batch, 0) for batch in accumulator.incomplete]
-        for receipt in receipts:
-            self._close_open(receipt)
-        for receipt in receipts:
-            while not receipt.done:
-                self._close_open(receipt)  # A parked record may have been put into an open batch.
-                if not await settled(receipt.batch, deadline):
-                    left = accumulator.waiting_records
-                    text = f"flush: {left} record{' is' if left == 1 else 's are'} not acknowledged yet"
-                    raise RequestTimeout(text, elapsed_ms=timeout_ms)
-
-    def _close_open(self, receipt: Receipt) -> None:
-        """The receipt's batch does not linger any more."""
-        batch = receipt.batch
-        if isinstance(batch, Batch) and not batch.closed and not batch.done:
-            self._accumulator.close(batch)
+        await flush(self._running(), self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
@@ -637,56 +589,24 @@ class Producer:
         if self._stopped or self._sender is None or self._cluster is None or self._home is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._home.check()
-        now = asyncio.get_running_loop().time()
-        oldest = next(iter(self._accumulator.incomplete), None)
+        waits_ms = self._accumulator.oldest_age_s(asyncio.get_running_loop().time()) * 1000
         error = self._cluster.last_error or self._sender.identity.last_error
-        waits_ms = 0.0 if oldest is None else (now - oldest.created_at) * 1000
         return {
             "state": "degraded" if error is not None or waits_ms > self.options.linger_ms + 5000 else "ok",
             "brokers_connected": self._cluster.brokers_connected,
             "oldest_record_ms": waits_ms,
-            "last_error": str(error) if error is not None else self._sender.last_error,
+            "last_error": str(error) if error is not None else self._sender.failures.last_error,
         }
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and the numbers of bytes, batches and requests that wait now."""
+        """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits now:
+        bytes (`buffered_bytes`), batches, requests and calls."""
         if self._sender is None or self._cluster is None:
             return {}
         return {
-            **self._sender.counters,
+            **self._sender.metrics(),
             "buffered_bytes": self._accumulator.buffered_bytes,
             "incomplete_batches": len(self._accumulator.incomplete),
-            "requests_in_flight": self._sender.in_flight,
             "calls_waiting": len(self._call_order),
             "metadata_refreshes": self._cluster.refreshes,
         }
-
-
-def _to_bytes(what: str, data: Any) -> bytes | None:
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")
-
-
-def _serialized(what: str, column: Sequence[Any], serializer: Serializer | None) -> Sequence[bytes | None]:
-    if serializer is not None:
-        column = [None if data is None else serializer(data) for data in column]
-    if set(map(type, column)) <= {bytes, NoneType}:
-        return column
-    return [_to_bytes(what, data) for data in column]
-
-
-def _check_headers(headers: Headers | None) -> Headers | None:
-    if not headers:
-        return None
-    try:
-        checked = [(name, value) for name, value in headers]
-    except (TypeError, ValueError):
-        raise UsageError(f"headers are a list of (str, bytes) pairs, not {headers!r}") from None
-    for name, value in checked:
-        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise UsageError(f"a header is a (str, bytes or None) pair, not {(name, value)!r}")
-        check_encodes("the name of a header", name)
-    return checked

@@ -66,6 +66,8 @@ _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
+_PRODUCER = Struct(">qhi")
+"""Producer id, producer epoch and base sequence, which lie side by side."""
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -176,6 +178,14 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, size: int, time
     (attributes,) = _ATTRIBUTES.unpack_from(buf, pos + ATTRIBUTES_POS)
     _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_POS, attributes | TIMESTAMP_TYPE_MASK)
     _BASE_OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
+
+
+def stamp_producer(
+    buf: bytearray | memoryview, pos: int, size: int, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Write another producer id, epoch and base sequence, and renew the checksum."""
+    _PRODUCER.pack_into(buf, pos + PRODUCER_ID_POS, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
 
 

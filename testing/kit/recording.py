@@ -91,7 +91,7 @@ class RecordingProducer(Producer):
             metadata = receipt.result()
         except Exception:
             if send.partition is None and isinstance(receipt.batch, Batch):
-                send.partition = (receipt.batch.queue.topic, receipt.batch.queue.partition)
+                send.partition = (receipt.batch.topic, receipt.batch.partition)
             send.info()
         else:
             send.ok(metadata.offset, partition=(metadata.topic, metadata.partition))

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from strandline.client.errors import BufferFull, ClientError, UnknownTopic
 from strandline.client.options import ProducerOptions
-from strandline.client.producer.accumulator import RICH_OVERHEAD, Accumulator, headers_size_max
+from strandline.client.producer.accumulator import Accumulator
 from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.partitioner import murmur2, next_sticky, partition_for_key
+from strandline.client.producer.record_sizes import RICH_OVERHEAD, headers_size_max
 from strandline.protocol.records.reader import iter_records
 
 GOLDEN = {
@@ -56,9 +57,7 @@ class Rig:
             for partition, queue in sorted(topic.queues.items()):
                 if queue.needs_producer_id:
                     queue.set_producer_id(1, 0)
-                while (batch := queue.take(self.now, partial=True)) is not None:
-                    if not batch.closed:
-                        self.accumulator.on_closed(batch)
+                while (batch := self.accumulator.take(queue, self.now, partial=True)) is not None:
                     assert batch.data is not None
                     assert len(batch.data) <= max(self.accumulator._options.batch_size, 61 + 100 + 30)
                     sent.setdefault(partition, []).extend(record.value for record in iter_records(batch.data))
@@ -71,7 +70,7 @@ class Rig:
 def test_keyless_records_stick_until_the_batch_is_full() -> None:
     rig = Rig(batch_size=400)
     rig.accumulator.update_topic("t", 3, [0, 1, 2])
-    partitions = [rig.accumulator.append("t", None, None, bytes(50), None, None).batch.queue.partition for _ in range(30)]
+    partitions = [rig.accumulator.append("t", None, None, bytes(50), None, None).batch.partition for _ in range(30)]
     runs = [partitions[0]] + [b for a, b in pairwise(partitions) if a != b]
     assert runs[:4] == [0, 1, 2, 0]
     assert len(runs) < 12
@@ -100,10 +99,10 @@ def test_a_batch_expires_wherever_it_stands() -> None:
     assert in_flight is not None
     rig.now = 1.1
     late = rig.accumulator.expired(rig.now)
-    for batch in late:
+    for _, batch in late:
         batch.fail(ClientError("late"))
         rig.accumulator.release(batch)
-    assert late[0] is in_flight
+    assert late[0] == (queue, in_flight)
     assert len(late) == 6
     assert queue.idle
     assert rig.accumulator.buffered_bytes == 0
@@ -157,7 +156,7 @@ def test_whatever_the_way_in_each_partition_keeps_the_order(steps: list[tuple[st
             partition = size % 3 if what == "partition" else None
             pairs = [(rig.accumulator.append("t", partition, key, one, headers, None), one)]
         for receipt, one in pairs:
-            expected.setdefault(receipt.batch.queue.partition, []).append(one)
+            expected.setdefault(receipt.batch.partition, []).append(one)
     assert rig.take_all() == expected
     assert rig.accumulator.buffered_bytes == 0
 

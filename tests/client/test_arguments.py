@@ -114,7 +114,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", UNSENDABLE)
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_record_that_no_request_could_carry_leaves_the_producer_well(name: str, is_known: bool) -> None:
-    """Encoding its batch failed after it was queued: "an error inside the producer, which is of no more use"."""
+    """Encoding its batch failed after it was queued: "an error inside the producer, which can send nothing more"."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:

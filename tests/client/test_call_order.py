@@ -19,6 +19,7 @@ from strandline.client.errors import BufferFull, StrandlineError
 from strandline.client.home import Home
 from strandline.client.producer.accumulator import Accumulator
 from strandline.client.producer.batch import Batch
+from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.receipts import Receipt
 from strandline.client.producer.sender import Sender
@@ -66,7 +67,9 @@ class StubCluster:
     def connection(self, broker_id: int) -> None:
         """Batches are taken and acknowledged by the test."""
 
-    def link(self, broker_id: int) -> None:
+    connection_or_refresh = connection
+
+    def last_error_of(self, broker_id: int) -> None:
         """There is none."""
 
 
@@ -114,16 +117,14 @@ class Rig:
         topic = self.producer._accumulator.topics.get("orders")
         for queue in [] if topic is None else list(topic.queues.values()):
             for _ in range(batches):
-                batch = queue.take(1e12, True)
+                batch = self.producer._accumulator.take(queue, 1e12, True)
                 if batch is not None:
-                    self._append(queue.partition, batch)
+                    self._append(queue, batch)
 
-    def _append(self, partition: int, batch: Batch) -> None:
-        if not batch.closed:
-            self.producer._accumulator.on_closed(batch)
+    def _append(self, queue: PartitionQueue, batch: Batch) -> None:
         assert batch.data is not None
-        self.log.setdefault(partition, []).extend(int(record.value[:6]) for record in iter_records(batch.data))
-        self.sender._acked(batch, 0, -1)
+        self.log.setdefault(queue.partition, []).extend(int(record.value[:6]) for record in iter_records(batch.data))
+        self.sender._acked(queue, batch, 0, -1)
 
     async def finish(self) -> None:
         self.cluster.learn("orders")

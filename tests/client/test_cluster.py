@@ -12,7 +12,7 @@ import pytest
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.cluster import cluster as cluster_module
 from strandline.client.cluster.cluster import Cluster
-from strandline.client.cluster.links import Link
+from strandline.client.cluster.connection_state import ConnectionState
 from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.errors import NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, UsageError
 from strandline.client.option_types import parse_bootstrap
@@ -91,13 +91,13 @@ async def test_a_cluster_that_is_down_is_one_clear_sentence_soon() -> None:
 async def test_an_error_that_is_told_again_does_not_remember_who_was_told() -> None:
     """While a broker is away each request to it fails at once with the error of the last attempt; it must not grow."""
     options = ClientOptions(reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
-    link = Link(("127.0.0.1", 1), options, lambda *_: None)
+    state = ConnectionState(("127.0.0.1", 1), options, lambda *_: None)
     with pytest.raises(BrokerError):
-        await link.attempt()
+        await state.attempt()
     lengths = set()
     for _ in range(5):
         with pytest.raises(BrokerError) as told:
-            link.attempt()
+            state.attempt()
         lengths.add(len(traceback.extract_tb(told.value.__traceback__)))
     assert len(lengths) == 1
 

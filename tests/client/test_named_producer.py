@@ -113,7 +113,7 @@ async def test_rows_that_the_older_attempt_wrote_after_the_question_are_not_writ
         await write(zombie, 0, 5)
         assert await newer.written([P0]) == {P0: 5}
         await write(zombie, 5, 9)
-        with pytest.raises(DeliveryFailed, match=r"another attempt has written these rows meanwhile; written\(\) tells") as e:
+        with pytest.raises(DeliveryFailed, match=r"another attempt has written these rows; call written\(\)") as e:
             await write(newer, 5, 20)
         assert (e.value.retriable, e.value.code) == (False, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         there = (await newer.written([P0]))[P0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.client.errors import DeliveryTimeout
 from strandline.client.producer.batch import Batch
-from strandline.client.producer.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue
+from strandline.client.producer.partition_queue import IN_FLIGHT_MAX, PRODUCER_EPOCH_MAX, PartitionQueue, QueueState
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.batch import read_header
@@ -40,11 +40,11 @@ class Line:
         self.settle()
 
     def produce(self, records: int) -> Batch:
-        batch = Batch(self.queue, 1000, 1000, 0.0, 100.0, 1_700_000_000_000)
+        batch = Batch("orders", 0, 1000, 1000, 0.0, 100.0, 1_700_000_000_000)
         self.values[batch] = [b"%d" % (self.produced + i) for i in range(records)]
         self.produced += records
         for value in self.values[batch]:
-            batch.append(None, value, None, None)
+            batch.append(None, value, None, None, len(value))
         self.queue.ready.append(batch)
         self.batches.append(batch)
         return batch
@@ -56,7 +56,7 @@ class Line:
 
     def answer(self, batch: Batch, attempt: int, code: ErrorCode, base_offset: int) -> None:
         """What the sender does with an answer: one to an old attempt is ignored."""
-        if batch.done or batch.attempts != attempt or not batch.outstanding:
+        if not batch.expects(attempt):
             return
         if code == C.NONE:
             self.queue.on_acked(batch)
@@ -89,7 +89,7 @@ class Line:
         self.queue.abandon_attempts()
 
     def expire_oldest(self) -> None:
-        waiting = [*self.queue.unresolved, *self.queue.ready]
+        waiting = [*self.queue.in_flight, *self.queue.ready]
         if waiting:
             self.late.clear()
             self.queue.remove(waiting[0])
@@ -162,7 +162,7 @@ def test_every_acknowledged_record_is_in_the_log_once_and_in_order(steps: list[t
             line.expire_oldest()
         else:
             line.deliver(what)
-        assert len(line.queue.unresolved) <= IN_FLIGHT_MAX
+        assert len(line.queue.in_flight) <= IN_FLIGHT_MAX
     line.settle()
     assert all(batch.done for batch in line.batches), "a batch was forgotten"
     line.check()
@@ -284,7 +284,7 @@ def test_a_worn_out_epoch_asks_for_a_new_producer_id() -> None:
     assert queue.needs_producer_id
     queue.set_producer_id(1, PRODUCER_EPOCH_MAX)
     assert not queue.needs_producer_id
-    queue.renumber = True
+    queue.state = QueueState.RENUMBERING
     assert queue.needs_producer_id
 
 
@@ -293,7 +293,7 @@ def test_a_worn_out_epoch_keeps_its_producer_id_while_a_batch_is_under_way() -> 
     line = Line()
     line.produce(1)
     line.pump()
-    line.queue.producer_epoch, line.queue.renumber = PRODUCER_EPOCH_MAX, True
+    line.queue.producer_epoch, line.queue.state = PRODUCER_EPOCH_MAX, QueueState.RENUMBERING
     assert not line.queue.needs_producer_id
     line.queue.abandon_attempts()
     assert line.queue.needs_producer_id
@@ -350,7 +350,8 @@ def test_a_named_producer_is_never_numbered_anew(code: ErrorCode) -> None:
     first = line.produce(3)
     line.pump()
     assert not line.queue.on_failed(first, code, 0.0)
-    assert (line.queue.renumber, line.queue.producer_epoch, line.queue.next_sequence) == (False, 1, 43)
+    assert line.queue.state is not QueueState.RENUMBERING
+    assert (line.queue.producer_epoch, line.queue.next_sequence) == (1, 43)
 
 
 def test_a_gap_in_front_of_a_batch_that_is_not_the_first_only_means_not_yet() -> None:

@@ -19,7 +19,7 @@ class Marker:
 
 
 def failed_batch() -> Batch:
-    batch = Batch(None, 0, 0, 0.0, 0.0, 0)  # type: ignore[arg-type]
+    batch = Batch("t", 3, 0, 0, 0.0, 0.0, 0)
     batch.values = [b"one", b"two"]
     batch.fail(DeliveryTimeout("too late", topic="t", partition=3, attempts=2))
     return batch

@@ -195,8 +195,8 @@ async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypat
 async def test_a_producer_behind_a_slow_line_delivers_and_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch leaves for longer than a broker may owe a sign of life. What is asked behind it comes to the broker
     after it: silence proves nothing while our own bytes are still leaving."""
-    monkeypatch.setattr("strandline.client.cluster.links.QUIET_S", 0.1)
-    monkeypatch.setattr("strandline.client.cluster.links.PING_TIMEOUT_MS", 150)
+    monkeypatch.setattr("strandline.client.cluster.connection_state.QUIET_S", 0.1)
+    monkeypatch.setattr("strandline.client.cluster.connection_state.PING_TIMEOUT_MS", 150)
     monkeypatch.setattr("strandline.client.producer.sender.STALL_S", 0.1)
     async with ScriptedCluster(brokers=1) as cluster:
         cluster.create("t")

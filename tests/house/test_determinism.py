@@ -23,7 +23,7 @@ import pytest
 from unordered import find
 
 from strandline.client.cluster.cluster import Cluster
-from strandline.client.cluster.links import Link
+from strandline.client.cluster.connection_state import ConnectionState
 from strandline.client.consumer.offset_fetcher import OffsetFetcher
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.options import ConsumerOptions, parse_options
@@ -449,10 +449,12 @@ async def test_a_consumer_that_stops_ends_its_questions_in_the_order_in_which_th
 async def test_of_brokers_that_answer_in_one_turn_the_one_asked_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.client.cluster.cluster.HEDGE_AFTER_MS", 0)
     answer = asyncio.get_running_loop().create_future()
-    asked: list[Link] = []
+    asked: list[ConnectionState] = []
 
-    async def request(self: Cluster, link: Link, api_key: int, body: object, timeout_ms: float) -> ApiVersionsResponse:
-        asked.append(link)
+    async def request(
+        self: Cluster, state: ConnectionState, api_key: int, body: object, timeout_ms: float
+    ) -> ApiVersionsResponse:
+        asked.append(state)
         await answer
         return ApiVersionsResponse(0, [], "c", len(asked), "broker", bytes(16))
 
@@ -463,5 +465,5 @@ async def test_of_brokers_that_answer_in_one_turn_the_one_asked_first_counts(mon
         await asyncio.sleep(0)
     assert len(asked) == 20
     answer.set_result(None)
-    link, _ = await first
-    assert link is asked[0]
+    state, _ = await first
+    assert state is asked[0]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.client import TopicPartition
-from strandline.client.cluster.links import Link
+from strandline.client.cluster.connection_state import ConnectionState
 from strandline.client.consumer.subscription import LATEST
 from strandline.pipeline import sink
 from strandline.pipeline.kept_clusters import KEPT, KeptClusters
@@ -83,22 +83,22 @@ def wait_for_rows(log: ThreadedCluster, topic: str, count: int) -> None:
 
 
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> list[Link]:
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[ConnectionState]:
     """Attempts to connect."""
-    attempts: list[Link] = []
-    begin = Link._begin
+    attempts: list[ConnectionState] = []
+    begin = ConnectionState._begin
 
-    def count(link: Link) -> Any:
-        attempts.append(link)
-        return begin(link)
+    def count(state: ConnectionState) -> Any:
+        attempts.append(state)
+        return begin(state)
 
-    monkeypatch.setattr(Link, "_begin", count)
+    monkeypatch.setattr(ConnectionState, "_begin", count)
     return attempts
 
 
 @pytest.fixture(params=["unknown", "stable"])
 def tasks(
-    log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[Link], request: pytest.FixtureRequest
+    log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[ConnectionState], request: pytest.FixtureRequest
 ) -> Iterator[Tasks]:
     tasks = Tasks(log, monkeypatch, connected, rowOrder=request.param)
     tasks.write()
@@ -167,7 +167,7 @@ async def test_clusters_of_few_sets_of_options_are_kept() -> None:
 
 
 def test_retry_after_partitions_were_added_writes_each_row_once(
-    log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[Link]
+    log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[ConnectionState]
 ) -> None:
     """With `rowOrder=stable` an attempt skips the rows of each partition that an earlier one has written. The rows have to go
     to the partitions that the earlier attempt chose, though a key would go elsewhere among more partitions."""

@@ -38,8 +38,8 @@ def test_and_nothing_below(level: str) -> None:
 def test_an_application_with_logging_has_them_in_its_format() -> None:
     """Under the module's name, so that it can be told to be silent."""
     form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
-    out, err = application(form, warning="logger.debug('producer.epoch_bump', topic='orders')")
-    assert (out, err) == ("DEBUG strandline.client.producer.sender <string>: producer.epoch_bump topic='orders'\n", "")
+    out, err = application(form, warning="logger.debug('producer.epoch_bumped', topic='orders')")
+    assert (out, err) == ("DEBUG strandline.client.producer.sender <string>: producer.epoch_bumped topic='orders'\n", "")
     assert application(form, "logging.getLogger('strandline').setLevel('ERROR')") == ("", "")
 
 

@@ -668,8 +668,8 @@ MARKS: dict[str, Mark] = {
     # Clients
     "producer.retried": Mark("a batch was sent again", (_returned(_QUEUE + "on_failed", True),)),
     "producer.recovered": Mark(
-        "after a failure all that was unresolved went again, in order",
-        (OnCall(_QUEUE + "_recovered", lambda call: call.result and call.me.unresolved),),
+        "after a failure all batches in flight were sent again, in order",
+        (OnCall(_QUEUE + "_recovered", lambda call: call.result and call.me.in_flight),),
     ),
     "producer.epoch_bumped": Mark("a partition's producer epoch was bumped", (OnCall(_QUEUE + "_bump_epoch"),)),
     "producer.left_deposed_leader": Mark(

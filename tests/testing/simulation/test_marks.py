@@ -516,8 +516,8 @@ def a_voter_recovers() -> None:
 def a_producers_batch_fails() -> None:
     queue = PartitionQueue("orders", 0, idempotent=True)
     queue.set_producer_id(7, 0)
-    batch = Batch(queue, 1000, 1000, 0.0, 100.0, NOW_MS)
-    batch.append(None, b"v", None, None)
+    batch = Batch("orders", 0, 1000, 1000, 0.0, 100.0, NOW_MS)
+    batch.append(None, b"v", None, None, 1)
     queue.ready.append(batch)
     for code in (C.NETWORK_EXCEPTION, C.OUT_OF_ORDER_SEQUENCE_NUMBER):
         assert queue.take(0.0, partial=True) is batch

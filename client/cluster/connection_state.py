@@ -39,8 +39,8 @@ PING_TIMEOUT_MS = 2_000
 SOFTWARE = ("strandline-python", "0.1.0")
 
 
-class Link:
-    def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[Link, bool], None]) -> None:
+class ConnectionState:
+    def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[ConnectionState, bool], None]) -> None:
         self.address = address
         self.connection: Connection | None = None
         """Open and greeted."""

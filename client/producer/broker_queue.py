@@ -1,0 +1,23 @@
+"""What a producer has to do with one broker: the requests in flight, and the partitions that wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strandline.client.producer.partition_queue import PartitionQueue
+
+
+class BrokerQueue:
+    __slots__ = ("broker_id", "gather_timer", "requests", "waiting")
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.requests: dict[int, float] = {}
+        """Requests in flight, oldest first: number -> when it was sent, on the loop's clock."""
+        self.waiting: dict[PartitionQueue, None] = {}
+        """Queues that may have a batch for this broker, in the order in which they came."""
+        self.gather_timer: asyncio.TimerHandle | None = None
+
+    def waits_since(self) -> float | None:
+        """When the oldest request in flight was sent."""
+        return next(iter(self.requests.values()), None)

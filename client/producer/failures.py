@@ -1,0 +1,175 @@
+"""How a producer's records fail: one batch, all that a partition has, or everything.
+
+The rows of a named producer are written one behind the other: when a batch of it fails, all that follow in its partition fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from strandline.client.errors import ClientClosed, ClientError, DeliveryFailed, DeliveryTimeout, ProducerFenced, describe
+from strandline.client.producer.undelivered import Undelivered, partition_of, stopped, stopped_before
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.loggers import get_logger
+
+if TYPE_CHECKING:
+    from strandline.client.cluster.cluster import Cluster
+    from strandline.client.options import ProducerOptions
+    from strandline.client.producer.accumulator import Accumulator
+    from strandline.client.producer.batch import Batch
+    from strandline.client.producer.partition_queue import PartitionQueue
+    from strandline.client.producer.room import RoomWaiters
+
+logger = get_logger(__name__)
+
+_ROWS_ELSEWHERE = {
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "another attempt has written these rows; call written() to learn where to continue",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "rows before these are not in the log; call written() to learn where to continue",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the log holds no row of this work epoch; call written() to learn where to continue",
+}
+"""What these errors mean for the rows of a named producer."""
+
+
+class DeliveryFailures:
+    def __init__(self, options: ProducerOptions, accumulator: Accumulator, cluster: Cluster, room: RoomWaiters) -> None:
+        self._options = options
+        self._accumulator = accumulator
+        self._cluster = cluster
+        self._room = room
+        self.records = 0
+        """How many records have failed."""
+        self.last_error: str | None = None
+        self.fatal: ClientError | None = None
+        """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named producer."""
+        self._is_broken = False
+        """A bug of ours stopped the sender, and the queues are in an unknown state."""
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    def fail_rejected(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None, now: float) -> None:
+        """A broker rejected the batch for good, and it is no longer in its queue."""
+        facts = self._facts(batch, now)
+        if not queue.named:
+            self._fail(batch, DeliveryFailed(describe(code, message), **facts, code=code))
+        elif code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            fenced = ProducerFenced(describe(code, message), **facts, code=code)
+            self._fail(batch, fenced)
+            self.reject_all(fenced)
+        else:
+            text = describe(code, message)
+            text = f"{text}: {_ROWS_ELSEWHERE[code]}" if code in _ROWS_ELSEWHERE else text
+            error = DeliveryFailed(text, **facts, code=code)
+            self._fail(batch, error)
+            self.fail_rows_behind(queue, error)
+
+    def fail_expired(self, batch: Batch, reason: str, now: float) -> None:
+        """The batch's delivery timeout has passed, and it is no longer in its queue."""
+        text = f"delivery_timeout_ms has passed; {reason}"
+        self._fail(batch, DeliveryTimeout(text, **self._facts(batch, now), code=batch.last_code))
+
+    def fail_topic(self, topic: str, error_of: Callable[[dict[str, Any]], ClientError], now: float) -> None:
+        """Fail all batches of a topic. `error_of` makes the error from the facts about a batch."""
+        for batch, queue in [(batch, queue) for batch, queue in self._accumulator.incomplete.items() if queue.topic == topic]:
+            self._accumulator.give_up(queue, batch)
+            self._fail(batch, error_of(self._facts(batch, now)))
+
+    def _facts(self, batch: Batch, now: float) -> dict[str, Any]:
+        return {
+            "topic": batch.topic,
+            "partition": batch.partition,
+            "broker_id": batch.last_broker_id,
+            "attempts": batch.attempts,
+            "elapsed_ms": (now - batch.created_at) * 1000,
+        }
+
+    def _fail(self, batch: Batch, error: ClientError) -> None:
+        batch.fail(error)
+        self._log(batch.topic, batch.partition, batch.count, error)
+        self._release(batch)
+
+    def _release(self, batch: Batch) -> None:
+        self._accumulator.release(batch)
+        self._room.wake_next()
+
+    def _log(self, topic: str, partition: int, records: int, error: Exception) -> None:
+        self.records += records
+        self.last_error = str(error)
+        logger.warning("producer.delivery_failed", topic=topic, partition=partition, records=records, reason=str(error))
+
+    # -- one partition ------------------------------------------------------------------------------------------------
+
+    def fail_rows_behind(self, queue: PartitionQueue, error: DeliveryFailed) -> None:
+        """A batch of a named producer failed with this error: fail all batches behind it in its partition."""
+        text = f"the rows before these were not delivered: {error}"
+        self.fail_queue(queue, DeliveryFailed(text, topic=queue.topic, partition=queue.partition))
+
+    def fail_queue(self, queue: PartitionQueue, error: DeliveryFailed) -> None:
+        """Fail all batches of the queue, and those that it gets until it resumes."""
+        queue.failed = error
+        failed = [batch for batch, its_queue in self._accumulator.incomplete.items() if its_queue is queue]
+        for batch in failed:
+            self._accumulator.give_up(queue, batch)
+            batch.fail(error)
+            self._release(batch)
+        if failed:
+            self._log(queue.topic, queue.partition, sum(batch.count for batch in failed), error)
+
+    def fail_parked(self, topic: str, error: Exception, parked_before: float) -> None:
+        """Fail the records of an unknown topic that were parked until then."""
+        self.records += self._accumulator.fail_parked(topic, error, parked_before)
+        logger.warning("producer.delivery_failed", topic=topic, reason=str(error))
+        self._room.wake_next()
+
+    # -- everything ---------------------------------------------------------------------------------------------------
+
+    def reject_all(self, error: ClientError) -> None:
+        """The cluster rejects this named producer: fail all waiting records, and those that are handed over later."""
+        logger.warning("producer.refused", reason=f"{self._options.producer_name}: {error}")
+        if not self._is_broken:
+            self.fatal = error
+            self._fail_all(lambda batch: error, lambda topic: error)
+
+    def break_down(self, bug: Exception) -> None:
+        """Our own bug, raised where no caller sees it: fail all waiting records, and those that are handed over later."""
+        logger.error("producer.broke_down", exc_info=bug)
+        self._is_broken = True
+        self.fatal = error = DeliveryFailed(f"an error inside the producer, which can send nothing more: {bug!r}")
+        self._accumulator.forget_open_batches()
+        for batch in list(self._accumulator.incomplete):
+            if not batch.done:
+                batch.fail(error)
+        for name in list(self._accumulator.parked):
+            self._accumulator.fail_parked(name, error)
+        self._room.wake_all()
+
+    def stop(self, reason_of: Callable[[Batch], str]) -> Undelivered:
+        """The producer stops: fail all waiting records, with an error that says whether the record may be in the log.
+
+        `reason_of`: why a batch was not delivered."""
+        undelivered = Undelivered()
+        if self._is_broken:
+            for batch in self._accumulator.incomplete:
+                undelivered.add(partition_of(batch), len(batch), str(self.fatal))
+            return undelivered
+        for name, lot in self._accumulator.parked.items():
+            reason = f"no metadata: {self._cluster.last_error}" if self._cluster.last_error else "no metadata yet"
+            undelivered.add(name, len(lot.records), reason)
+        for batch in self._accumulator.incomplete:
+            undelivered.add(partition_of(batch), len(batch), reason_of(batch))
+        self._fail_all(stopped_before, lambda topic: stopped(topic, may_be_written=False))
+        return undelivered
+
+    def _fail_all(
+        self,
+        error_of: Callable[[Batch], ClientError | ClientClosed],
+        error_of_parked: Callable[[str], ClientError | ClientClosed],
+    ) -> None:
+        for name in list(self._accumulator.parked):
+            self._accumulator.fail_parked(name, error_of_parked(name))
+        for batch, queue in list(self._accumulator.incomplete.items()):
+            error = error_of(batch)
+            self._accumulator.give_up(queue, batch)
+            batch.fail(error)
+            self._accumulator.release(batch)
+        self._room.wake_all()
