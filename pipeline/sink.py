@@ -139,7 +139,7 @@ class TaskWriter:
     async def _meet(self, topic: str) -> None:
         """The first row of a topic: what is there of this task already?"""
         partitions = await self.producer.partitions_for(topic)
-        self._counts[topic] = self._noted_partitions() or len(partitions)
+        self._counts[topic] = min(self._noted_partitions() or len(partitions), len(partitions))
         if self._is_the_first():
             return
         await self.producer.flush(self.options.write_timeout_ms)
@@ -154,7 +154,8 @@ class TaskWriter:
             self._last_rows.update(await last_rows(self.options, self.producer.producer_id, there) if found else {})
 
     def _noted_partitions(self) -> int | None:
-        """How many partitions the first attempt placed its rows among; None if it has not noted that."""
+        """How many partitions the first attempt placed its rows among; None if it has not noted that. A topic that was recreated
+        may have fewer, and none of the rows."""
         note = decode_note(self.producer.note) if self.options.delivery == "exactly-once" else None
         return None if note is None or note.partitions < 0 else note.partitions
 

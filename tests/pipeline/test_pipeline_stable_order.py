@@ -130,3 +130,14 @@ async def test_a_later_attempt_without_rows_is_refused(task: Task) -> None:
     with pytest.raises(RowsDiffer, match="an earlier attempt"):
         await task.attempt([])
     assert await stored(task) == Counter(rows(0, 40))
+
+
+async def test_a_topic_that_was_recreated_with_fewer_partitions_is_written_from_its_beginning(cluster: Cluster) -> None:
+    """The first attempt has noted more partitions than there are."""
+    task = Task(cluster, await cluster.create_topic(partitions=3))
+    await task.attempt(rows(0, 100), until=40)
+    async with cluster.admin() as admin:
+        await admin.delete_topics([task.topic])
+    await cluster.create_topic(task.topic, partitions=1)
+    await task.attempt(rows(0, 100))
+    assert await stored(task) == Counter(rows(0, 100))
