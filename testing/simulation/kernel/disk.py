@@ -24,7 +24,7 @@ from strandline.storage.disk import Buffer, ColdRead, DiskError, Lock
 from strandline.storage.memory.memory_files import MemoryFile, MemoryFiles, matches
 from strandline.storage.memory.memory_inodes import SECTOR, Directory, Inode, sectors
 from strandline.testing.simulation.kernel.disk_faults import ANYWHERE, MOMENTS, CrashPoint, Damage, Fault, Kind, Latency, Moment
-from strandline.testing.simulation.kernel.loop import ProcessDied
+from strandline.testing.simulation.kernel.process import ProcessDied
 
 __all__ = ["Damage", "Fault", "Latency", "Mount", "ProcessDied", "SimFiles"]
 

@@ -38,12 +38,12 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from strandline.testing.simulation.kernel.interfaces import Host
+from strandline.testing.simulation.kernel.process import OWNER, ProcessDied
 from strandline.testing.simulation.kernel.scheduler import QUIET, Entry, Scheduler, cancel
 
 if TYPE_CHECKING:
     from random import Random
-
-    from strandline.testing.simulation.kernel.machine import Machine
 
 T = TypeVar("T")
 
@@ -58,14 +58,6 @@ DELAY_S_MAX = 1e10
 """A coarse clock goes no further; nor does uvloop's."""
 _CLOCK_S = 1e-9
 """A timer fires so long after its time, so that no rounding makes it fire before."""
-
-
-OWNER: contextvars.ContextVar[NodeLoop | None] = contextvars.ContextVar("OWNER", default=None)
-"""On a thread of a process, which has no running loop: that process's loop."""
-
-
-class ProcessDied(BaseException):
-    """The simulated process ended here, inside an operation. No production code may catch it, and none goes on after it."""
 
 
 class SimFuture(asyncio.Future[Any]):
@@ -138,7 +130,7 @@ def name_of(callback: Callable[..., object] | None) -> str:
 class NodeLoop(asyncio.AbstractEventLoop):
     """The event loop of one process of one machine."""
 
-    def __init__(self, machine: Machine, scheduler: Scheduler, random: Random) -> None:
+    def __init__(self, machine: Host, scheduler: Scheduler, random: Random) -> None:
         self.machine = machine
         self.incarnation = machine.incarnation
         self.is_dead = False
@@ -174,7 +166,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         machine = self.machine
-        time = machine.clock_offset_s + self._scheduler.now * machine._clock_rate
+        time = machine.clock_offset_s + self._scheduler.now * machine.seconds_per_second
         return int(time * 1000) / 1000 if self.is_coarse else time
 
     def call_soon(  # type: ignore[override]
@@ -222,7 +214,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def _arm(self, handle: Timer) -> None:
         machine = self.machine
-        at = (handle._due - machine.clock_offset_s) / machine._clock_rate
+        at = (handle._due - machine.clock_offset_s) / machine.seconds_per_second
         handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
 
     def _on_timer(self, handle: Timer) -> object:

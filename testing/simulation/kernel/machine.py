@@ -14,13 +14,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.protocol.doors import Doors
+from strandline.testing.simulation.kernel.disk import SimFiles
+from strandline.testing.simulation.kernel.interfaces import Surroundings
 from strandline.testing.simulation.kernel.loop import NodeLoop
 
 if TYPE_CHECKING:
     from asyncio import Task
-
-    from strandline.testing.simulation.kernel.disk import SimFiles
-    from strandline.testing.simulation.kernel.world import World
 
 T = TypeVar("T")
 
@@ -29,19 +28,20 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class Machine:
-    def __init__(self, world: World, node_id: int, name: str) -> None:
+    def __init__(self, world: Surroundings, node_id: int, name: str) -> None:
         self.world = world
         self.id = node_id
         self.name = name
         self.address = f"10.0.{node_id >> 8}.{node_id & 255}"
-        self.files: SimFiles = world.make_disk(self)
+        self.files = SimFiles(world.stream(f"disk/{name}"))
         """Its disk. A process works on a `mount` of it, which dies with the process."""
         self.loop: NodeLoop | None = None
         """Of the process that runs here."""
         self.incarnation = 0
         """How many processes have been started here."""
         self.has_power = True
-        self._clock_rate = 1.0
+        self.seconds_per_second = 1.0
+        """What `clock_rate` returns; a plain attribute for the loop, which reads it whenever somebody asks for the time."""
         self._drift_s = 0.0
         """What its clocks would show at the world's beginning if they had always gone as they go now."""
         self.clock_offset_s = 1000.0 + node_id
@@ -61,21 +61,21 @@ class Machine:
     @property
     def clock_rate(self) -> float:
         """Seconds of its clocks in one second of the world. They may go wrong at any time, but do not jump by it."""
-        return self._clock_rate
+        return self.seconds_per_second
 
     @clock_rate.setter
     def clock_rate(self, rate: float) -> None:
         if not rate > 0:
             raise ValueError(f"a clock does not go at a rate of {rate}")
-        skipped_s = self.world.now * (self._clock_rate - rate)
-        self._clock_rate = rate
+        skipped_s = self.world.now * (self.seconds_per_second - rate)
+        self.seconds_per_second = rate
         self._drift_s += skipped_s
         self.clock_offset_s += skipped_s
         if self.loop is not None:
             self.loop.on_clock_rate()
 
     def wall_clock_ms(self) -> int:
-        return EPOCH_MS + int((self.world.scheduler.now * self._clock_rate + self._drift_s) * 1000) + self.wall_jump_ms
+        return EPOCH_MS + int((self.world.scheduler.now * self.seconds_per_second + self._drift_s) * 1000) + self.wall_jump_ms
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,8 @@ class Machine:
         random = self.world.stream(f"{self.name}/{self.incarnation}")
         # Of what an event loop can do, only what somebody asks for is there.
         self.loop = loop = NodeLoop(self, self.world.scheduler, self.world.stream_of_loop(random))  # type: ignore[abstract]
-        files = self.world.mount_disk(self)
+        # Waiting for the disk holds the process up; some faults end it.
+        files = self.files.mount(on_latency=loop.spend, on_death=self.on_death)
         return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> Task[T]:
@@ -120,7 +121,7 @@ class Machine:
         """The process has stopped in order, or exits because it cannot go on."""
         if self.loop is not None:
             self._bury(power=False)
-            self.world.unmount_disk(self, lossy=False)
+            self.files.crash(lossy=False)
 
     def crash(self) -> None:
         """SIGKILL."""
@@ -135,7 +136,7 @@ class Machine:
             self._bury(power=True)
         self.has_power = False
         self.world.network.on_power_cut(self)
-        self.world.unmount_disk(self, lossy=True)
+        self.files.crash(lossy=True)
 
     def _bury(self, *, power: bool) -> None:
         loop, self.loop = self.loop, None

@@ -23,8 +23,9 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from strandline.testing.simulation.kernel.interfaces import Host
 from strandline.testing.simulation.kernel.links import FAST, Link
 from strandline.testing.simulation.kernel.loop import NodeLoop
 from strandline.testing.simulation.kernel.messages import Message, Place, Predicate, request_head, response_id, split_frames
@@ -38,10 +39,6 @@ from strandline.testing.simulation.kernel.tcp import (
     reset_error,
     timeout_error,
 )
-
-if TYPE_CHECKING:
-    from strandline.testing.simulation.kernel.machine import Machine
-    from strandline.testing.simulation.kernel.world import World
 
 __all__ = ["WINDOW_BYTES", "Hold", "Link", "Message", "Network", "Predicate", "SimServer", "SimTransport"]
 
@@ -155,8 +152,7 @@ class SimServer(asyncio.AbstractServer):
 class Network:
     """All links and connections of a world."""
 
-    def __init__(self, world: World, scheduler: Scheduler, random: Random) -> None:
-        self.world = world
+    def __init__(self, scheduler: Scheduler, random: Random, trace_step: Callable[..., None]) -> None:
         self.scheduler = scheduler
         self.random = random
         self.draw = random.random
@@ -175,7 +171,7 @@ class Network:
         """Whoever asks for these gets no answer while they are here."""
         self._links: dict[tuple[int, int], Link] = {}
         self._servers: dict[tuple[str, int], SimServer] = {}
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, Host] = {}
         self._ends: dict[int, End] = {}
         """Of every connection that is not over; by number (client ends are even)."""
         self._backlog: dict[SimServer, list[End]] = {}
@@ -186,12 +182,12 @@ class Network:
         self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
         """To the resolver, which is silent."""
         self._connections = 0
-        self.trace_step = world.trace.step
+        self.trace_step = trace_step
         self._ports: dict[str, int] = {}
 
     # -- links --------------------------------------------------------------------------------------------------------
 
-    def add(self, machine: Machine) -> None:
+    def add(self, machine: Host) -> None:
         self._machines[machine.address] = machine
         self.names[machine.name] = [machine.address]
 
@@ -363,7 +359,7 @@ class Network:
         for end in [end for end in self._ends.values() if end.loop is loop]:
             end.on_process_gone()
 
-    def on_power_cut(self, machine: Machine) -> None:
+    def on_power_cut(self, machine: Host) -> None:
         """Nobody closes anything, and nothing arrives there any more."""
         for server in [server for server in self._servers.values() if server.loop.machine is machine]:
             del self._servers[server.address]
@@ -371,7 +367,7 @@ class Network:
         for end in [end for end in self._ends.values() if end.here is machine]:
             end.vanish()
 
-    def on_power(self, machine: Machine) -> None:
+    def on_power(self, machine: Host) -> None:
         """It is back, and knows nothing of its connections: who goes on with one of them is told so."""
         for end in [end for end in self._ends.values() if end.there is machine]:
             end.on_mended()
@@ -397,7 +393,7 @@ class Network:
         for end in self._backlog.pop(server, ()):
             end.on_process_gone()
 
-    def server_at(self, machine: Machine, port: int) -> SimServer | None:
+    def server_at(self, machine: Host, port: int) -> SimServer | None:
         return self._servers.get((machine.address, port))
 
     async def connect(self, loop: NodeLoop, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
@@ -496,7 +492,7 @@ def _asked(asker: End, correlation_id: int) -> int:
 class _Attempt:
     """A connection that is being opened."""
 
-    def __init__(self, network: Network, loop: NodeLoop, target: Machine, port: int, factory: Callable[[], Any]) -> None:
+    def __init__(self, network: Network, loop: NodeLoop, target: Host, port: int, factory: Callable[[], Any]) -> None:
         self.network, self.loop, self.target, self.port = network, loop, target, port
         self.factory = factory
         self.established: asyncio.Future[tuple[SimTransport, Any]] = loop.create_future()

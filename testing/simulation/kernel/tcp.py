@@ -28,18 +28,15 @@ import socket
 import sys
 from collections import deque
 from math import floor, log, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from strandline.testing.simulation.kernel.interfaces import Host, Keeper, Wires
 from strandline.testing.simulation.kernel.links import FAST, RTO_S, Link
 from strandline.testing.simulation.kernel.loop import NodeLoop
 from strandline.testing.simulation.kernel.messages import Place, count_frames
 from strandline.testing.simulation.kernel.scheduler import QUIET, Entry, cancel
-
-if TYPE_CHECKING:
-    from strandline.testing.simulation.kernel.machine import Machine
-    from strandline.testing.simulation.kernel.network import Hold, Network
 
 WINDOW_BYTES = 256 * 1024
 """What a receiver's kernel takes in before its process reads."""
@@ -129,7 +126,7 @@ class End:
     )  # fmt: skip
 
     def __init__(
-        self, network: Network, loop: NodeLoop, there: Machine, number: int, address: tuple[str, int], *, is_client: bool
+        self, network: Wires, loop: NodeLoop, there: Host, number: int, address: tuple[str, int], *, is_client: bool
     ) -> None:
         self.network = network
         self.loop = loop
@@ -167,7 +164,7 @@ class End:
         self._acked = 0
         self._acks: deque[tuple[float, int]] = deque()
         """Acknowledgements on their way: when each arrives, and how much it says."""
-        self.held_by: Hold | None = None
+        self.held_by: Keeper | None = None
         self.sent_fin = self.fin_arrived = False
         self._stuck_since = -1.0
         """Since when bytes wait in vain for their acknowledgement; -1: they do not."""
@@ -610,7 +607,7 @@ class SimTransport(asyncio.Transport):
         self._socket = SimSocket(end)
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> Host:
         return self.end.here
 
     @property

@@ -32,7 +32,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.kernel.loop import OWNER
+from strandline.testing.simulation.kernel.process import OWNER
 
 OF_ALL, OF_A_PARTITION, OF_A_KIND = 2_000, 500, 1_000
 """How many of the newest are kept."""

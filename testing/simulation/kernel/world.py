@@ -21,7 +21,6 @@ from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 from strandline.protocol.rpc import dial
-from strandline.testing.simulation.kernel.disk import Mount, SimFiles
 from strandline.testing.simulation.kernel.loop import Generators, NodeLoop, SimTask, cheaply_registered
 from strandline.testing.simulation.kernel.machine import Machine
 from strandline.testing.simulation.kernel.network import Network
@@ -63,7 +62,7 @@ class World:
         self.seed = seed
         self.scheduler = Scheduler(self.stream("scheduler"))
         self.trace = self.trace_class(self.scheduler.clock, full=full_trace)
-        self.network = Network(self, self.scheduler, self.stream("network"))
+        self.network = Network(self.scheduler, self.stream("network"), self.trace.step)
         self.machines: dict[int, Machine] = {}
         self.machine = self.add_machine(WORLD, "world")
         self.machine.clock_offset_s = 0.0
@@ -93,18 +92,6 @@ class World:
     def add_machine(self, node_id: int, name: str) -> Machine:
         machine = self.machines[node_id] = Machine(self, node_id, name)
         return machine
-
-    def make_disk(self, machine: Machine) -> SimFiles:
-        return SimFiles(self.stream(f"disk/{machine.name}"))
-
-    def mount_disk(self, machine: Machine) -> Mount:
-        """The view of the process that runs there. Waiting for the disk holds the process up; some faults end it."""
-        loop = machine.loop
-        assert loop is not None
-        return machine.files.mount(on_latency=loop.spend, on_death=machine.on_death)
-
-    def unmount_disk(self, machine: Machine, *, lossy: bool) -> None:
-        machine.files.crash(lossy=lossy)
 
     # -- running ------------------------------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from strandline.testing.simulation.kernel.messages import Message
-from strandline.testing.simulation.kernel.trace import Event, Trace
+from strandline.testing.simulation.kernel.trace import WORLD, Event, Trace
 from strandline.testing.simulation.story.drawing import WIDTH, draw
 from strandline.testing.simulation.story.message_words import message_text
-from strandline.testing.simulation.story.picture import CLIENTS_FROM, CONTROLLERS_FROM, WORLD, Picture, name_of
+from strandline.testing.simulation.story.picture import CLIENTS_FROM, CONTROLLERS_FROM, Picture, name_of
 from strandline.testing.simulation.story.sentences import Sentences
 
 MESSAGE = "message"

@@ -1,0 +1,99 @@
+"""What the parts of the kernel ask of one another. Each part imports these, and no other part that imports it.
+
+world.py -> network.py -> tcp.py -> loop.py     the imports
+loop.py   sees its machine as `Host`, and through it the world as `Surroundings`
+tcp.py    sees the network as `Wires`, and a breakpoint as `Keeper`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from strandline.testing.simulation.kernel.links import Link
+from strandline.testing.simulation.kernel.messages import Message, Place
+from strandline.testing.simulation.kernel.scheduler import Scheduler
+from strandline.testing.simulation.kernel.trace import Trace
+
+
+class Host(Protocol):
+    """A machine, as its loop and its connections see it."""
+
+    id: int
+    name: str
+    address: str
+    incarnation: int
+    has_power: bool
+    slowness: float
+    clock_offset_s: float
+    seconds_per_second: float
+
+    @property
+    def world(self) -> Surroundings: ...
+
+
+class Surroundings(Protocol):
+    """The world, as a machine and its loop see it."""
+
+    waited_for: int
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def network(self) -> Connections: ...
+    @property
+    def machines(self) -> Mapping[int, Any]: ...
+    @property
+    def now(self) -> float: ...
+    def stream(self, name: str) -> Random: ...
+    def stream_of_loop(self, process: Random) -> Random: ...
+    def within(self, loop: Any) -> Any: ...
+    def on_unhandled(self, loop: Any, context: dict[str, Any]) -> None: ...
+
+
+class Connections(Protocol):
+    """The network, as a machine and its loop see it."""
+
+    def add(self, machine: Any) -> None: ...
+    def on_power(self, machine: Any) -> None: ...
+    def on_power_cut(self, machine: Any) -> None: ...
+    def on_process_gone(self, loop: Any) -> None: ...
+    def listen(self, loop: Any, factory: Callable[[], Any], host: Any, port: Any, *, start_serving: bool) -> Any: ...
+    async def connect(self, loop: Any, factory: Callable[[], Any], host: str, port: int) -> Any: ...
+
+
+class Keeper(Protocol):
+    """A breakpoint that keeps messages back, as the end of a connection sees it."""
+
+    def keep(self, end: Any, message: Message) -> None: ...
+    def drop(self, end: Any) -> None: ...
+
+
+class Wires(Protocol):
+    """The network, as the ends of its connections see it."""
+
+    messages: int
+    read_delays: dict[int, float]
+    read_limits: dict[int, tuple[float, int]]
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def draw(self) -> Callable[[], float]: ...
+    @property
+    def trace_step(self) -> Callable[..., None]: ...
+    @property
+    def holds(self) -> Sequence[Keeper]: ...
+    @property
+    def breaks(self) -> Sequence[Any]: ...
+    @property
+    def taps(self) -> Sequence[Callable[[Message], object]]: ...
+    def link(self, source: int, target: int) -> Link: ...
+    def hold_of(self, message: Message) -> Keeper | None: ...
+    def maybe_break(self, sender: Any, segment: Any) -> bool: ...
+    def places_in(self, end: Any, data: bytes) -> list[Place]: ...
+    def read_limit(self, machine: int) -> int: ...
+    def forget(self, end: Any) -> None: ...
