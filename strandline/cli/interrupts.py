@@ -16,6 +16,7 @@ A node and `strandline up` handle SIGINT themselves once they run, because it is
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -48,6 +49,8 @@ _started: list[_Cleanup] = []
 
 def install() -> None:
     """Handle SIGINT in this process."""
+    # After its exit functions Python resets signal handlers, and a SIGALRM would kill the process with another exit code.
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, _on_end_of_grace)
     signal.signal(signal.SIGINT, _on_sigint)
 

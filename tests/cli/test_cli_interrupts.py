@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,6 +127,26 @@ def test_a_command_that_waits_for_the_cluster_is_interrupted(command: str, tmp_p
     with running(invocations(tmp_path, silent.address)[command], tmp_path) as process:
         wait_until(silent.was_called, "it asks the cluster")
         interrupted(process, tmp_path)
+
+
+def test_a_slow_end_of_the_interpreter_keeps_the_exit_code() -> None:
+    """On a busy machine Python's own clean-up outlasted the grace, and SIGALRM killed the process: no exit code 130."""
+    code = """
+import os, signal, time
+from strandline.cli import interrupts
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+interrupts.install()
+slow = Slow()
+try:
+    with interrupts.unwinding(grace_s=0.1):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+except KeyboardInterrupt:
+    interrupts.leave(130)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 130
 
 
 @pytest.mark.parametrize("command", ["up", "demo", "chaos"])
