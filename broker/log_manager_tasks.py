@@ -94,7 +94,7 @@ class LogManagerTasks:
 
         def visit(log_: Log) -> None:
             log_.expire_producers(now_ms, replicas.image.knows_producer)
-            log_.forget_indexes()
+            log_.drop_indexes()
             paths = log_.delete_old_segments(now_ms)
             if paths:
                 asyncio.get_running_loop().run_in_executor(None, self._unlink, paths)

@@ -126,7 +126,7 @@ class MetadataLog:
             recovery_point=first,
             high_watermark=promised,
             clean_shutdown=False,
-            kept_to=promised if promised > covered else 0,  # nothing below is taken for a torn tail
+            keep_below=promised if promised > covered else 0,  # nothing below is taken for a torn tail
             now_ms=now_ms,
         )
         return cls(files, directory, log, snapshots, point)
@@ -151,7 +151,7 @@ class MetadataLog:
         if latest is not None:
             self._log.update_high_watermark(latest.end_offset)
         with self._undamaged():
-            self._log.write_again(max(committed_offset, self.start_offset))
+            self._log.rewrite_from(max(committed_offset, self.start_offset))
         self._log.flush()
         self._flushed()
         self._point.sync()

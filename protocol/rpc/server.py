@@ -1,8 +1,8 @@
-"""The answering side of connections: a listener, its connections, and its handlers.
+"""The server side of connections: a listener, its connections, and its handlers.
 
-A handler is a plain function that is called with a `ServerRequest` as soon as its frame is whole, in arrival order, and
-that answers it once, at once or later (a parked fetch delays nothing behind it). No task, future or copy is made per
-request. A handler may also be a coroutine function, for rare and slow APIs; it runs as a task.
+A handler is a plain function. The connection calls it with a `ServerRequest` as soon as the frame is complete, in order of
+arrival, and the handler answers the request once, at once or later: a parked fetch does not delay the requests after it. No
+task, future or copy is made per request. For rare and slow APIs a handler may be a coroutine function; it runs as a task.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import Scratch
+from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import RequestMetrics
-from strandline.protocol.rpc.server_connection import Handler, Limits, ServerConnection, ServerRequest, answer_error
+from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
 _CLOSE_MS = 1000
-"""How long a stopping server waits for its last answers to leave."""
+"""How long a stopping server waits until its last responses are sent."""
 _SWEEP_S_MAX = 5.0
 
 
@@ -59,38 +60,39 @@ class Server:
         """Shared by the listeners of a node."""
         self.connections_accepted = 0
         self.connections_closed = 0
-        """Of those that were accepted."""
+        """Accepted connections that are closed."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.is_stopping = False
         self._connections_max = limits.max_connections
         self._last_id = 0
-        self._scratch = Scratch()
+        self.scratch = Scratch()
         self.bad_peers = BadPeers()
         self.bugs = LineLimits()
-        """A traceback per API and minute: a request that meets a bug of ours is often sent again."""
+        """Limits the tracebacks to one per API and minute, because a request that meets a bug is often sent again."""
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """Handlers that are coroutines; in the order of their requests, as everything that is done to several at once."""
+        """Running coroutine handlers, in the order of their requests, so that `stop` cancels them in a fixed order."""
         self._listener: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._end_of_iteration = end_of_iteration
-        """Shared with whoever wakes parked requests, so that their answers leave in the same turn."""
+        self.loop: asyncio.AbstractEventLoop
+        self.end_of_iteration = end_of_iteration
+        """Shared with the purgatory of a broker, so that responses to parked requests leave in the same iteration."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the bound port (of interest when `port` is 0). Raises OSError when the address is taken."""
+        """Listen and accept connections. Returns the bound port (`port` may be 0). OSError if the address is taken."""
         bound = await self.bind(host, port)
         await self.serve()
         return bound
 
     async def bind(self, host: str, port: int) -> int:
-        """Take the address, and let nobody in yet: connections are refused until `serve`. A node that finds its address
-        taken has touched nothing else so far."""
-        self._loop = asyncio.get_running_loop()
-        self._end_of_iteration = self._end_of_iteration or EndOfIteration(self._loop.call_soon)
+        """Bind the address without accepting connections; `serve` accepts them. Returns the bound port.
+
+        A node binds first, so that it has changed nothing else if the address is taken. OSError then."""
+        self.loop = asyncio.get_running_loop()
+        self.end_of_iteration = self.end_of_iteration or EndOfIteration(self.loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
-        self._listener = await self._loop.create_server(
+        self._listener = await self.loop.create_server(
             self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
         )
         return int(self._listener.sockets[0].getsockname()[1])
@@ -101,14 +103,14 @@ class Server:
         self._schedule_sweep()
 
     async def stop(self, drain_ms: int = 0) -> None:
-        """Accept and read no more, let requests in flight be answered for up to `drain_ms`, then close everything."""
+        """Stop accepting and reading, wait up to `drain_ms` for requests in flight, then close all connections."""
         self.is_stopping = True
         if self._listener is not None:
             self._listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self.connections.values()):
-            connection._pause()
+            connection.pause()
         if drain_ms:
             await self._wait_until(lambda: not any(c.in_flight for c in self.connections.values()), drain_ms)
         for task in list(self._tasks):
@@ -120,7 +122,7 @@ class Server:
                 connection.abort()
 
     def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
-        """What this server speaks, and who it is."""
+        """The APIs and versions that this server serves, and its identity."""
         served = [APIS[key] for key in sorted(self.handlers)]
         return ApiVersionsResponse(
             error_code=error_code,
@@ -137,33 +139,33 @@ class Server:
         self._last_id += 1
         return ServerConnection(self, self._last_id)
 
-    def _admit(self, connection: ServerConnection) -> bool:
-        """Whether one more connection is allowed."""
+    def admit(self, connection: ServerConnection) -> bool:
+        """Register a new connection; False if the server stops or has too many connections."""
         if self.is_stopping:
             return False
         if len(self.connections) >= self._connections_max:
-            self.bad_peers.closed(connection.peer, self._loop.time(), f"{self._connections_max} connections are open already")
+            self.bad_peers.closed(connection.peer, self.loop.time(), f"{self._connections_max} connections are open already")
             return False
         self.connections[connection.id] = connection
         self.connections_accepted += 1
         return True
 
-    def _on_connection_lost(self, connection: ServerConnection) -> None:
+    def on_lost(self, connection: ServerConnection) -> None:
         was_admitted = self.connections.pop(connection.id, None) is not None
         self.connections_closed += was_admitted
-        self._on_progress()
+        self.on_progress()
         if was_admitted and self.on_connection_lost is not None:
             self.on_connection_lost(connection)
 
     def _schedule_sweep(self) -> None:
         limits = self.limits
         shortest_ms = min(limits.frame_ms_max, limits.idle_ms_max, limits.write_stall_ms_max)
-        self._sweep = self._loop.call_later(min(shortest_ms / 4000, _SWEEP_S_MAX), self._check_connections)
+        self._sweep = self.loop.call_later(min(shortest_ms / 4000, _SWEEP_S_MAX), self._check_connections)
 
     def _check_connections(self) -> None:
-        now = self._loop.time()
+        now = self.loop.time()
         for connection in list(self.connections.values()):
-            connection._check(now, self.limits)
+            connection.check(now, self.limits)
         self.bad_peers.sweep(now)
         self._schedule_sweep()
 
@@ -172,26 +174,26 @@ class Server:
     def _handle_api_versions(self, request: ServerRequest) -> None:
         request.reply(self.api_versions())
 
-    def _run(self, request: ServerRequest, result: Awaitable[None]) -> None:
-        """The rest of a handler that is a coroutine."""
-        task = self._loop.create_task(_finish(request, result))
+    def run_coroutine(self, request: ServerRequest, result: Awaitable[None]) -> None:
+        """Run the rest of a coroutine handler as a task."""
+        task = self.loop.create_task(_finish(request, result))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
-    def _on_progress(self) -> None:
-        """A connection went, or a request was answered while we stop."""
+    def on_progress(self) -> None:
+        """Called when a connection was closed, or a request was answered while the server stops."""
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
 
     async def _wait_until(self, is_met: Callable[[], bool], timeout_ms: int) -> bool:
-        deadline = self._loop.time() + timeout_ms / 1000
+        deadline = self.loop.time() + timeout_ms / 1000
         while not is_met():
-            left = deadline - self._loop.time()
+            left = deadline - self.loop.time()
             if left <= 0:
                 return False
-            self._progress = self._loop.create_future()
+            self._progress = self.loop.create_future()
             await asyncio.wait([self._progress], timeout=left)
         return True
 

@@ -276,7 +276,7 @@ class LogDir:
             raise
         self.logs[key] = log
         if known is not None and (log.recovery_point < recovery_point or log.high_watermark < high_watermark):
-            self._on_lowered(log)
+            self.checkpoint_all()
         return log
 
     def _open_log(self, key: TopicPartition, topic_id: bytes, config: LogConfig, now_ms: int, *, create: bool) -> Log:
@@ -302,7 +302,7 @@ class LogDir:
         if create or not self.was_clean:
             # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
             log.unsynced[join(path, PARTITION_METADATA)] = None
-        log.on_lowered = self._on_lowered
+        log.on_lowered = self.checkpoint_all
         if not create and log.possible_data_loss:
             self._doubt()
         log.possible_data_loss |= create or self.in_doubt
@@ -419,9 +419,6 @@ class LogDir:
         except DiskError as e:
             self.fail(e)
             raise
-
-    def _on_lowered(self, _log: Log) -> None:
-        self.checkpoint_all()
 
     def flush_work(self) -> list[tuple[Log, FlushWork]]:
         """Closed segments that are not durable yet: `work.run()` on a thread, then `log.on_flushed(work)` here."""

@@ -1,54 +1,42 @@
-"""A log: the batches of one partition (or of the metadata quorum), in segments, with all that is known of them.
+"""A log: the batches of one partition (or of the metadata quorum) in segments, with the state derived from them.
 
          log start          high watermark        log end (LEO)
              |   committed        |   not yet         |
     ... gone [====================|===================)          log start <= HW <= LEO, always
 
-- **Append** stamps offsets and the leader epoch into the producer's own buffer, writes that buffer, and keeps a
-  reference to it in the recent tail. All or nothing: state moves only after the write has succeeded.
-- **Read** hands out whole batches: from the tail by reference, older ones from the file, checked against their CRC
-  before anybody sees them (`log_read.py`).
-- **What follows from the batches** (indexes, epoch cache, producer states) is kept beside them and rebuilt when it does
-  not fit (`recovery.py`).
-- **A damaged batch in the middle** of data that was flushed or committed is not cut off, for that would throw away what
-  follows it. `corrupt_at` tells its offset, and nothing at or beyond it is served: the replica must stop leading and
-  repair itself from a peer by `truncate_to(corrupt_at)`.
+- **Append** stamps offsets and the leader epoch into the producer's own buffer, writes that buffer, and keeps a reference to
+  it in the recent tail. It is all or nothing: state changes only after the write has succeeded.
+- **Read** returns whole batches: from the tail by reference, older ones from the file after a CRC check (`log_read.py`).
+- **Derived state** (indexes, epoch cache, producer states) is stored beside the batches and rebuilt from them if it does not
+  match (`recovery.py`).
+- **A damaged batch in the middle** of flushed or committed data is not cut off, because that would drop the batches after it.
+  `corrupt_at` is its offset, and nothing at or above it is served. The replica must stop leading, and repair itself from a peer
+  with `truncate_to(corrupt_at)`.
 
-Plain and synchronous: whoever owns the log calls it from one thread.
+The class is synchronous, and its owner calls it from one thread.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple, Never
+from collections.abc import Callable, Sequence
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.loggers import get_logger
-from strandline.protocol.records.batch import (
-    BatchHeader,
-    max_timestamp_at,
-    stamp,
-    stamp_log_append_time,
-    stamp_max_timestamp,
-)
-from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
-from strandline.storage.disk import Buffer, DiskError, Files, join, parent
+from strandline.protocol.records.batch import BatchHeader
+from strandline.storage.disk import Buffer, DiskError, Files
 from strandline.storage.log import log_read, recovery, retention, truncation
-from strandline.storage.log.epoch_cache import LeaderEpochCache
+from strandline.storage.log.appending import AppendInfo, duplicate_info, stamp_batches, writable
+from strandline.storage.log.batch_iteration import rewrite_segment
 from strandline.storage.log.flushing import DirFailure, FlushWork
-from strandline.storage.log.log_config import LOG_APPEND_TIME, LogConfig
+from strandline.storage.log.log_config import FOREVER, LogConfig
 from strandline.storage.log.log_read import LogRead
+from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_state import AppendedBatch, Pending, ProducerStates
-from strandline.storage.log.segment import SNAPSHOT_SUFFIX, DamagedBatch, Segment, file_name
-from strandline.storage.log.tail import RecentTail, TailBudget
+from strandline.storage.log.segment import Segment
+from strandline.storage.log.tail import TailBudget
 from strandline.storage.log.validation import check_fetched, check_produced
 from strandline.storage.metrics import LogMetrics
 
 __all__ = ["AppendInfo", "DirFailure", "FlushWork", "Log", "LogConfig", "LogRead", "TailBudget"]
-
-logger = get_logger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
 
@@ -57,59 +45,13 @@ def _no_name(number: int) -> bool:
     return False
 
 
-class AppendInfo(NamedTuple):
-    """What an append did. A duplicate wrote nothing (`size` 0) and has the offsets of the first time."""
+class Log(LogState):
+    """One log. Open it with `Log.open`."""
 
-    first_offset: int
-    last_offset: int
-    size: int
-    log_append_time_ms: int
-    """-1 unless the topic uses LogAppendTime."""
-    duplicate: bool
-    max_timestamp: int
-
-
-class Log:
     def __init__(
         self, files: Files, dir: str, topic: str, partition: int, topic_id: bytes, config: LogConfig, budget: TailBudget
     ) -> None:
-        """Use `Log.open`."""
-        self.files = files
-        self.dir = dir
-        self.name = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.config = config
-        self.log_start_offset = 0
-        """The first offset that may be read."""
-        self.log_end_offset = 0
-        """LEO: the offset that the next record gets."""
-        self.high_watermark = 0
-        """As told by the leader (or computed, when leading); log start <= HW <= LEO. Never decreases but by a truncation."""
-        self.recovery_point = 0
-        """All below is durable. Never above the LEO."""
-        self.corrupt_at: int | None = None
-        """The offset of the first batch known to be damaged; nothing from there on is served."""
-        self.possible_data_loss = False
-        """It was opened with less than it had (a torn tail, an end below its own HW, nothing at all in a new directory), or
-        nobody can tell (the page cache was lost). Until it has followed a leader, acknowledged records may be missing here."""
-        self.segments: list[Segment] = []
-        """By base offset, at least one; only the last is written to."""
-        self.epochs = LeaderEpochCache()
-        self.producers = ProducerStates()
-        self.tail = RecentTail(budget)
-        self.cursors: dict[int, tuple[Segment, int]] = {}
-        """Where sequential readers of old segments will go on: next offset -> segment and position."""
-        self.failure = DirFailure()
-        self.metrics = LogMetrics()
-        self.unsynced: dict[str, None] = {}
-        """Names and small files that the next flush makes durable before the recovery point relies on them."""
-        self.truncations = 0
-        self.dirty_since_ms: int | None = None
-        """When the first append after the last flush was made; kept only where `flush.ms` is set."""
-        self.on_lowered: Callable[[Log], None] | None = None
-        """Told when a truncation has lowered the recovery point or the HW, before anything is appended: the checkpoints on
-        the disk must not vouch for records that come later."""
+        super().__init__(files, dir, topic, partition, topic_id, config, budget)
         self._accepts_control = topic == METADATA_TOPIC
 
     @classmethod
@@ -127,22 +69,22 @@ class Log:
         high_watermark: int = 0,
         clean_shutdown: bool,
         now_ms: int,
-        kept_to: int = 0,
+        keep_below: int = 0,
         budget: TailBudget | None = None,
         failure: DirFailure | None = None,
         metrics: LogMetrics | None = None,
     ) -> Log:
-        """Open the log in `dir`, or make one. After an unclean stop the tail is scanned from the recovery point on.
+        """Open the log in `dir`, or create it. After an unclean stop the log is scanned from the recovery point on.
 
-        `kept_to`: damage that the scan finds below raises `DamagedBatch`, and nothing is cut: not even where it looks like a torn
-        tail. A later start may read the same bytes as they were written."""
+        `keep_below`: if the scan finds damage below this offset, it raises `DamagedBatch` and cuts nothing, even if the damage
+        looks like a torn tail: a later start may read the bytes correctly."""
         log = cls(files, dir, topic, partition, topic_id, config, budget or TailBudget())
         log.failure, log.metrics = failure or log.failure, metrics or log.metrics
         log.log_start_offset = log_start_offset
         log.recovery_point = recovery_point
         log.high_watermark = high_watermark
         try:
-            recovery.load(log, clean_shutdown=clean_shutdown, kept_to=kept_to, now_ms=now_ms)
+            recovery.load(log, clean_shutdown=clean_shutdown, keep_below=keep_below, now_ms=now_ms)
         except BaseException:
             log.abandon()
             raise
@@ -155,7 +97,7 @@ class Log:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append a producer's batches: check, stamp in place, write, remember. All of them or none.
+        """Append a producer's batches, all or none: check them, stamp `records` in place, write it.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
@@ -163,21 +105,25 @@ class Log:
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
-            raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, f"the log has records of epoch {self.epochs.latest_epoch}")
+            raise BrokerError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {leader_epoch} is over: the log has epoch {self.epochs.latest_epoch}",
+            )
         records = writable(records)
         headers = check_produced(records, self.config, now_ms, self._accepts_control)
         duplicates = self._find_duplicates(headers)
         if duplicates:
-            return _duplicate_info(duplicates)
-        stamped, log_append_time_ms = self._stamp(records, headers, leader_epoch, now_ms)
+            return duplicate_info(duplicates)
+        stamped, log_append_time_ms = stamp_batches(records, headers, self.log_end_offset, leader_epoch, self.config, now_ms)
         self.assign_epoch_start_offset(leader_epoch, self.log_end_offset)
         return self._append(records, stamped, now_ms, log_append_time_ms)
 
     def append_as_follower(self, records: Buffer, max_epoch: int) -> AppendInfo | None:
-        """Append what was fetched from the leader, as it is: offsets must go on exactly at the LEO.
+        """Append fetched batches unchanged; their offsets must continue exactly at the LEO.
 
-        Takes only the batches before the first one of an epoch newer than `max_epoch`, the epoch that was fetched with
-        (KAFKA-18723); None when that leaves none. One invalid batch refuses all of them.
+        Only the batches before the first one with an epoch newer than `max_epoch` are appended, where `max_epoch` is the epoch of
+        the fetch request (KAFKA-18723). Returns None if that leaves none. BrokerError if any of them is invalid; none is
+        appended then.
         """
         self._check_writable()
         headers = check_fetched(records, self.log_end_offset, max_epoch, self._last_record_epoch())
@@ -207,14 +153,14 @@ class Log:
             self._fail(e)
         self._remember(records, headers)
         self.log_end_offset = last_offset + 1
-        if self.config.flush_ms != _FOREVER and self.dirty_since_ms is None:
+        if self.config.flush_ms != FOREVER and self.dirty_since_ms is None:
             self.dirty_since_ms = now_ms
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
         return AppendInfo(first.base_offset, last_offset, size, log_append_time_ms, False, max_timestamp)
 
     def _remember(self, records: Buffer, headers: list[BatchHeader]) -> None:
-        """The recent tail and the producers' states."""
+        """Add the batches to the recent tail and to the producer states."""
         if len(headers) == 1:
             header = headers[0]
             self.tail.add(header.base_offset, header.base_offset + header.last_offset_delta + 1, records)
@@ -228,29 +174,8 @@ class Log:
             if header.producer_id >= 0:
                 self.producers.update(header, header.last_offset)
 
-    def _stamp(
-        self, records: bytearray | memoryview, headers: list[BatchHeader], leader_epoch: int, now_ms: int
-    ) -> tuple[list[BatchHeader], int]:
-        """Write offsets and epoch (and the time, for LogAppendTime) into the batches; returns the headers as they are now."""
-        by_broker = self.config.message_timestamp_type == LOG_APPEND_TIME
-        position, offset, stamped = 0, self.log_end_offset, []
-        for header in headers:
-            stamp(records, position, offset, leader_epoch)
-            timestamp = header.max_timestamp
-            if by_broker:
-                stamp_log_append_time(records, position, header.size, now_ms)
-                timestamp = now_ms
-            elif timestamp != max_timestamp_at(records, position):
-                stamp_max_timestamp(records, position, header.size, timestamp)
-            # Field by field: `_replace` takes four times as long.
-            fields = (offset, header.size, leader_epoch, *header[3:8], timestamp, *header[9:])
-            stamped.append(tuple.__new__(BatchHeader, fields))
-            position += header.size
-            offset += header.last_offset_delta + 1
-        return stamped, now_ms if by_broker else -1
-
     def _find_duplicates(self, headers: list[BatchHeader]) -> list[AppendedBatch]:
-        """The first appearances of batches that were appended before; empty when all are new."""
+        """The earlier appends of these batches; empty if all batches are new."""
         pending: Pending = {}
         found = []
         for header in headers:
@@ -259,31 +184,22 @@ class Log:
                 if batch is not None:
                     found.append(batch)
         if found and len(found) < len(headers):
-            raise BrokerError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "some batches of the request were appended before, some not")
+            raise BrokerError(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "some batches of the request were appended before, others were not"
+            )
         return found
 
     def _check_writable(self) -> None:
         if self.failure.error is not None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory is offline: {self.failure.error}")
         if self.corrupt_at is not None:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the batch at offset {self.corrupt_at} is damaged on this disk")
-
-    @contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            yield
-        except DiskError as e:
-            self._fail(e)
-
-    def _fail(self, e: DiskError) -> Never:
-        """The directory is offline from now on: what this error left behind is known only after a recovery."""
-        if self.failure.error is None:
-            self.failure.error = e
-            logger.error("log_dir.failed", log_dir=parent(self.dir), operation=e.operation, path=e.path, reason=str(e))
-        raise e
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log takes no records: the batch at offset {self.corrupt_at} is damaged on disk",
+            )
 
     def _last_record_epoch(self) -> int:
-        """The epoch of the newest record; an entry without records does not count."""
+        """The epoch of the newest record, -1 if there is none. Epochs without records do not count."""
         if self.log_end_offset == self.log_start_offset:
             return -1
         return self.epochs.epoch_for_offset(self.log_end_offset - 1)
@@ -300,7 +216,7 @@ class Log:
             self.roll(now_ms)
 
     def roll(self, now_ms: int | None = None) -> None:
-        """Begin a new segment; nothing when the last one is still empty."""
+        """Begin a new segment, unless the last one is still empty."""
         old = self.segments[-1]
         if not old.size:
             return
@@ -310,54 +226,28 @@ class Log:
         self.unsynced[self.dir] = None
         self.save_producers()
 
-    def save_producers(self) -> None:
-        """A snapshot of the producers' states at the log's end, without waiting for the disk."""
-        path = join(self.dir, file_name(self.log_end_offset, SNAPSHOT_SUFFIX))
-        self.files.write(path, self.producers.encode())
-
-    def keep_producers(self, start: int) -> None:
-        """Batches below `start`, the first offset of a segment, are about to go; what they say of named producers is to stay
-        whatever happens: durably, in the snapshot there."""
-        self.keep_names(self.producers.before(start), start)
-
-    def keep_names(self, producers: ProducerStates, start: int) -> None:
-        """Durably, where a start of the log that begins at `start` looks for names of which no batch is there."""
-        if producers.has_named:
-            path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
-            self.files.write_atomic(path, producers.encode())
-
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool = True, may_block: bool = True) -> LogRead:
         """Whole batches from the one that contains `offset` up to `end_offset` (exclusive: HW, LSO or LEO).
 
-        About `max_bytes`; with `min_one` at least one batch even when it is larger. OFFSET_OUT_OF_RANGE outside of the
-        log, CORRUPT_MESSAGE at damage, ColdRead when it would wait for the disk and must not.
+        At most `max_bytes`, but with `min_one` at least one batch, even if it is larger. Raises OFFSET_OUT_OF_RANGE outside the
+        log, CORRUPT_MESSAGE at a damaged batch, and ColdRead if the bytes are not in the page cache and `may_block` is False.
         """
         return log_read.read(self, offset, max_bytes, end_offset, min_one, may_block)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record that is not older, None when all are."""
+        """(timestamp, offset, leader epoch) of the first record at or after `timestamp_ms`; None if there is none."""
         return log_read.offset_for_timestamp(self, timestamp_ms)
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the newest timestamp, None for an empty log."""
+        """(timestamp, offset, leader epoch) of the first record with the newest timestamp; None for an empty log."""
         return log_read.max_timestamp_offset(self)
-
-    def segment_for(self, offset: int) -> int:
-        """The index of the segment that holds the offset (the first one for older offsets)."""
-        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
-
-    def mark_corrupt(self, offset: int) -> None:
-        if self.corrupt_at is None or offset < self.corrupt_at:
-            self.corrupt_at = offset
-            self.metrics.corrupt_ranges += 1
-            logger.error("log.damaged", **self.fields, offset=offset, path=self.dir)
 
     # -- offsets and epochs ---------------------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> bool:
-        """Raise the HW, at most to the LEO; False when it stays. It never goes down here (I10)."""
+        """Raise the HW, at most to the LEO. False if it did not change; it is never lowered here (I10)."""
         high_watermark = min(high_watermark, self.log_end_offset)
         if high_watermark <= self.high_watermark:
             return False
@@ -365,7 +255,9 @@ class Log:
         return True
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Records below `offset` are deleted, at most up to the HW; their segments go with `delete_old_segments`."""
+        """Raise the log start to `offset`, at most to the HW. False if it did not change.
+
+        Records below it are no longer readable; `delete_old_segments` removes their segments."""
         offset = min(offset, self.high_watermark)
         if offset <= self.log_start_offset:
             return False
@@ -374,106 +266,83 @@ class Log:
         return True
 
     @property
-    def fields(self) -> dict[str, object]:
-        """For every log line about this log. A log knows no role: the leader epoch is that of what was appended last."""
-        return {
-            "topic": self.name,
-            "partition": self.partition,
-            "leader_epoch": self.epochs.latest_epoch,
-            "log_start_offset": self.log_start_offset,
-            "high_watermark": self.high_watermark,
-            "log_end_offset": self.log_end_offset,
-        }
-
-    @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch that the log knows, -1 for none."""
+        """The newest leader epoch that the log knows; -1 if there is none."""
         return self.epochs.latest_epoch
 
     def assign_epoch_start_offset(self, epoch: int, offset: int) -> None:
-        """A leader epoch begins here; a new leader calls it with its LEO before it serves anybody."""
+        """Record that `epoch` begins at `offset`. A new leader calls it with its LEO before it serves requests."""
         epochs = self.epochs
         if epoch > epochs.latest_epoch:
             epochs.assign(epoch, offset)
         elif epoch < epochs.latest_epoch and epochs.latest_start >= offset:
-            # Epochs of ours that wrote nothing stand in the way of an older one's real records.
+            # Epochs that wrote no record here give way to an older epoch that did.
             epochs.truncate_from_end(offset)
             epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, its exclusive end offset); (-1, -1) when `epoch` is newer than all known ones."""
+        """(largest known epoch <= `epoch`, its exclusive end offset); (-1, -1) if `epoch` is newer than all known epochs."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
-    def save_epochs(self) -> None:
-        path = join(self.dir, LEADER_EPOCHS)
-        with self._disk():
-            self.files.write(path, LeaderEpochCheckpoint.encode(self.epochs.entries))
-        self.unsynced[path] = None
-        self.unsynced[self.dir] = None
-
     def truncate_to(self, offset: int) -> bool:
-        """Cut the log's end back to `offset` (to the start of the batch that holds it). False when no record went; epochs
-        that began at or after it go in any case (KAFKA-10706). DamagedBatch when something below `offset` cannot be read:
-        nothing was changed then but `corrupt_at`."""
-        with self._disk():
+        """Truncate the log to `offset`, or to the start of the batch that contains it. False if no record was removed.
+
+        Epochs that began at or after `offset` are dropped in any case (KAFKA-10706). DamagedBatch if a batch below `offset`
+        cannot be read; then only `corrupt_at` has changed."""
+        with self._take_offline_on_error():
             return truncation.truncate_to(self, offset)
 
     def end_after_truncation(self, offset: int) -> int:
-        """Where `truncate_to(offset)` would end the log. Changes nothing; raises as it does."""
-        with self._disk():
+        """The log end that `truncate_to(offset)` would produce. Changes nothing; raises what `truncate_to` raises."""
+        with self._take_offline_on_error():
             return truncation.end_after_truncation(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int, producers: ProducerStates | None = None) -> None:
-        """Drop everything; the log is empty and goes on at `offset`. `producers`: what is known of those whose batches all lie
-        before it."""
-        with self._disk():
+        """Drop all batches; the empty log continues at `offset`. `producers`: states of producers whose batches all lie before
+        it."""
+        with self._take_offline_on_error():
             truncation.truncate_fully_and_start_at(self, offset, producers or ProducerStates())
 
     # -- durability -----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """fsync all that is not durable yet. After an error the directory is offline: no later fsync proves anything."""
+        """fsync everything that is not durable yet. An error takes the directory offline, because no later fsync proves
+        anything."""
         self._check_flushable()
-        with self.metrics.flushing(), self._disk():
+        with self.metrics.flushing(), self._take_offline_on_error():
             for segment in self.segments[self.segment_for(self.recovery_point) :]:
                 segment.file.fsync()
             self.sync_names()
         self.recovery_point = self.log_end_offset
         self.dirty_since_ms = None
 
-    def write_again(self, offset: int) -> None:
-        """Write all from `offset` on once more, as it is read, so that the next flush brings it to the disk.
+    def rewrite_from(self, offset: int) -> None:
+        """Write the segments from the one with `offset` on again, as they are read, so that the next flush makes them durable.
 
-        For who opens the log of a process that may have ended with an fsync that failed. The kernel has dropped the dirty
-        pages then, and may show their bytes until they leave its cache: they are read, they are in order, and no fsync
-        writes them. DamagedBatch when what is read is not what this log holds: it is not written.
+        Needed if the process that wrote the log may have ended with a failed fsync. The kernel has then marked the dirty pages as
+        clean: reads still return their bytes while they are in the page cache, but no fsync writes them. DamagedBatch if a batch
+        reads differently from what this log holds; it is not written.
         """
         self.recovery_point = min(self.recovery_point, offset)
-        with self._disk():
+        with self._take_offline_on_error():
             for segment in self.segments[self.segment_for(offset) :]:
-                self._write_segment_again(segment)
-
-    def _write_segment_again(self, segment: Segment) -> None:
-        for position, base_offset, data in recovery.whole_batches(self, segment, _WRITE_AGAIN):
-            if data is None:
-                self.mark_corrupt(base_offset)
-                raise DamagedBatch(position, base_offset, "it reads otherwise than a moment ago")
-            segment.file.pwrite(data, position)
+                rewrite_segment(self, segment)
 
     def sync_names(self) -> None:
+        """fsync the directories and small files in `unsynced`."""
         for path in list(self.unsynced):
             self.files.fsync_path(path)
         self.unsynced.clear()
 
     def maybe_flush(self, now_ms: int) -> bool:
-        """For the broker's timer: flush when `flush.ms` has passed since the first unflushed append."""
+        """Flush if `flush.ms` has passed since the first unflushed append. Called by a timer of the broker."""
         if self.dirty_since_ms is None or now_ms - self.dirty_since_ms < self.config.flush_ms:
             return False
         self.flush()
         return True
 
     def flush_work(self) -> FlushWork | None:
-        """The closed segments beyond the recovery point, to be fsynced on a thread; then `on_flushed`. None: nothing to do."""
+        """The closed segments above the recovery point, to be fsynced on a thread before `on_flushed`. None if there are none."""
         end = self.segments[-1].base_offset
         if self.recovery_point >= end or self.failure.error is not None:
             return None
@@ -482,7 +351,7 @@ class Log:
         return FlushWork(self.files, paths, end, self.truncations, self.metrics.stopwatch, [])
 
     def on_flushed(self, work: FlushWork) -> None:
-        """The work was done: unless the log was truncated meanwhile, the recovery point moves up."""
+        """Raise the recovery point after `work.run()`, unless the log was truncated meanwhile."""
         self.metrics.on_flushed(work.took_s)
         if work.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, min(work.end_offset, self.log_end_offset))
@@ -493,30 +362,29 @@ class Log:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
-
     def delete_old_segments(self, now_ms: int) -> list[str]:
-        """Retention: take out segments that are too old, too many, or below the log start; never what is at or above the
-        HW, never the last one. Returns the renamed files: unlinking may be slow and is the caller's, off the loop."""
-        with self._disk():
+        """Apply retention: remove segments that are too old, exceed the size limit, or lie below the log start.
+
+        Segments at or above the HW and the last segment stay. Returns the paths of the renamed files; the caller unlinks them
+        outside the event loop, because that may be slow."""
+        with self._take_offline_on_error():
             return retention.delete_old_segments(self, now_ms)
 
-    def forget_indexes(self) -> None:
-        """Of the segments that are not written to: loaded again at need. Kept, they would be 5 MB per GiB of log."""
-        with self._disk():
+    def drop_indexes(self) -> None:
+        """Free the indexes of all segments but the last; they are loaded again when needed. They take 5 MB per GiB of log."""
+        with self._take_offline_on_error():
             for segment in self.segments[:-1]:
                 segment.drop_indexes()
 
     def expire_producers(self, now_ms: int, knows_name: Callable[[int], bool] = _no_name) -> None:
-        """Forget who was silent for long; of named producers only those whose number `knows_name` denies."""
+        """Forget producers that wrote nothing for `producer.id.expiration.ms`. A named producer is kept while `knows_name` of its
+        number is true."""
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms, knows_name)
 
     def close(self) -> None:
-        """An orderly end: all durable, indexes and producer states saved, so that the next open need not scan."""
+        """Close in order: flush, and save indexes and producer states, so that the next open need not scan."""
         if self.failure.error is None:
-            with self._disk():
+            with self._take_offline_on_error():
                 self._close_orderly()
         self.abandon()
 
@@ -529,34 +397,13 @@ class Log:
             self.flush()
 
     def abandon(self) -> None:
-        """Give up descriptors and memory without touching the disk."""
+        """Release file descriptors and memory without writing to the disk."""
         self.tail.clear()
         self.cursors.clear()
         for segment in self.segments:
             segment.file.close()
 
     def delete(self) -> None:
-        """Remove the log and its directory (may be slow; `LogDir.delete_log` renames it and leaves this to a thread)."""
+        """Remove the log and its directory. May be slow; `LogDir.delete_log` only renames it, and a thread removes it."""
         self.abandon()
         self.files.remove_tree(self.dir)
-
-
-_FOREVER = 2**63 - 1
-_WRITE_AGAIN = 1 << 20
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
-def _duplicate_info(duplicates: list[AppendedBatch]) -> AppendInfo:
-    return AppendInfo(duplicates[0].first_offset, duplicates[-1].last_offset, 0, -1, True, duplicates[-1].timestamp)
-
-
-def writable(records: Buffer) -> bytearray | memoryview:
-    """The buffer itself when it can be stamped in place; a copy of one that cannot."""
-    if isinstance(records, bytearray):
-        return records
-    if isinstance(records, memoryview) and not records.readonly:
-        return records
-    return bytearray(records)

@@ -1,13 +1,13 @@
-"""Reading a log: by offset and by timestamp.
+"""Reads of a log, by offset and by timestamp.
 
-What is in the recent tail goes out by reference. Older batches are read from their segment and checked against their
-CRC before they are handed out: a damaged batch is never served and never replicated (S42), it marks the log instead.
+Batches in the recent tail are returned by reference. Older batches are read from their segment and checked against their CRC
+first: a damaged batch is never served and never replicated (S42); it is marked as corrupt instead.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Never
 
 from crc32c import crc32c
 
@@ -15,28 +15,24 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import ATTRIBUTES_POS, HEADER_SIZE, LENGTH_PREFIX, MAGIC, check_crc
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer, ColdRead
+from strandline.storage.log.log_state import LogState
 from strandline.storage.log.segment import DamagedBatch, Segment
-
-if TYPE_CHECKING:
-    from typing import Never
-
-    from strandline.storage.log.log import Log
 
 _CURSORS_MAX = 16
 _READ_MIN = 4096
 _READ_HEAD = Struct(">qiibIhi")
-"""A batch header up to the last offset delta: all that a read has to know of a batch that has the right CRC."""
+"""A batch header up to the last offset delta: the fields that a read needs."""
 
 
 class LogRead(NamedTuple):
-    """Whole batches; `first_offset` is the base offset of the first (the asked one when there is none)."""
+    """Whole batches. `first_offset` is the base offset of the first one, or the requested offset if there is none."""
 
     buffers: list[Buffer]
     size: int
     first_offset: int
 
 
-def read(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+def read(log: LogState, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
     """See `Log.read`."""
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise BrokerError(
@@ -56,7 +52,7 @@ def read(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, 
     return _read_segments(log, offset, max_bytes, end_offset, min_one, may_block)
 
 
-def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
+def _read_segments(log: LogState, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
     segment, position = _locate(log, offset)
     try:
         return _read_segment(log, segment, position, offset, max_bytes, end_offset, min_one, may_block)
@@ -65,9 +61,11 @@ def _read_segments(log: Log, offset: int, max_bytes: int, end_offset: int, min_o
         raise
 
 
-def _locate(log: Log, offset: int) -> tuple[Segment, int]:
-    """The segment and position of the batch that contains the offset, or the first behind it. DamagedBatch when there is none
-    though the offset lies below the log's end: answered with nothing, a reader would wait there for ever."""
+def _locate(log: LogState, offset: int) -> tuple[Segment, int]:
+    """The segment and position of the batch that contains `offset`.
+
+    DamagedBatch if no batch contains it, although it lies below the log end: with an empty response the reader would wait at this
+    offset for ever."""
     cursor = log.cursors.pop(offset, None)
     if cursor is not None:
         return cursor
@@ -84,7 +82,7 @@ def _locate(log: Log, offset: int) -> tuple[Segment, int]:
     raise damage
 
 
-def _save_cursor(log: Log, next_offset: int, segment: Segment, position: int) -> None:
+def _save_cursor(log: LogState, next_offset: int, segment: Segment, position: int) -> None:
     cursors = log.cursors
     if len(cursors) >= _CURSORS_MAX:
         del cursors[next(iter(cursors))]
@@ -92,7 +90,7 @@ def _save_cursor(log: Log, next_offset: int, segment: Segment, position: int) ->
 
 
 def _read_segment(
-    log: Log,
+    log: LogState,
     segment: Segment,
     position: int,
     offset: int,
@@ -103,7 +101,7 @@ def _read_segment(
 ) -> LogRead:
     data = segment.file.pread(max(max_bytes, _READ_MIN), position, may_block=may_block)
     if min_one and len(data) >= HEADER_SIZE and (first_size := _size_at(data, 0)) > len(data):
-        data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than asked for
+        data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than `max_bytes`
     size, next_offset, first_offset = 0, offset, offset
     epoch_of = log.epochs.epoch_for_offset
     while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
@@ -113,10 +111,10 @@ def _read_segment(
             break
         fits = base_offset == next_offset if size else base_offset <= offset <= base_offset + last_delta
         is_whole = fits and magic == MAGIC and length >= 0 and crc32c(data[size + ATTRIBUTES_POS : end]) == crc
-        if not is_whole or epoch != epoch_of(base_offset):  # the checksum does not cover the epoch
+        if not is_whole or epoch != epoch_of(base_offset):  # the CRC does not cover the epoch
             if not size:
                 _refuse(log, base_offset if fits else offset)
-            log.mark_corrupt(next_offset)  # what was found whole before the damage may still be served
+            log.mark_corrupt(next_offset)  # the whole batches before the damage may still be served
             break
         if base_offset + last_delta >= end_offset:
             break
@@ -132,11 +130,11 @@ def _read_segment(
 
 
 def _size_at(data: memoryview, at: int) -> int:
-    """What the batch claims; checked by its CRC later on."""
+    """The size that the batch header claims. The CRC check comes later."""
     return LENGTH_PREFIX + int(_READ_HEAD.unpack_from(data, at)[1])
 
 
-def _refuse(log: Log, offset: int) -> Never:
+def _refuse(log: LogState, offset: int) -> Never:
     log.mark_corrupt(offset)
     raise _unreadable(offset)
 
@@ -148,7 +146,7 @@ def _unreadable(offset: int) -> BrokerError:
 # -- by timestamp -------------------------------------------------------------------------------------------------
 
 
-def offset_for_timestamp(log: Log, timestamp_ms: int) -> tuple[int, int, int] | None:
+def offset_for_timestamp(log: LogState, timestamp_ms: int) -> tuple[int, int, int] | None:
     """See `Log.offset_for_timestamp`."""
     for segment in log.segments:
         segment.load_timestamps()
@@ -162,7 +160,7 @@ def offset_for_timestamp(log: Log, timestamp_ms: int) -> tuple[int, int, int] | 
 
 
 def _skippable(segment: Segment, timestamp_ms: int) -> int:
-    """The relative offset up to which all is older, by the time index; the entry is compared with its batch first."""
+    """The relative offset below which all records are older, by the time index. The index entry is checked against its batch."""
     timestamp, relative = segment.time_index.lookup(timestamp_ms)
     if timestamp < 0:
         return 0
@@ -172,7 +170,7 @@ def _skippable(segment: Segment, timestamp_ms: int) -> int:
     return relative
 
 
-def _first_not_older(log: Log, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:
+def _first_not_older(log: LogState, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:
     for at, header in segment.headers(position):
         if header.max_timestamp < timestamp_ms or header.next_offset <= log.log_start_offset:
             continue
@@ -191,7 +189,7 @@ def _first_not_older(log: Log, segment: Segment, position: int, timestamp_ms: in
     return None
 
 
-def max_timestamp_offset(log: Log) -> tuple[int, int, int] | None:
+def max_timestamp_offset(log: LogState) -> tuple[int, int, int] | None:
     """See `Log.max_timestamp_offset`."""
     newest = -1
     for segment in log.segments:

@@ -1,24 +1,23 @@
-"""Which segments a log may let go of: those below its start, the too old, the too many; oldest first, never with a gap."""
+"""Retention: deletes the oldest segments that lie below the log start, are too old, or exceed the size limit.
+
+Segments are deleted from the oldest on, so the log never gets a gap.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strandline.protocol.loggers import get_logger
-
-if TYPE_CHECKING:
-    from strandline.storage.log.log import Log
+from strandline.storage.log.log_state import LogState
 
 logger = get_logger(__name__)
 
 
-def delete_old_segments(log: Log, now_ms: int) -> list[str]:
+def delete_old_segments(log: LogState, now_ms: int) -> list[str]:
     """See `Log.delete_old_segments`."""
     count = _deletable(log, now_ms)
     if not count:
         return []
     start = log.segments[count].base_offset
-    log.keep_producers(start)
+    log.save_named_producers(log.producers.before(start), start)
     if start > log.log_start_offset:
         log.log_start_offset = start
         log.epochs.truncate_from_start(start)
@@ -27,15 +26,17 @@ def delete_old_segments(log: Log, now_ms: int) -> list[str]:
     log.unsynced[log.dir] = None
     if log.corrupt_at is not None and log.corrupt_at < start:
         log.corrupt_at = None
-    # Nothing before this takes a segment out: should the disk refuse, each is in the log, or its file is closed.
+    # No segment was taken out before this line. If the disk fails, each is still in the log or has its file closed.
     paths = [path for _ in range(count) for path in log.segments.pop(0).remove()]
     logger.info("log.segments_deleted", **log.fields, segments=count)
     return paths
 
 
-def _deletable(log: Log, now_ms: int) -> int:
-    """How many segments, from the oldest on. One whose end lies above the HW stays, and all behind it (KAFKA-5634). So does one
-    of which damage hides how new it is: by its start, its size and a moved log start it may go, by its age it may not."""
+def _deletable(log: LogState, now_ms: int) -> int:
+    """How many of the oldest segments may be deleted.
+
+    A segment that ends above the HW stays, and so do all after it (KAFKA-5634). The age of a segment with an unreadable batch is
+    not known, so it may be deleted for size or because of the log start, but not for age."""
     config = log.config
     excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
     count = 0

@@ -418,7 +418,7 @@ async def test_a_server_that_stops_ends_its_handlers_in_the_order_of_their_reque
     await server.start("127.0.0.1", 0)
     told: list[int] = []
     for n in range(20):
-        server._run(None, sleeper(n, told)())  # type: ignore[arg-type]
+        server.run_coroutine(None, sleeper(n, told)())  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await server.stop()
     await asyncio.sleep(0)

@@ -532,7 +532,7 @@ def test_lowering_the_recovery_point_is_told_before_anything_is_appended() -> No
     fill(log, 5)
     log.flush()
     told: list[int] = []
-    log.on_lowered = lambda lowered: told.append(lowered.recovery_point)
+    log.on_lowered = lambda: told.append(log.recovery_point)
     log.truncate_to(4)
     assert (told, log.recovery_point) == ([0], 0), "the cut of the segment is not durable either"
     fill(log, 1)
@@ -559,7 +559,7 @@ def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
     log = open_log(config=SMALL)
     filled = fill(log, 30)
     forget_tail(log)
-    log.forget_indexes()
+    log.drop_indexes()
     assert len(log.segments) > 3
     assert all(segment._offset_index is None and segment._time_index is None for segment in log.segments[:-1])
     assert log.segments[-1]._offset_index is not None

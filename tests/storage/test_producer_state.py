@@ -97,7 +97,7 @@ def test_several_batches_of_one_request_follow_one_another() -> None:
     again = log.append_as_leader(bytearray(both), 1, NOW_MS)
     assert (again.duplicate, again.first_offset, again.last_offset) == (True, 0, 2)
     some = batch(b"c", producer=(PID, 0, 2)) + batch(b"d", producer=(PID, 0, 3))
-    with pytest.raises(BrokerError, match="some batches of the request were appended before, some not"):
+    with pytest.raises(BrokerError, match="some batches of the request were appended before, others were not"):
         log.append_as_leader(bytearray(some), 1, NOW_MS)
     gap = batch(b"d", producer=(PID, 0, 3)) + batch(b"f", producer=(PID, 0, 5))
     with pytest.raises(BrokerError, match="OUT_OF_ORDER"):

@@ -793,7 +793,7 @@ _room(
     (
         "G112",
         "delete_old_segments",
-        "log.keep_producers(start)",
+        "log.save_named_producers(log.producers.before(start), start)",
         NOTHING,
         "retention forgets named producers whose batches it deletes",
     ),
@@ -827,7 +827,7 @@ _room(
     ),
 )
 _room(
-    "storage/log/recovery.py",
+    "storage/log/recovery_scan.py",
     (
         "G117",
         "_Scan._problem",
@@ -836,6 +836,9 @@ _room(
         "recovery takes a batch whose checksum is wrong",
     ),
     ("G118", "_Scan._problem", "header.base_offset != self.expected", NEVER, "recovery takes a log with a hole"),
+)
+_room(
+    "storage/log/recovery.py",
     (
         "G119",
         "load",
@@ -844,18 +847,21 @@ _room(
         "a log that was not closed in order is opened without a scan",
     ),
     (
-        "G120",
-        "load_producers",
-        "offset == start or start < offset <= trusted_to",
-        ALWAYS,
-        "recovery takes a producer snapshot from behind the log end",
-    ),
-    (
         "G121",
         "_load_epochs",
         "not entries or entries[0][1] > start",
         NEVER,
         "recovery takes an epoch checkpoint that begins behind the log start",
+    ),
+)
+_room(
+    "storage/log/producer_recovery.py",
+    (
+        "G120",
+        "load_producers",
+        "offset == start or start < offset <= trusted_to",
+        ALWAYS,
+        "recovery takes a producer snapshot from behind the log end",
     ),
 )
 

@@ -553,7 +553,7 @@ MARKS: dict[str, Mark] = {
     ),
     "log.producers_replayed": Mark(
         "producers' states were taken from the batches",
-        (OnCall("storage.log.recovery:_replay_producers", lambda call: len(call.me.producers)),),
+        (OnCall("storage.log.producer_recovery:_replay_producers", lambda call: len(call.me.producers)),),
     ),
     "logs.recovered_clean": Mark(
         "a broker found its logs as an orderly stop had left them",

@@ -16,7 +16,7 @@ from storage_kit import forget_tail, read_all
 from structlog.testing import capture_logs
 
 from strandline.storage.disk import DiskError, Files
-from strandline.storage.log import recovery
+from strandline.storage.log import recovery_scan
 from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFiles
 
 SEEDS = range(4)
@@ -64,7 +64,7 @@ def life_with_retention(files: Files, witness: Witness) -> None:
     log_dir.checkpoint_all()
     witness.delete_up_to(log, 12)
     log_dir.checkpoint_all()
-    log.forget_indexes()
+    log.drop_indexes()
     witness.append(log, 2, 5)
     log.update_high_watermark(34)
     witness.flush_closed_segments(log_dir)
@@ -137,7 +137,7 @@ def test_a_forgotten_fsync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_recovery_that_does_not_look_at_the_checksums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """M18."""
-    monkeypatch.setattr(recovery, "check_crc", lambda *_: True)
+    monkeypatch.setattr(recovery_scan, "check_crc", lambda *_: True)
     assert found_by(lambda: let_it_die(life_of_a_follower))
 
 

@@ -1,0 +1,139 @@
+"""The state of one log, and the operations on it that reading, truncation, retention and recovery share.
+
+The functions of `log_read.py`, `truncation.py`, `retention.py`, `recovery.py` and `producer_recovery.py` take a `LogState`.
+`Log` (`log.py`) derives from it, adds appending and flushing, and is what the other rooms use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Never
+
+from strandline.protocol.loggers import get_logger
+from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint
+from strandline.storage.disk import DiskError, Files, join, parent
+from strandline.storage.log.epoch_cache import LeaderEpochCache
+from strandline.storage.log.flushing import DirFailure
+from strandline.storage.log.log_config import LogConfig
+from strandline.storage.log.producer_state import ProducerStates
+from strandline.storage.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from strandline.storage.log.tail import RecentTail, TailBudget
+from strandline.storage.metrics import LogMetrics
+
+logger = get_logger(__name__)
+
+
+class LogState:
+    """What is known of one log: its offsets, its segments, and what is derived from the batches."""
+
+    def __init__(
+        self, files: Files, dir: str, topic: str, partition: int, topic_id: bytes, config: LogConfig, budget: TailBudget
+    ) -> None:
+        self.files = files
+        self.dir = dir
+        self.name = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.log_start_offset = 0
+        """The first offset that may be read."""
+        self.log_end_offset = 0
+        """LEO: the offset that the next record gets."""
+        self.high_watermark = 0
+        """Records below this offset are committed. log start <= HW <= LEO; only a truncation lowers it."""
+        self.recovery_point = 0
+        """Records below this offset are durable. Never above the LEO."""
+        self.corrupt_at: int | None = None
+        """The offset of the first batch known to be damaged. Nothing at or above it is served."""
+        self.possible_data_loss = False
+        """Acknowledged records may be missing here. True if the log was opened with less than it had (a torn tail, an end below
+        its own HW, an empty new directory) or if the page cache may have been lost; false once it has followed a leader."""
+        self.segments: list[Segment] = []
+        """Ordered by base offset, at least one. Only the last one is appended to."""
+        self.epochs = LeaderEpochCache()
+        self.producers = ProducerStates()
+        self.tail = RecentTail(budget)
+        self.cursors: dict[int, tuple[Segment, int]] = {}
+        """Where sequential reads of old segments continue: next offset -> segment and position in its file."""
+        self.failure = DirFailure()
+        self.metrics = LogMetrics()
+        self.unsynced: dict[str, None] = {}
+        """Directories and small files that the next flush must fsync before the recovery point may rely on them."""
+        self.truncations = 0
+        self.dirty_since_ms: int | None = None
+        """When the first append after the last flush was made; kept only if `flush.ms` is set."""
+        self.on_lowered: Callable[[], None] | None = None
+        """Called when a truncation has lowered the recovery point or the HW, before the next append. The owner then rewrites the
+        checkpoints on the disk, which must not cover offsets that later records will get."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Fields of every log line about this log. A log has no role, so the leader epoch is that of its newest batch."""
+        return {
+            "topic": self.name,
+            "partition": self.partition,
+            "leader_epoch": self.epochs.latest_epoch,
+            "log_start_offset": self.log_start_offset,
+            "high_watermark": self.high_watermark,
+            "log_end_offset": self.log_end_offset,
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def segment_for(self, offset: int) -> int:
+        """The index in `segments` of the segment that holds `offset`; 0 for offsets below the first segment."""
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def mark_corrupt(self, offset: int) -> None:
+        """Record that the batch at `offset` is damaged. The lowest such offset counts."""
+        if self.corrupt_at is None or offset < self.corrupt_at:
+            self.corrupt_at = offset
+            self.metrics.corrupt_ranges += 1
+            logger.error("log.damaged", **self.fields, offset=offset, path=self.dir)
+
+    # -- files beside the segments ------------------------------------------------------------------------------------
+
+    def save_epochs(self) -> None:
+        """Write the epoch checkpoint. The next flush makes it durable."""
+        path = join(self.dir, LEADER_EPOCHS)
+        with self._take_offline_on_error():
+            self.files.write(path, LeaderEpochCheckpoint.encode(self.epochs.entries))
+        self.unsynced[path] = None
+        self.unsynced[self.dir] = None
+
+    def save_producers(self) -> None:
+        """Write a snapshot of the producer states at the log end, without an fsync."""
+        path = join(self.dir, file_name(self.log_end_offset, SNAPSHOT_SUFFIX))
+        self.files.write(path, self.producers.encode())
+
+    def save_named_producers(self, producers: ProducerStates, start: int) -> None:
+        """Write `producers` durably as the snapshot at `start`, if any of them is a named producer.
+
+        A log that starts at `start` has no batch of these producers, so after any stop only this snapshot knows them."""
+        if producers.has_named:
+            path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
+            self.files.write_atomic(path, producers.encode())
+
+    # -- disk errors --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _take_offline_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskError as e:
+            self._fail(e)
+
+    def _fail(self, e: DiskError) -> Never:
+        """Take the log directory offline and raise `e`. Only a recovery can tell what the failed operation left on the disk."""
+        if self.failure.error is None:
+            self.failure.error = e
+            logger.error("log_dir.failed", log_dir=parent(self.dir), operation=e.operation, path=e.path, reason=str(e))
+        raise e
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
