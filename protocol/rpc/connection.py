@@ -1,13 +1,14 @@
-"""The asking side of a connection: pipelined requests, answers matched by correlation id.
+"""The client side of a connection: pipelined requests, responses matched by correlation id.
 
-The hot way in is `send` with a callback: no future, no task, no timer per request. Every `send` gets exactly one call:
-the response, or a `BrokerError` (refused, timed out, connection lost). Writes of one loop turn leave together.
+The hot path is `send` with a callback: no future, task or timer per request. The callback of each `send` is called exactly
+once, with the response or with a `BrokerError` (refused, timed out, connection lost). The writes of one event-loop iteration
+leave together.
 
-One timer per connection sweeps the deadlines. A request that times out on a connection on which nothing at all came
-since it was sent means that the peer is gone without a word (a half-open connection): the connection is given up.
+One timer per connection checks the deadlines. If a request times out and nothing at all was received since it was sent, the
+peer has disappeared without closing (a half-open connection), and the connection is closed.
 
-A short time-out is no judgement on a slow line. A request may ask that its time-out be one *of silence*: it is over when
-for so long nothing has come, and the peer's kernel has acknowledged nothing of what we send.
+A slow link should not make a short timeout fail. A request may therefore have a timeout *of silence*: it expires when nothing
+was received, and the peer's kernel acknowledged none of the sent bytes, for that long.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ OnResponse = Callable[[Message | Exception], None]
 _CORRELATION_MASK = 2**31 - 1
 _SMALL_BYTES = 1000
 _STOOD_STILL_S = 0.01
-"""A timer that fires so late means that this process did not run."""
+"""If a timer fires this late, the process did not run in the meantime."""
 
 _bad_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, LineLimits] = WeakKeyDictionary()
-"""Per loop, by `host:port`: a client that connects again and again to what is no broker of ours says so once a minute."""
+"""Per loop: limits the lines about servers with malformed responses to one per `host:port` and minute."""
 
 _scratches: WeakKeyDictionary[asyncio.AbstractEventLoop, Scratch] = WeakKeyDictionary()
-"""Per loop: its connections read one after the other."""
+"""Per loop: the receive buffer that its connections share, since they read one after the other."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -51,13 +52,14 @@ class _Pending(msgspec.Struct, eq=False):
     sent_at: float
     deadline: float
     silence_s: float = 0.0
-    """Its deadline moves on with each sign of life, to so long after it; 0: it stays."""
+    """For a timeout of silence: how long after the last sign of life the deadline lies. 0 for a fixed deadline."""
     acknowledged: int | None = None
-    """More than this, and the peer's kernel has acknowledged something since we looked last. None: nothing is in front."""
+    """How many bytes the peer's kernel had acknowledged at the last check; more counts as a sign of life. None if no other
+    request was in flight before this one, so that acknowledgements are not looked at."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to one server. Made by `connect`; not reused after it closed."""
+    """A connection to one server. Open it with `Connection.connect`; a closed connection is not reused."""
 
     __slots__ = (
         "_api_version",
@@ -95,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._on_lost: Callable[[Connection, Exception | None], None] | None = None
-        """Set when somebody has been given this connection: nobody hears of the end of one that came too late."""
+        """Set when `connect` returns the connection. A connection that was opened too late to be returned has none."""
         self._lost_because: Exception | None = None
         self._reader = FrameReader(max_response_bytes, _scratch_of(self._loop))
         self._transport: asyncio.Transport
@@ -120,9 +122,11 @@ class Connection(asyncio.BufferedProtocol):
         max_response_bytes: int = 128 * 1024 * 1024,
         on_lost: Callable[[Connection, Exception | None], None] | None = None,
     ) -> Connection:
-        """Open a connection, or raise NETWORK_EXCEPTION, whose cause is what the system said (`ConnectionRefusedError`: nobody
-        listens there, at none of the host's addresses). `on_lost` is called once, whoever closed it, after every pending
-        request was told; its argument is None when it was closed on purpose, by us."""
+        """Open a connection.
+
+        BrokerError NETWORK_EXCEPTION if that fails; its cause is the system's error (`ConnectionRefusedError`: every address of
+        the host refused). `on_lost` is called once when the connection ends, after the callbacks of all pending requests. Its
+        second argument is the reason, or None if `close` was called."""
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 connection = await dial(
@@ -146,12 +150,12 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._pending)
 
     def quiet_s(self, now: float) -> float:
-        """For how long nothing at all has come although something was asked."""
+        """For how long nothing was received while a request was pending; 0 if none is. Seconds."""
         oldest = next(iter(self._pending.values()), None)
         return 0.0 if oldest is None else now - max(oldest.sent_at, self._last_received_at)
 
     def idle_s(self, now: float) -> float:
-        """Since when nothing has come, asked or not."""
+        """For how long nothing was received, with or without a pending request. Seconds."""
         return now - self._last_received_at
 
     def send(
@@ -164,8 +168,10 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: int | None = None,
         of_silence: bool = False,
     ) -> None:
-        """Send one request; `on_response` None: the server is expected not to answer it. `of_silence`: the time-out counts
-        from the last sign of life, and the connection's own time-out bounds it."""
+        """Send one request; `on_response` is called with the response or a `BrokerError`.
+
+        `on_response` None: the request gets no response (Produce with acks=0). `of_silence`: the timeout counts from the last
+        sign of life of the peer; the connection's own request timeout still bounds it."""
         if self.closed:
             if on_response is not None:
                 self._loop.call_soon(on_response, self._network_error("the connection is closed"))
@@ -179,8 +185,8 @@ class Connection(asyncio.BufferedProtocol):
             pending = _Pending(api_key, on_response, now, deadline)
             if of_silence:
                 pending.silence_s = deadline - now
-                if self._pending:  # It may stand behind much that is still leaving.
-                    # A small request itself proves nothing: the kernel of a process that stands still takes it, too.
+                if self._pending:  # It may wait behind many bytes that are still being sent.
+                    # An acknowledgement of the small request itself proves nothing: the kernel of a paused process sends it, too.
                     own_bytes = min(sum(map(len, frame)), _SMALL_BYTES)
                     pending.acknowledged = acknowledged_bytes(self._transport) + own_bytes
             self._pending[correlation_id] = pending
@@ -199,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: int | None = None,
         of_silence: bool = False,
     ) -> asyncio.Future[Message]:
-        """Send one request; its response, to be waited for, or a `BrokerError`."""
+        """Send one request. The future has its response, or raises a `BrokerError`. Parameters as in `send`."""
         future: asyncio.Future[Message] = self._loop.create_future()
 
         def on_response(response: Message | Exception) -> None:
@@ -214,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close; what was sent in this loop turn still leaves, pending requests fail."""
+        """Close. Requests sent in this event-loop iteration still leave; pending requests fail with NETWORK_EXCEPTION."""
         if not self.closed:
             self._flush()
             self.closed = True
@@ -271,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = frames.correlation_id_of(frame)
         request = self._pending.pop(correlation_id, None)
         if request is None:
-            # A response to a request that timed out, or that expected none (acks=0 may be answered with a refusal).
+            # The request timed out, or expected no response (Produce with acks=0 may still be refused).
             if not 0 < correlation_id <= _CORRELATION_MASK:
                 raise PeerError(f"a response to request {correlation_id}, which was never sent")
             return
@@ -293,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
-        # A transport that met an error closes a turn before it tells us; Python 3.12 would write to its socket for all that.
+        # A transport with an error closes one iteration before `connection_lost`; Python 3.12 would still write to its socket.
         if self._out and not self.closed and not self._transport.is_closing():
             out, self._out = self._out, []
             self._transport.writelines(out)
@@ -313,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sweep = self._loop.call_at(at, self._expire)
 
     def _extend(self, request: _Pending, now: float) -> bool:
-        """Whether a sign of life moved the deadline of a request whose time-out is one of silence."""
+        """Move the deadline of a timeout of silence after the last sign of life. True if the request has not expired."""
         if not request.silence_s:
             return False
         alive_at = self._last_received_at
@@ -328,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sweep = None
         now = self._loop.time()
         if now - self._next_sweep_at > _STOOD_STILL_S:
-            # We were late ourselves: what came meanwhile lies unread in the socket, and is read in this turn of the loop.
+            # This process was late. Responses may lie unread in the socket and are read in this event-loop iteration.
             self._schedule_sweep(now + 0.001)
             return
         expired = [item for item in self._pending.items() if item[1].deadline <= now and not self._extend(item[1], now)]
@@ -341,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{self.host}:{self.port}: no response to {api_name(request.api_key)} within {waited_ms} ms"
             self._tell(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
         if not self.closed and any(self._last_received_at < request.sent_at for _, request in expired):
-            self._give_up(self._network_error("nothing was received, the peer is taken for gone"))
+            self._give_up(self._network_error("nothing was received since the request was sent; the connection is closed"))
 
 
 def _scratch_of(loop: asyncio.AbstractEventLoop) -> Scratch:

@@ -1,13 +1,13 @@
-"""Finding a way to a host: its name is resolved, its addresses are tried, and none of it may hold up anybody else.
+"""Connecting to a host: resolves its name and tries its addresses, without delaying other connections.
 
-On one machine a dead process refuses at once. In a network a dead host is silent, and so may be the resolver that knew
-its name. Rules:
+On one machine a dead process refuses connections at once. In a network a dead host does not answer, and the resolver for its
+name may not answer either. Rules:
 
-- A name is resolved anew for each connection: a container that comes back may have another address.
-- One look-up per name is under way at a time, and whoever asks meanwhile shares it. A look-up that hangs occupies a thread
-  (`resolver.py`), and cannot be called back; a second one would only take another thread. An address is not looked up.
-- Every address of a name is tried. The next one gets its turn when the one before failed, or was silent for a moment
-  (as in RFC 8305); the first that answers wins.
+- A name is resolved for each connection, because a restarted container may have another address.
+- At most one look-up per name is in progress, and connections to the same name share it. A look-up that hangs occupies a thread
+  (`resolver.py`) and cannot be cancelled, so a second one would only take another thread. Addresses are not looked up.
+- Every address of a name is tried. The next one is tried when the one before has failed, or has not answered for a moment (as in
+  RFC 8305). The first connection that is established is used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from strandline.protocol.rpc.resolver import look_up
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 NEXT_ADDRESS_S = 0.1
-"""An address that has not answered by then: the next one is tried, too."""
+"""If an address has not answered by then, the next one is tried as well."""
 
 _Lookups = dict[str, "asyncio.Task[list[str]]"]
 _lookups: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lookups] = WeakKeyDictionary()
-"""Per loop and name: the look-up that is under way."""
+"""Per loop and name: the look-up in progress."""
 
 
 async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P], None]) -> P:
-    """A connection to the host, or the `OSError` that says most about why there is none: `gaierror` when the name leads
-    nowhere, `ConnectionRefusedError` when every address refused. `drop` ends one that came too late to win."""
+    """Connect to the host and return the protocol that `make` made.
+
+    OSError if that fails: `gaierror` if the name cannot be resolved, `ConnectionRefusedError` if every address refused, else
+    another error of one of the addresses. `drop` closes a connection that was established after another one."""
     addresses = await resolve(host)
     if len(addresses) == 1:
         return await _attempt(make, addresses[0], port)
@@ -41,12 +43,12 @@ async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P
 
 
 def is_unknown_host(error: BaseException | None) -> bool:
-    """The resolver answered that nobody has the name; in contrast to one that did not answer."""
+    """True if the resolver answered that the name does not exist, as opposed to a resolver that did not answer."""
     return isinstance(error, socket.gaierror) and error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
 
 
 def is_unreachable(error: BaseException | None) -> bool:
-    """An answer, and not a silence: the host refuses connections, or there is no such host."""
+    """True if the host refused the connection, or does not exist: an answer, as opposed to a timeout."""
     return isinstance(error, ConnectionRefusedError) or is_unknown_host(error)
 
 
@@ -54,7 +56,7 @@ def is_unreachable(error: BaseException | None) -> bool:
 
 
 async def resolve(host: str) -> list[str]:
-    """The host's addresses, each once, in the system's order."""
+    """The host's addresses, each once, in the system's order. OSError if it cannot be resolved."""
     if _is_address(host):
         return [host]
     loop = asyncio.get_running_loop()
@@ -67,12 +69,13 @@ async def resolve(host: str) -> list[str]:
 
 
 def is_looking_up(host: str) -> bool:
-    """Whether the resolver has still to answer."""
+    """True while a look-up of this name is in progress."""
     return host in _lookups.get(asyncio.get_running_loop(), {})
 
 
 async def _look_up(host: str) -> list[str]:
-    """As a task, which the end of the loop cancels: a bare future would keep the loop of a look-up that hangs."""
+    """A coroutine, so that it can run as a task, which the end of the loop cancels. A bare future of a hanging look-up would keep
+    the loop alive."""
     return await look_up(host)
 
 
@@ -87,7 +90,7 @@ def _is_address(host: str) -> bool:
 def _on_looked_up(lookups: _Lookups, host: str, done: asyncio.Task[list[str]]) -> None:
     del lookups[host]
     if not done.cancelled():
-        done.exception()  # perhaps nobody waits for it any more
+        done.exception()  # Marks it as retrieved: perhaps no connection waits for it any more.
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------

@@ -1,17 +1,17 @@
-"""From bytes to frames, without a socket: where incoming bytes should be put, and which frames they complete.
+"""From bytes to frames, without a socket: provides the buffer for incoming bytes, and returns the frames that they complete.
 
-While it waits for a frame's head, the reader offers a **scratch** buffer, shared by all connections of a server, or of a
-client's loop, because it is empty again before another one reads. Small frames are cut out of it. A frame that is not
-whole in it gets a buffer of its own, of exactly its size, and the rest is received straight into that: big frames are
-touched once.
+While it waits for the head of a frame, the reader provides a **scratch** buffer. All connections of a server, or of a client's
+loop, share it, because it is empty again before the next connection reads. Small frames are copied out of it. A frame that is
+not complete in it gets a buffer of exactly its size, and its remaining bytes are received directly into that buffer, so that
+large frames are not copied.
 
     scratch   | head | small frame | head | small frame | head | start of a big f|
     own                                                        | start of a big f|............... rest ....|
 
-Every frame comes out as a bytearray of its own: record batches in it are stamped in place and outlive the connection.
+Every frame is returned as a bytearray of its own: record batches in it are stamped in place and outlive the connection.
 
-Bounds: a frame's length is checked before anything is allocated, and a very large frame's buffer grows with the bytes
-that really came, so that a claim alone costs nothing.
+Limits: a frame's length is checked before anything is allocated, and the buffer of a very large frame grows only with the bytes
+that arrive, so that a claimed length alone costs no memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from strandline.protocol.errors import PeerError
 from strandline.protocol.frames import LENGTH
 
 _SMALL_WINDOW = 4096
-"""Offered after a big frame: little of the next one must be copied out of the scratch."""
+"""Size of the scratch window after a large frame, so that only a little of the next large frame must be copied."""
 _LARGE_WINDOW = 65536
-"""Offered when small frames come in crowds: fewer system calls."""
+"""Size of the scratch window while many small frames arrive, for fewer system calls."""
 _BIG_FRAME = 32768
 _EAGER_ALLOCATION_MAX = 4 * 1024 * 1024
 _HEAD_SIZE = LENGTH.size
 
 
 class Scratch:
-    """The buffer that heads and small frames are received into."""
+    """The buffer into which heads and small frames are received."""
 
     __slots__ = ("buffer", "view")
 
@@ -39,7 +39,8 @@ class Scratch:
 
 
 class FrameReader:
-    """One connection's incoming bytes. Rule of use: `get_buffer`, `received`, then `next_frame` until None (or `hold`)."""
+    """The incoming bytes of one connection. Call `get_buffer`, `received`, then `next_frame` until it returns None (or
+    `hold`)."""
 
     __slots__ = (
         "_end",
@@ -59,23 +60,23 @@ class FrameReader:
         self.frame_bytes_max = frame_bytes_max
         self._scratch = scratch or Scratch()
         self._source = self._scratch.buffer
-        """Where unread bytes are, between `_start` and `_end`: the scratch, or what `hold` put aside."""
+        """The buffer with the unread bytes, between `_start` and `_end`: the scratch, or the copy that `hold` made."""
         self._start = self._end = 0
         self._head = b""
-        """Less than a head, carried over to the next read."""
+        """An incomplete head, carried over to the next read."""
         self._frame: bytearray | None = None
-        """The frame being received, `_filled` bytes of it are there; its final size is `_length`."""
+        """The frame being received: `_filled` of its `_length` bytes have arrived."""
         self._view = self._scratch.view
         self._length = self._filled = 0
         self._window = _SMALL_WINDOW
 
     @property
     def is_mid_frame(self) -> bool:
-        """A frame has begun and is not complete: its sender owes us the rest."""
+        """True if a frame has begun and is not complete."""
         return self._frame is not None or bool(self._head)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         if self._frame is not None:
             return self._view[self._filled :]
         carried = len(self._head)
@@ -84,7 +85,7 @@ class FrameReader:
         return self._scratch.view[carried : self._window]
 
     def received(self, size: int) -> None:
-        """`size` bytes were put into the buffer that `get_buffer` gave."""
+        """Account for `size` bytes that were put into the buffer of `get_buffer`."""
         if self._frame is not None:
             self._filled += size
             if self._filled == len(self._frame) < self._length:
@@ -97,7 +98,7 @@ class FrameReader:
         self._head = b""
 
     def next_frame(self) -> bytearray | None:
-        """The next whole frame, without its length. Raises `PeerError` for a length that is out of bounds."""
+        """The next complete frame, without its length field; None if there is none. `PeerError` if a length is out of bounds."""
         if self._frame is not None:
             if self._filled < self._length:
                 return None
@@ -110,7 +111,7 @@ class FrameReader:
             return None
         length: int = LENGTH.unpack_from(self._source, start)[0]
         if not 0 < length <= self.frame_bytes_max:
-            raise PeerError(f"a frame claims {length} bytes, between 1 and {self.frame_bytes_max} are accepted")
+            raise PeerError(f"a frame claims {length} bytes; between 1 and {self.frame_bytes_max} are accepted")
         end = body + length
         if end <= self._end:
             self._start = end
@@ -119,7 +120,8 @@ class FrameReader:
         return None
 
     def hold(self) -> None:
-        """The caller stops taking frames for now: put the unread bytes aside, the scratch belongs to others."""
+        """Copy the unread bytes out of the scratch, because the caller stops taking frames and other connections use the
+        scratch."""
         if self._source is self._scratch.buffer:
             self._source = self._source[self._start : self._end]
             self._start, self._end = 0, len(self._source)

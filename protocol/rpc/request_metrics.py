@@ -1,12 +1,12 @@
-"""What a server counts of its requests, by API: how many, how large, how long, and which errors they were answered.
+"""Request metrics of a server by API: number, size, times, and the error codes of the responses.
 
     arrived         handler called      handler returns     answered
        |---- queue ------|----- local --------|-- parked -------|
        |------------------------- total ------------------------|
 
-Arrived is when the last byte of the request was read; several that come in one read wait for each other. The handler's
-time is the event loop's: nothing else happens in it. A fetch is counted as a consumer's or a follower's. All listeners of
-a node share one instance.
+A request has arrived when its last byte was read; requests of the same read wait for each other. While a handler runs, the
+event loop does nothing else. Fetches of consumers and of followers are counted apart. All listeners of a node share one
+instance.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from strandline.protocol.messages.common import Message
 from strandline.protocol.metrics import Histogram
 
 FETCH_FOLLOWER = -FETCH - 1
-"""Stands for the fetches of followers where API keys are expected."""
+"""The key under which fetches of followers are counted, beside the API keys."""
 
 
 class ApiMetrics:
-    """Of one API."""
+    """The counters of one API."""
 
     __slots__ = (
         "_has_code",
@@ -50,9 +50,9 @@ class ApiMetrics:
         self.queue = Histogram()
         self.total = Histogram()
         self.failed = 0
-        """Answers with an error code, their own or that of a part."""
+        """Responses with an error code, of the whole response or of a part of it."""
         self.error_codes: dict[int, int] = {}
-        """How often each was answered: a request for three partitions may fail for each of them."""
+        """How often each code was sent. A response with three partitions may have three codes."""
         self._has_code = "error_code" in response.__struct_fields__
         self._lists = _lists_with_codes(response)
 
@@ -61,7 +61,7 @@ class ApiMetrics:
         self.request_bytes += size
         if queued_s:
             self.queue.observe(queued_s)
-        else:  # alone in its read, as most are
+        else:  # The only request of its read, as most are.
             self.queue.counts[0] += 1
 
     def on_answer(self, elapsed_s: float, body: Message) -> None:
@@ -89,8 +89,8 @@ class ApiMetrics:
 
 @cache
 def _lists_with_codes(response: type[Message]) -> tuple[str, ...]:
-    """The fields that are lists of parts with an error code each. To look takes a millisecond, and many nodes may share a
-    process."""
+    """The fields that are lists of parts with an error code. Cached, because the inspection takes a millisecond and many nodes
+    may share a process."""
     found = []
     for field in msgspec.inspect.type_info(response).fields:  # type: ignore[attr-defined]
         kind = field.type
@@ -101,7 +101,7 @@ def _lists_with_codes(response: type[Message]) -> tuple[str, ...]:
 
 
 class RequestMetrics(dict[int, ApiMetrics]):
-    """By API key; an API's are made with its first request."""
+    """`ApiMetrics` by API key, created at the first request of an API."""
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         super().__init__()

@@ -1,12 +1,11 @@
-"""The door to names: the system's resolver, asked on threads that nobody else needs and nobody waits for.
+"""Name resolution: the system's resolver, called on a daemon thread per look-up.
 
-The resolver is a blocking call that may take ten seconds and cannot be called back. An event loop's own threads for it are
-few (uvloop lets two of its four resolve; asyncio shares a handful with the reading of disks), so that two dead names would
-hold up all living ones, and a process that ends waits for them. Here each look-up has a thread of its own that does not
-outlive the process. They are bounded by the number of names: `dial.py` asks for each once at a time.
+The resolver is a blocking call that may take ten seconds and cannot be cancelled. The event loops have few threads for it
+(uvloop resolves on two of its four; asyncio shares a handful with disk reads), so two dead names would delay all others, and a
+process that exits waits for these threads. Here each look-up has a thread of its own, which does not keep the process alive.
+The number of names bounds the threads, because `dial.py` has one look-up per name at a time.
 
-`dial.py` is also the only one who asks. A simulation puts a `look_up` of its own in the place of `dial.look_up`, whose
-futures belong to the running loop as these do, and no thread is ever started; production pays nothing for that.
+`dial.py` is the only caller. A simulation replaces `dial.look_up` by a function of its own that starts no thread.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import threading
 
 
 def look_up(host: str) -> asyncio.Future[list[str]]:
-    """The host's addresses, each once, in the system's order; or the `OSError` that says why there are none."""
+    """A future of the host's addresses, each once, in the system's order. It raises OSError if the host cannot be resolved."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
 
-    def tell(addresses: list[str] | None, error: Exception | None) -> None:
+    def set_result(addresses: list[str] | None, error: Exception | None) -> None:
         if found.done():
             return
         if error is not None:
@@ -38,11 +37,11 @@ def look_up(host: str) -> asyncio.Future[list[str]]:
             addresses = list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in answer))
         except Exception as e:
             error = e
-        with contextlib.suppress(RuntimeError):  # The loop is closed by now.
-            loop.call_soon_threadsafe(tell, addresses, error)
+        with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
+            loop.call_soon_threadsafe(set_result, addresses, error)
 
     try:
         threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
-    except RuntimeError as e:  # No more threads for this process.
+    except RuntimeError as e:  # The process cannot have more threads.
         found.set_exception(OSError(errno.EAGAIN, str(e)))
     return found

@@ -93,6 +93,7 @@ Handler = Callable[[ServerRequest], None] | Callable[[ServerRequest], Awaitable[
 class ConnectionServer(Protocol):
     """What a connection needs of the server that accepted it."""
 
+    node_id: int
     handlers: dict[int, Handler]
     limits: Limits
     listener_name: str

@@ -1,4 +1,4 @@
-"""What server and client connections share about sockets: options, names of peers, and how loudly bad ones are logged."""
+"""Sockets, as server and client connections share them: options, descriptions of peers and errors, log lines about bad peers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _KEEPALIVE_IDLE_S = 10
 _KEEPALIVE_INTERVAL_S = 5
 _KEEPALIVE_PROBES = 3
 _UNACKNOWLEDGED_MS_MAX = 30_000
-"""Bytes that the peer's kernel does not acknowledge, or has no room for, end the connection after this (a pulled cable,
-a stopped process). On Linux this also takes the place of the number of keepalive probes."""
+"""The kernel ends the connection if the peer's kernel does not acknowledge bytes, or has no room for them, for so long (a pulled
+cable, a stopped process). On Linux this also replaces the number of keepalive probes."""
 
 _BYTES_ACKED_AT = 120
 """In Linux' `struct tcp_info`, since 4.1."""
 
 
 def tune_socket(transport: asyncio.BaseTransport) -> None:
-    """No delay for small writes, and a vanished peer is noticed in half a minute. Not every transport has a socket."""
+    """Send small writes without delay, and detect a vanished peer within half a minute. Does nothing for transports without a TCP
+    socket."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -44,7 +45,7 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
 
 
 def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
-    """How much of what was sent the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 where nobody can say."""
+    """How many sent bytes the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 if the system does not tell."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None or not hasattr(socket, "TCP_INFO") or sys.platform != "linux":
         return 0
@@ -56,8 +57,8 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
 
 
 def pauses_late(transport: asyncio.BaseTransport) -> bool:
-    """asyncio's own transports, from Python 3.12 on, do not look at the high mark of their buffer in `writelines`, so the
-    protocol is not told to pause. Setting the limits again makes them look. uvloop looks by itself."""
+    """True for asyncio's own transports from Python 3.12 on: their `writelines` does not check the high-water mark, so
+    `pause_writing` is not called. Setting the limits again makes them check. uvloop checks by itself."""
     return sys.version_info >= (3, 12) and type(transport).__module__.startswith("asyncio.")
 
 
@@ -67,34 +68,34 @@ def describe_peer(transport: asyncio.BaseTransport) -> str:
 
 
 def describe_os_error(e: Exception) -> str:
-    """What the system says; the event loops word it differently."""
+    """The operating system's text of an error, because asyncio and uvloop word it differently."""
     if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:
         return os.strerror(e.errno)
     return getattr(e, "strerror", None) or str(e)
 
 
 def describe_connect_error(host: str, port: int, e: Exception) -> str:
-    """Why no connection came about. A name that leads nowhere is another matter than a host where nobody listens."""
+    """Why a connection attempt failed. Tells a name that cannot be resolved from a host that does not accept connections."""
     if isinstance(e, (socket.gaierror, UnicodeError)):
         return f"cannot resolve {host}:{port} ({describe_os_error(e)})"
     return f"could not connect to {host}:{port}: {describe_os_error(e)}"
 
 
 def describe_bind_error(host: str, port: int, e: OSError) -> str:
-    """Why a server cannot listen. The event loops put their own words around the system's."""
+    """Why a server cannot listen, in the operating system's words."""
     if isinstance(e, socket.gaierror):
         return f"cannot listen on {host}:{port}: cannot resolve {host} ({describe_os_error(e)})"
     return f"cannot listen on {host}:{port}: {describe_os_error(e)}"
 
 
 def open_files_max() -> int:
-    """How many files this process may have open."""
+    """The process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class BadPeers:
-    """The lines about peers that misbehave: one per host and minute, however hard it tries (`protocol/log_limits.py`)."""
+    """Logs peers that misbehave, at most one line per host and minute (`protocol/log_limits.py`), and counts all cases."""
 
     def __init__(self) -> None:
         self._limits = LineLimits()
@@ -102,7 +103,7 @@ class BadPeers:
         self.refused_count = 0
 
     def closed(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
-        """We end the connection."""
+        """Log that this process closes the peer's connection."""
         self.closed_count += 1
         suppressed = self._limits.admit(host_of(peer), now)
         if suppressed is not None:
@@ -111,7 +112,7 @@ class BadPeers:
             )
 
     def refused(self, peer: str, now: float, reason: str, client_id: str | None = None) -> None:
-        """What was asked is malformed; the connection lives on."""
+        """Log that a malformed request was refused; the connection stays open."""
         self.refused_count += 1
         suppressed = self._limits.admit(host_of(peer), now)
         if suppressed is not None:
@@ -120,6 +121,7 @@ class BadPeers:
             )
 
     def sweep(self, now: float) -> None:
-        """Those who have been quiet for a minute: how much was left out, or a storm would look like one bad connection."""
+        """Log the counts of suppressed lines of peers that have been silent for a minute, so that a storm does not look like one
+        bad connection."""
         for host, suppressed in self._limits.due(now):
             logger.warning("peer.errors_suppressed", peer=host, **suppressed.fields)

@@ -48,6 +48,7 @@ from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.log.log import Log
+from strandline.storage.log.log_state import LogState
 from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
 from strandline.testing.simulation.invariants import honesty, resources
 from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
@@ -239,7 +240,7 @@ class Probes:
         self._after(Log, "delete_old_segments", self._log_start)
         self._around(Log, "roll", lambda log, *_: len(log.segments), self._rolled)
         self._after(Log, "flush", self._flushed)
-        self._around(Log, "mark_corrupt", lambda log, _: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
+        self._around(LogState, "mark_corrupt", lambda log, _: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
         self._around(Log, "expire_producers", lambda log, *_: len(log.producers), self._forgotten)
         self._before(LogDir, "delete_log", self._log_leaves)
         self._before(LogDir, "set_aside", self._log_leaves)
@@ -459,7 +460,7 @@ class Probes:
         def reply(request: ServerRequest, body: Any, records: Any = None) -> None:
             try:
                 if request._is_answered:
-                    invariants.on_answer(request.connection._server.node_id, request)
+                    invariants.on_answer(request.connection.server.node_id, request)
                 if type(body) is ProduceResponse:
                     self._produce_answered(request, body)
             except Exception as e:
