@@ -70,7 +70,11 @@ def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
             near = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.5)
             hint = f"; did you mean {known[near[0]]!r}?" if near else ""
             raise UsageError(f"rows={rows} has no column {name!r}{hint}")
-    return tuple(known[name.lower()] for name in names) or tuple(columns_of(rows))
+    found = [known[name.lower()] for name in names]
+    for name in found:
+        if found.count(name) > 1:
+            raise UsageError(f"column {name} is named twice")
+    return tuple(found) or tuple(columns_of(rows))
 
 
 def ddl(rows: Rows, names: Sequence[str]) -> str:

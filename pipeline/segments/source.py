@@ -42,9 +42,11 @@ class SegmentsDataSource(DataSource):
 
 
 def check_types(schema: StructType, options: SegmentOptions) -> None:
-    """UsageError for a column of a schema of the user's that has another type."""
+    """UsageError for a column of a schema of the user's that has another type, or that is spelled in another case."""
     types = columns_of(options.rows)
     for field, name in zip(schema.fields, options.columns, strict=True):
+        if field.name != name:
+            raise UsageError(f"the column is {name}, and the schema says {field.name}")
         if field.dataType.simpleString() != types[name]:
             raise UsageError(f"column {name} is {types[name]}, and the schema says {field.dataType.simpleString()}")
 

@@ -266,6 +266,7 @@ def test_columns_are_delivered_in_the_order_in_which_they_are_named(tmp_path: Pa
         ({"column": "topic"}, "unknown option 'column'; did you mean 'columns'?"),
         ({"columns": "ofset", "rows": "record"}, "no column 'ofset'; did you mean 'offset'?"),
         ({"columns": "key"}, "rows=batch has no column 'key'"),
+        ({"columns": "topic,TOPIC"}, "column topic is named twice"),
         ({"splitBytes": "much"}, "splitBytes must be a number of bytes"),
         ({"partitions": "a"}, "partitions must be a whole number"),
         ({"startingOffset": "-1"}, "startingOffset must be at least 0"),

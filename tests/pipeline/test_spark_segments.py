@@ -51,6 +51,8 @@ def test_schema_of_the_user_and_option_choose_the_columns(spark: SparkSession, l
     assert frame(spark, logs, rows="record", columns="offset,value").columns == ["offset", "value"]
     with pytest.raises(PySparkException, match="column topic is string, and the schema says bigint"):
         reader.schema("topic long").load(str(logs)).count()
+    with pytest.raises(PySparkException, match="column is topic, and the schema says TOPIC"):
+        reader.schema("TOPIC string").load(str(logs)).count()
 
 
 def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) -> None:
