@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.broker.config import KEYS, BrokerConfig
 from strandline.broker.process.controller_channel import Channel
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from strandline.controller.metadata.config_keys import (
     DYNAMIC_BROKER_CONFIGS,
@@ -21,17 +21,9 @@ from strandline.controller.metadata.config_keys import (
     without_blanks,
 )
 from strandline.controller.metadata.node_config import http_listener_key, only_directory, parse_address
+from strandline.controller.metadata.voters import Voter, parse_voters
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
-
-
-class Voter(NamedTuple):
-    """A controller of the metadata quorum."""
-
-    id: int
-    host: str
-    port: int
-
 
 _IDENTITY = (
     ConfigKey("node.id", "int", REQUIRED, "", "the broker's id, unique in the cluster", min=0),
@@ -240,22 +232,6 @@ class BrokerConfig:
             raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
         if any(voter.id == self.node_id for voter in self.voters):
             raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
-
-
-def parse_voters(items: list[str]) -> tuple[Voter, ...]:
-    """`101@127.0.0.1:9192` and so on."""
-    voters = []
-    for item in items:
-        node, at, address = item.partition("@")
-        host, port = parse_address(address) if at and node.isascii() and node.isdigit() else ("", -1)
-        if not host or port <= 0:
-            raise UsageError(f"config controller.quorum.voters: {item!r} is not of the form id@host:port")
-        voters.append(Voter(int(node), host, port))
-    if not voters:
-        raise UsageError("config controller.quorum.voters must name at least one controller")
-    if len({voter.id for voter in voters}) < len(voters):
-        raise UsageError("config controller.quorum.voters names an id twice")
-    return tuple(voters)
 
 
 def _listeners(key: str, items: list[str]) -> tuple[Listener, ...]:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from strandline.controller.raft.config import Voter
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger

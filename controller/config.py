@@ -8,7 +8,8 @@ from typing import Any
 
 from strandline.controller.metadata.config_keys import INT_MAX, REQUIRED, ConfigKey, parse, without_blanks
 from strandline.controller.metadata.node_config import http_listener_key, only_directory, parse_address
-from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.metadata.voters import Voter, check_quorum, parse_voters
+from strandline.controller.raft.config import RaftConfig
 from strandline.protocol.errors import UsageError
 
 KEYS: tuple[ConfigKey, ...] = (
@@ -105,7 +106,10 @@ KEYS: tuple[ConfigKey, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """A controller's settings, checked. `values` has every key; the fields are those that code asks for by name."""
+    """A controller's settings, checked.
+
+    The fields are the settings that the controller acts on; the table above has their meanings and units. `values` holds every
+    key, for code that shows or passes on settings."""
 
     node_id: int
     cluster_id: str | None
@@ -117,7 +121,17 @@ class ControllerConfig:
     data_dir: str
     voters: tuple[Voter, ...]
     raft: RaftConfig
+    cluster_id_agreement_timeout_ms: int
+    broker_session_timeout_ms: int
+    broker_connection_loss_grace_ms: int
+    producer_name_expiration_ms: int
+    num_partitions: int
+    default_replication_factor: int
+    max_connections: int
+    connections_max_idle_ms: int
+    socket_request_max_bytes: int
     values: Mapping[str, Any]
+    """Every key with its parsed value, by Kafka's name."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ControllerConfig:
@@ -126,11 +140,10 @@ class ControllerConfig:
         node_id = values["node.id"]
         if values["cluster.id"] == "":
             raise UsageError("config cluster.id must not be empty; leave it out, and the controllers agree on one")
-        voters = _voters(values["controller.quorum.voters"])
-        me = next((voter for voter in voters if voter.id == node_id), None)
-        if me is None:
-            raise UsageError(f"config node.id: {node_id} is not one of controller.quorum.voters")
-        listener_name, host, port = _listener(values["listeners"], me)
+        voters = parse_voters(values["controller.quorum.voters"], port_min=0)
+        check_quorum(voters, node_id)
+        own = next(voter for voter in voters if voter.id == node_id)
+        listener_name, host, port = _listener(values["listeners"], own)
         return cls(
             node_id=node_id,
             cluster_id=values["cluster.id"],
@@ -140,12 +153,17 @@ class ControllerConfig:
             data_dir=only_directory(values["log.dirs"]),
             voters=voters,
             raft=_raft_config(values),
+            cluster_id_agreement_timeout_ms=values["cluster.id.agreement.timeout.ms"],
+            broker_session_timeout_ms=values["broker.session.timeout.ms"],
+            broker_connection_loss_grace_ms=values["broker.connection.loss.grace.ms"],
+            producer_name_expiration_ms=values["producer.name.expiration.ms"],
+            num_partitions=values["num.partitions"],
+            default_replication_factor=values["default.replication.factor"],
+            max_connections=values["max.connections"],
+            connections_max_idle_ms=values["connections.max.idle.ms"],
+            socket_request_max_bytes=values["socket.request.max.bytes"],
             values=values,
         )
-
-    def __getitem__(self, name: str) -> Any:
-        """The typed value of a key, by Kafka's name."""
-        return self.values[name]
 
 
 def _raft_config(values: Mapping[str, Any]) -> RaftConfig:
@@ -166,35 +184,17 @@ def _raft_config(values: Mapping[str, Any]) -> RaftConfig:
     )
 
 
-def _voters(items: list[str]) -> tuple[Voter, ...]:
-    """`101@127.0.0.1:9192` and so on."""
-    voters = []
-    for item in items:
-        node, at, address = item.partition("@")
-        host, port = parse_address(address) if at and node.isascii() and node.isdigit() else ("", -1)
-        if not host or port < 0:
-            raise UsageError(f"config controller.quorum.voters: {item!r} is not of the form id@host:port")
-        voters.append(Voter(int(node), host, port))
-    if not voters:
-        raise UsageError("config controller.quorum.voters must name at least one controller")
-    if len({voter.id for voter in voters}) < len(voters):
-        raise UsageError("config controller.quorum.voters names an id twice")
-    if len(voters) > 1 and any(voter.port == 0 for voter in voters):
-        raise UsageError("config controller.quorum.voters: every controller needs a port that is not 0")
-    if len(voters) not in (1, 3, 5):
-        raise UsageError(f"config controller.quorum.voters: 1, 3 or 5 controllers are offered, not {len(voters)}")
-    return tuple(voters)
-
-
-def _listener(items: list[str] | None, me: Voter) -> tuple[str, str, int]:
+def _listener(items: list[str] | None, own: Voter) -> tuple[str, str, int]:
     if items is None:
-        return "CONTROLLER", me.host, me.port
+        return "CONTROLLER", own.host, own.port
     if len(items) != 1:
         raise UsageError(f"config listeners: a controller has one listener, not {len(items)}")
     name, separator, address = items[0].partition("://")
     host, port = parse_address(address)
     if not separator or not name or port < 0:
         raise UsageError(f"config listeners: {items[0]!r} is not of the form NAME://host:port")
-    if port != me.port:
-        raise UsageError(f"config listeners: port {port} is not the port of node {me.id} in controller.quorum.voters ({me.port})")
+    if port != own.port:
+        raise UsageError(
+            f"config listeners: port {port} is not the port of node {own.id} in controller.quorum.voters ({own.port})"
+        )
     return name, host, port

@@ -120,7 +120,7 @@ class ControllerServer:
         """The only time at which a controller listens before it can say which cluster it is of."""
         await self._listen()
         config = self.config
-        timeout_ms = config["cluster.id.agreement.timeout.ms"]
+        timeout_ms = config.cluster_id_agreement_timeout_ms
         return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms)
 
     async def stop(self) -> None:
@@ -135,7 +135,7 @@ class ControllerServer:
     def _build(self, cluster_id: str) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         self.failure = loop.create_future()
-        session_timeout_ms = config["broker.session.timeout.ms"]
+        session_timeout_ms = config.broker_session_timeout_ms
         self.controller = _KnowsWhenReady(
             node_id=config.node_id, session_timeout_ms=session_timeout_ms, now=loop.time, ready=self.ready
         )
@@ -153,14 +153,14 @@ class ControllerServer:
         self.controller.quorum = self.quorum
         self._liveness = BrokerLiveness(
             self.controller,
-            grace_ms=config["broker.connection.loss.grace.ms"],
+            grace_ms=config.broker_connection_loss_grace_ms,
             session_timeout_ms=session_timeout_ms,
             probe=probe_broker,
         )
         self._name_expiry = NameExpiry(
             self.controller,
             wall_clock_ms=self._doors.wall_clock_ms,
-            expiration_ms=config["producer.name.expiration.ms"],
+            expiration_ms=config.producer_name_expiration_ms,
         )
         self.controller.on_active = self._on_active
         self.controller.on_inactive = self._on_inactive
@@ -189,9 +189,9 @@ class ControllerServer:
             incarnation_id=self.incarnation_id,
             listener_name=config.listener_name,
             limits=Limits(
-                max_frame_bytes=config["socket.request.max.bytes"],
-                max_connections=config["max.connections"],
-                idle_ms_max=config["connections.max.idle.ms"],
+                max_frame_bytes=config.socket_request_max_bytes,
+                max_connections=config.max_connections,
+                idle_ms_max=config.connections_max_idle_ms,
             ),
             on_connection_lost=self._on_connection_lost,
             metrics=self.request_metrics,
@@ -204,7 +204,7 @@ class ControllerServer:
     def _handlers(self, cluster_id: str) -> Mapping[int, Any]:
         assert self._liveness is not None
         liveness = self._liveness
-        defaults = TopicDefaults(self.config["num.partitions"], self.config["default.replication.factor"])
+        defaults = TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
         topics = TopicControl(self._doors.random, defaults)
         apis_ = ControllerApis(self.controller, topics, cluster_id, self._doors.wall_clock_ms)
         ours: dict[int, Callable[[Any], None]] = dict(apis_.handlers())

@@ -272,7 +272,7 @@ def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_p
         return WRONG_USAGE
     logs.configure(node=name, environment=os.environ)
     try:
-        with bind(server.config["http.listener"]) or nullcontext() as http_listener:
+        with bind(server.config.values["http.listener"]) or nullcontext() as http_listener:
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

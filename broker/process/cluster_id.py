@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strandline.broker.config import Voter
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from strandline.broker.config import Voter
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.apis import api_name
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger

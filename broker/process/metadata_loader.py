@@ -21,10 +21,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from strandline.broker.config import Voter
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.log_fetch import is_next_chunk, metadata_answer, metadata_fetch_request, truncation_offset
 from strandline.controller.metadata.records import AnyRecord, decode_record
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError, to_code
 from strandline.protocol.log_limits import LineLimits, printable

@@ -2,7 +2,3 @@
 
 `node.py` is the state machine, `roles.py` its states and the table of transitions, `quorum.py` the shell around it.
 """
-
-from strandline.controller.raft.config import RaftConfig, Voter
-
-__all__ = ["RaftConfig", "Voter"]

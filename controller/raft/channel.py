@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.metadata.voters import Voter
+from strandline.controller.raft.config import RaftConfig
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message

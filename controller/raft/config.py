@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from strandline.protocol.errors import UsageError
-
-
-class Voter(NamedTuple):
-    """One of the static voters, and where it listens."""
-
-    id: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)

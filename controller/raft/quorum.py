@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from strandline.controller.metadata.voters import Voter, check_quorum
 from strandline.controller.metrics import QuorumMetrics
 from strandline.controller.raft.channel import NOTICE_S, PATIENCE_S, VoterChannel
-from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.election import NO_NODE
 from strandline.controller.raft.metadata_log import DIRECTORY, MetadataLog
 from strandline.controller.raft.node import QUORUM_APIS, RaftNode
@@ -80,8 +81,8 @@ class Quorum:
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
+        check_quorum(voters, node_id)
         self.voters = sorted(voters)
-        self._check_voters()
         self.config = config
         self.metrics = QuorumMetrics()
         self.failure: BaseException | None = None
@@ -114,13 +115,6 @@ class Quorum:
         self._notice: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
         """Set by every settling; `stop` waits on it for a successor."""
-
-    def _check_voters(self) -> None:
-        ids = [voter.id for voter in self.voters]
-        if len(set(ids)) != len(ids) or len(ids) not in (1, 3, 5):
-            raise UsageError(f"controller.quorum.voters must name 1, 3 or 5 different voters, not {ids}")
-        if self.node_id not in ids:
-            raise UsageError(f"node.id {self.node_id} is not one of controller.quorum.voters {ids}")
 
     # -- what the controller asks --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.broker.admin import AdminHandlers
-from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.broker.config import KEYS, BrokerConfig
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
@@ -18,6 +18,7 @@ from strandline.controller.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.broker.config import Voter
 from strandline.broker.process.cluster_id import find_cluster
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.rpc import peer_handshakes
 from strandline.protocol.rpc.server import Server

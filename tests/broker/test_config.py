@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.config import KEYS, BrokerConfig, Voter
+from strandline.broker.config import KEYS, BrokerConfig
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from strandline.broker.config import Voter
 from strandline.broker.process.controller_channel import NodeToControllerChannel
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerHeartbeatResponse

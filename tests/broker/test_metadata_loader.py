@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from strandline.broker.config import Voter
 from strandline.broker.process.metadata_loader import MetadataLoader, QuorumObserver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
@@ -16,6 +15,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     encode_record,
 )
+from strandline.controller.metadata.voters import Voter
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError
 from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse

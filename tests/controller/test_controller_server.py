@@ -280,7 +280,7 @@ def test_a_configuration_has_every_key_with_its_default() -> None:
     right = {"node.id": "101", "cluster.id": "c", "log.dirs": "d", "controller.quorum.voters": "101@[::1]:1"}
     config = ControllerConfig.from_mapping(right)
     assert (config.node_id, config.host, config.port, config.listener_name) == (101, "::1", 1, "CONTROLLER")
-    assert (config["broker.session.timeout.ms"], config["broker.connection.loss.grace.ms"]) == (3000, 100)
+    assert (config.broker_session_timeout_ms, config.broker_connection_loss_grace_ms) == (3000, 100)
     assert set(config.values) == {key.name for key in KEYS}
     given = {**right, "listeners": "CTRL://0.0.0.0:1", "controller.quorum.fetch.timeout.ms": 100}
     config = ControllerConfig.from_mapping(given)

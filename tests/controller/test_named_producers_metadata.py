@@ -16,7 +16,8 @@ from controller_world import CLUSTER, FakeRequest, registration
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
 from strandline.controller.metadata.records import encode_record
-from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.metadata.voters import Voter
+from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.metadata_log import DIRECTORY, SNAPSHOTS_KEPT
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.topic_control import TopicControl, TopicDefaults

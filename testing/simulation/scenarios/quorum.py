@@ -133,7 +133,7 @@ async def s50(stage: Stage) -> None:
     stage.cut(old, others)
     cut_at = stage.world.now
     await stage.until(lambda: not server.quorum.is_leader, 5.0, "it resigns")
-    limit_s = stage.cluster.controllers[old].config["controller.quorum.fetch.timeout.ms"] * 1.5 / 1000
+    limit_s = stage.cluster.controllers[old].config.raft.fetch_timeout_ms * 1.5 / 1000
     stage.must(stage.world.now - cut_at <= limit_s + 0.1, f"within 1.5 fetch time-outs: {stage.world.now - cut_at:.3f} s")
     await stage.until(lambda: _active(stage) in others, 10.0, "another is active")
     successor = _active(stage)

@@ -12,7 +12,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from strandline.controller.raft.config import RaftConfig, Voter
+from strandline.controller.metadata.voters import Voter
+from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.metadata_log import DIRECTORY, DamagedMetadataLog
 from strandline.controller.raft.quorum import Quorum
 from strandline.protocol import apis
