@@ -1,29 +1,31 @@
-"""Loggers for whatever may run in somebody else's process: the client always, a whole cluster in a test of theirs.
+"""Loggers for code that may run in a user's process: always the client, and in a user's tests a whole cluster.
 
-A library prints nothing to its application's stdout, which structlog does as long as nobody has configured it. So: an
-application that configured structlog has our lines as it wants all lines (the nodes and their tests do that). For
-everyone else we log as libraries do, through the standard library's `logging`, under the module's name: the
-application's handlers get them, and where it has none either, Python itself writes warnings and worse to stderr.
+A library prints nothing to its application's stdout, but structlog does until it is configured. So the loggers here have two
+targets. If the application has configured structlog (nodes and their tests do), lines go there. Otherwise they go to the standard
+library's `logging` under the module's name, as lines of libraries do: the application's handlers receive them, and without
+handlers Python writes warnings and errors to stderr.
 
-Which of the two is asked anew with each line, since an application imports us before it configures anything. Before both
-stands `route`: where several nodes share a process, a line belongs to the node that says it.
+The target is chosen for each line, because an application imports this module before it configures anything. `route` comes before
+both: if several nodes share a process, it finds the logger of the node that logs. structlog is imported with the first line,
+because its import takes as long as a third of a short command of the command line.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from structlog.typing import EventDict, WrappedLogger
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
 
 _CALLERS_FRAME = 3
-"""So many calls lie between `logging` and the line of ours that it shall name."""
+"""The number of calls between `logging` and the line of code that it reports as the source."""
 
 
 route: Callable[[str], Any] | None = None
-"""Given the module's name, the logger of whoever speaks right now; None: nobody special. Set by `strandline.testing`."""
+"""Takes the module's name and returns the logger of the node that runs now; None if none does. Set by `strandline.testing`."""
 
 
 class _Logger:
@@ -31,9 +33,19 @@ class _Logger:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._configured = structlog.get_logger()
-        self._standard = structlog.wrap_logger(
-            logging.getLogger(name),
+
+    @cached_property
+    def _configured(self) -> Any:
+        import structlog
+
+        return structlog.get_logger()
+
+    @cached_property
+    def _standard(self) -> Any:
+        import structlog
+
+        return structlog.wrap_logger(
+            logging.getLogger(self._name),
             processors=[_as_message],
             wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
             context_class=dict,
@@ -43,6 +55,8 @@ class _Logger:
     def __getattr__(self, name: str) -> Any:
         if route is not None and (routed := route(self._name)) is not None:
             return getattr(routed, name)
+        import structlog
+
         return getattr(self._configured if structlog.is_configured() else self._standard, name)
 
 
