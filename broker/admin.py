@@ -8,25 +8,21 @@ same broker does not race with the metadata log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from strandline.broker.config import KEYS, BrokerConfig
 from strandline.broker.process.controller_channel import Channel
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.cluster_describe import describe_brokers
-from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
+from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
+from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, by_name
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     CONFIG_SET,
-    CONFIG_SOURCE_DEFAULT,
-    CONFIG_SOURCE_DYNAMIC_BROKER,
-    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
-    CONFIG_SOURCE_DYNAMIC_TOPIC,
-    CONFIG_SOURCE_STATIC_BROKER,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     CreatePartitionsRequest,
@@ -38,9 +34,6 @@ from strandline.protocol.messages.admin import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
     DescribedConfig,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -61,6 +54,8 @@ FORWARD_TIMEOUT_MS_MAX = 60_000
 """Whatever a client says: nobody waits for days on a broker that has no controller."""
 OWN_IMAGE_WAIT_S = 5.0
 """How long an answer waits for the broker's own image; then it is given all the same: the change is committed."""
+
+_BROKER_KEYS = by_name(KEYS)
 
 _FORWARDED = (
     apis.CREATE_TOPICS,
@@ -141,66 +136,19 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, DescribeConfigsRequest)
         image = self._image()
-        results = [self._describe(image, resource, body.include_documentation) for resource in body.resources]
-        request.reply(DescribeConfigsResponse(results))
+        request.reply(
+            describe_resources(body, lambda kind, name, documentation: self._describe(image, kind, name, documentation))
+        )
 
-    def _describe(self, image: MetadataImage, resource: DescribeConfigsResource, documented: bool) -> DescribeConfigsResult:
-        kind, name = resource.resource_type, resource.resource_name
-        try:
-            described = self._describe_topic(image, name) if kind == RESOURCE_TOPIC else self._describe_broker(image, kind, name)
-        except BrokerError as e:
-            return DescribeConfigsResult(e.code, e.message, kind, name)
-        wanted = resource.configuration_keys
-        configs = [
-            DescribedConfig(
-                key.name,
-                text,
-                read_only=kind == RESOURCE_BROKER and key.name not in DYNAMIC_BROKER_CONFIGS,
-                config_source=source,
-                config_type=key.type,
-                documentation=key.meaning if documented else None,
-            )
-            for key, text, source in described
-            if wanted is None or key.name in wanted
-        ]
-        return DescribeConfigsResult(0, None, kind, name, configs)
-
-    def _describe_topic(self, image: MetadataImage, name: str) -> list[tuple[ConfigKey, str | None, int]]:
-        if image.topic(name) is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        set_here = image.config(RESOURCE_TOPIC, name)
-        described: list[tuple[ConfigKey, str | None, int]] = []
-        for key in TOPIC_CONFIGS.values():
-            if key.name in set_here:
-                described.append((key, set_here[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC))
-            elif key.synonym is None:
-                described.append((key, key.text(key.default), CONFIG_SOURCE_DEFAULT))
-            else:
-                described.append((key, *self._broker_value(image, DYNAMIC_BROKER_CONFIGS[key.synonym])))
-        return described
-
-    def _describe_broker(self, image: MetadataImage, kind: int, name: str) -> list[tuple[ConfigKey, str | None, int]]:
+    def _describe(self, image: MetadataImage, kind: int, name: str, documentation: bool) -> list[DescribedConfig]:
+        config = self._config
+        if kind == RESOURCE_TOPIC:
+            return describe_topic(image, name, broker_id=config.node_id, static=config.given_values, documentation=documentation)
         if kind != RESOURCE_BROKER:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration")
-        if name == "":
-            values = image.config(RESOURCE_BROKER, "")
-            keys = DYNAMIC_BROKER_CONFIGS
-            return [(keys[key], value, CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER) for key, value in values.items() if key in keys]
-        if name != str(self._config.node_id):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"ask broker {name} itself: this is broker {self._config.node_id}")
-        return [(key, *self._broker_value(image, key)) for key in KEYS]
-
-    def _broker_value(self, image: MetadataImage, key: ConfigKey) -> tuple[str | None, int]:
-        """A broker key's value that counts here, and where it comes from."""
-        config, name = self._config, key.name
-        layers: list[tuple[Mapping[str, Any], int]] = [
-            (image.config(RESOURCE_BROKER, str(config.node_id)), CONFIG_SOURCE_DYNAMIC_BROKER),
-            (image.config(RESOURCE_BROKER, ""), CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER),
-        ]
-        for values, source in layers:
-            if name in values:
-                return values[name], source
-        return config.text(name), CONFIG_SOURCE_STATIC_BROKER if name in config.given else CONFIG_SOURCE_DEFAULT
+        if name not in ("", str(config.node_id)):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"ask broker {name} itself: this is broker {config.node_id}")
+        return describe_broker(image, name, static=config.given_values, static_keys=_BROKER_KEYS, documentation=documentation)
 
     # -- producer ids -------------------------------------------------------------------------------------------------
 

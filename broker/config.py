@@ -210,6 +210,11 @@ class BrokerConfig:
         """What was set here of the keys that are defaults of topics."""
         return {name: self.values[name] for name in DYNAMIC_BROKER_CONFIGS if name in self.given}
 
+    @property
+    def given_values(self) -> dict[str, Any]:
+        """The values that were set; the other keys have their defaults."""
+        return {name: value for name, value in self.values.items() if name in self.given}
+
     def text(self, name: str) -> str | None:
         return _BY_NAME[name].text(self.values[name])
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.config_describe import describe_broker, describe_topic
+from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, unknown_key
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
@@ -24,9 +24,8 @@ from strandline.protocol.messages.admin import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResponse,
-    DescribeConfigsResult,
+    DescribedConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -116,21 +115,11 @@ def check_broker_resource(image: MetadataImage, name: str) -> None:
 
 
 def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """As the controllers know it: a broker's own file is known to that broker alone."""
-    return DescribeConfigsResponse([_describe(image, resource, request.include_documentation) for resource in request.resources])
+    """What the metadata log holds. Only a broker itself knows the values of its own configuration file."""
 
+    def describe(resource_type: int, name: str, documentation: bool) -> list[DescribedConfig]:
+        _keys_of_resource(image, resource_type, name)
+        describe_one = describe_topic if resource_type == RESOURCE_TOPIC else describe_broker
+        return describe_one(image, name, documentation=documentation)
 
-def _describe(image: MetadataImage, resource: DescribeConfigsResource, documentation: bool) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(0, None, resource.resource_type, resource.resource_name)
-    try:
-        _keys_of_resource(image, resource.resource_type, resource.resource_name)
-    except BrokerError as e:
-        result.error_code, result.error_message = e.code, e.message
-        return result
-    if resource.resource_type == RESOURCE_TOPIC:
-        described = describe_topic(image, resource.resource_name, documentation=documentation)
-    else:
-        described = describe_broker(image, resource.resource_name, documentation=documentation)
-    wanted = resource.configuration_keys
-    result.configs = [config for config in described if wanted is None or config.name in wanted]
-    return result
+    return describe_resources(request, describe)

@@ -1,12 +1,16 @@
-"""How configurations look to who asks for them: every key, its value, and where the value comes from."""
+"""DescribeConfigs: every key of a topic or broker, its value, and where the value comes from.
+
+A broker adds its own configuration file to what the metadata log holds; a controller does not know that file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_DEFAULT,
     CONFIG_SOURCE_DYNAMIC_BROKER,
@@ -15,11 +19,33 @@ from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_STATIC_BROKER,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
     DescribedConfig,
 )
 
 _Layers = list[tuple[int, Mapping[str, Any]]]
-"""(source, values) with the strongest first; values under the broker's name of a key, but for a topic's own."""
+"""(source, values), the strongest first. The values are by the broker's name of a key; a topic's own values are in no layer."""
+Describe = Callable[[int, str, bool], list[DescribedConfig]]
+"""Describes a resource by its type and name, with documentation or without; raises BrokerError if it cannot."""
+
+
+def describe_resources(request: DescribeConfigsRequest, describe: Describe) -> DescribeConfigsResponse:
+    """Each requested resource by itself: an error of one is in its own result."""
+    documentation = request.include_documentation
+    return DescribeConfigsResponse([_describe_resource(resource, describe, documentation) for resource in request.resources])
+
+
+def _describe_resource(resource: DescribeConfigsResource, describe: Describe, documentation: bool) -> DescribeConfigsResult:
+    kind, name, wanted = resource.resource_type, resource.resource_name, resource.configuration_keys
+    try:
+        described = describe(kind, name, documentation)
+    except BrokerError as e:
+        return DescribeConfigsResult(e.code, e.message, kind, name)
+    configs = [config for config in described if wanted is None or config.name in wanted]
+    return DescribeConfigsResult(0, None, kind, name, configs)
 
 
 def describe_topic(
@@ -30,7 +56,10 @@ def describe_topic(
     static: Mapping[str, Any] | None = None,
     documentation: bool = False,
 ) -> list[DescribedConfig]:
-    """All topic keys. A broker adds its own id and file (`static`, by broker key names)."""
+    """All keys of a topic. A broker passes its own id and the values of its file (`static`, by the broker's names of the keys).
+    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
+    if image.topic(name) is None:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     own = image.config(RESOURCE_TOPIC, name)
     below = _broker_layers(image, None if broker_id is None else str(broker_id), static)
     described = []
@@ -51,9 +80,10 @@ def describe_broker(
     static_keys: Mapping[str, ConfigKey] | None = None,
     documentation: bool = False,
 ) -> list[DescribedConfig]:
-    """A broker's keys (`name` its id), or with the empty name only what is set as default of all brokers.
+    """The keys of the broker whose id is `name`; for the empty name, only those that are set as defaults of all brokers.
 
-    `static` are the broker's own values and `static_keys` its whole table; keys outside the dynamic ones are read-only.
+    A broker passes the values of its own file (`static`) and all its keys (`static_keys`); those that are not dynamic are
+    read-only.
     """
     if name == "":
         defaults = image.config(RESOURCE_BROKER, "")
