@@ -7,7 +7,7 @@ keys, so that each stands in one place. Everything is checked at the start, rela
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from strandline.controller.metadata.config_keys import (
@@ -161,11 +161,30 @@ KEYS: tuple[ConfigKey, ...] = (
     *DYNAMIC_BROKER_CONFIGS.values(),
 )
 _BY_NAME = by_name(KEYS)
+_PARSED = frozenset(
+    {
+        "node.id",
+        "cluster.id",
+        "listeners",
+        "advertised.listeners",
+        "inter.broker.listener.name",
+    }
+)
+"""Keys whose fields hold more than the value of the key: an address as a Listener, a default that depends on another key."""
 
 
-@dataclass(frozen=True, slots=True)
+def key_of(field: str) -> str:
+    """The key of a field that is named after it: `replica_lag_time_max_ms` -> `replica.lag.time.max.ms`."""
+    return field.replace("_", ".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """A broker's settings, checked. `values` has every key; the fields are those that code asks for by name."""
+    """A broker's settings, checked.
+
+    The fields are the settings that the broker acts on. A field that is named after its key, with underscores for dots, holds the
+    value of that key; the meaning and the unit are in the table above. `values` holds every key, for those who show or pass on
+    settings that they do not act on."""
 
     node_id: int
     cluster_id: str
@@ -177,14 +196,45 @@ class BrokerConfig:
     inter_broker_listener_name: str
     data_dir: str
     voters: tuple[Voter, ...]
+    broker_rack: str | None
+
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    initial_broker_registration_timeout_ms: int
+    controlled_shutdown_enable: bool
+    controlled_shutdown_timeout_ms: int
+
+    num_replica_fetchers: int
+    replica_lag_time_max_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_backoff_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    log_stray_retention_ms: int
+    producer_id_expiration_ms: int
+
+    max_connections: int
+    connections_max_idle_ms: int
+    socket_request_max_bytes: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+
     values: Mapping[str, Any]
+    """Every key with its parsed value, by Kafka's name."""
     given: frozenset[str]
-    """The keys that were set, in contrast to those that have their default."""
+    """The keys that were set; the others have their defaults."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> BrokerConfig:
         """From Kafka's dotted keys; `UsageError` with one clear sentence for whatever is wrong."""
         values = parse(KEYS, mapping)
+        as_they_are = {name: values[key] for name, key in _FIELDS.items()}
         listeners = _listeners("listeners", values["listeners"])
         advertised = values["advertised.listeners"]
         config = cls(
@@ -197,13 +247,10 @@ class BrokerConfig:
             voters=parse_voters(values["controller.quorum.voters"]),
             values=values,
             given=frozenset(mapping),
+            **as_they_are,
         )
         config._check_relations()
         return config
-
-    def __getitem__(self, name: str) -> Any:
-        """The typed value of a key, by Kafka's name."""
-        return self.values[name]
 
     @property
     def topic_defaults(self) -> dict[str, Any]:
@@ -219,8 +266,7 @@ class BrokerConfig:
         return _BY_NAME[name].text(self.values[name])
 
     def _check_relations(self) -> None:
-        values = self.values
-        if values["cluster.id"] == "":
+        if self.values["cluster.id"] == "":
             raise UsageError("config cluster.id must not be empty; leave it out, and the controllers are asked")
         names = [listener.name for listener in self.listeners]
         if self.inter_broker_listener_name not in names:
@@ -231,12 +277,16 @@ class BrokerConfig:
             _refuse_wildcards("advertised.listeners", self.advertised_listeners, "")
             if [listener.name for listener in self.advertised_listeners] != names:
                 raise UsageError("config advertised.listeners must name the same listeners as listeners, in the same order")
-        if values["broker.heartbeat.interval.ms"] >= values["broker.session.timeout.ms"]:
+        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
             raise UsageError("config broker.heartbeat.interval.ms must be smaller than broker.session.timeout.ms")
-        if values["replica.fetch.wait.max.ms"] > values["replica.lag.time.max.ms"]:
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
         if any(voter.id == self.node_id for voter in self.voters):
             raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
+
+
+_FIELDS = {field.name: key for field in fields(BrokerConfig) if (key := key_of(field.name)) in _BY_NAME and key not in _PARSED}
+"""Field -> key, for the fields that hold the value of a key as it is."""
 
 
 def _listeners(key: str, items: list[str]) -> tuple[Listener, ...]:

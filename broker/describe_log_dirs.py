@@ -7,10 +7,9 @@ file is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
-from strandline.broker.partition.partition import Partition
-from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.controller.metadata.image import TopicImage
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
     DescribableLogDirTopic,
@@ -20,37 +19,26 @@ from strandline.protocol.messages.admin import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.server import ServerRequest
-
-
-class Replicas(Protocol):
-    """The replicas on this broker (`replica_manager.py`)."""
-
-    image: MetadataImage
-    partitions: dict[TopicIdPartition, Partition]
-
-    @property
-    def disk_error(self) -> Exception | None: ...
 
 
 class DescribeLogDirsHandler:
     """Answers DescribeLogDirs requests. `path`: of the one log directory."""
 
-    def __init__(self, replicas: Replicas, path: str) -> None:
-        self._replicas = replicas
+    def __init__(self, directory: PartitionDirectory, path: str) -> None:
+        self._directory = directory
         self._path = path
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeLogDirsRequest)
-        code = ErrorCode.NONE if self._replicas.disk_error is None else ErrorCode.KAFKA_STORAGE_ERROR
+        code = ErrorCode.NONE if self._directory.disk_error is None else ErrorCode.KAFKA_STORAGE_ERROR
         topics = [] if code else list(self._topics(body.topics))
         request.reply(DescribeLogDirsResponse([DescribeLogDirsResult(code, self._path, topics)]))
 
     def _topics(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[DescribeLogDirsTopic]:
         """Those that have a replica here, among those asked for; None: all."""
-        image = self._replicas.image
+        image = self._directory.image
         wanted: Mapping[str, list[int] | None]
         if asked is None:
             wanted = {topic.name: None for topic in image.topics_by_id.values()}
@@ -64,7 +52,7 @@ class DescribeLogDirsHandler:
 
     def _partitions(self, topic: TopicImage, indexes: list[int] | None) -> Iterator[DescribeLogDirsPartition]:
         for index in topic.partitions if indexes is None else dict.fromkeys(indexes):
-            partition = self._replicas.partitions.get((topic.topic_id, index))
+            partition = self._directory.partitions.get((topic.topic_id, index))
             if partition is not None:
                 log = partition.log
                 yield DescribeLogDirsPartition(index, log.size_bytes, max(log.high_watermark - log.log_end_offset, 0))

@@ -17,7 +17,6 @@ class Timers:
     """Periodic actions; an action that fails is logged and tried again at its next time."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
     def every(self, interval_ms: float, action: Callable[[], None]) -> None:
@@ -30,7 +29,7 @@ class Timers:
         self._handles.clear()
 
     def _schedule(self, number: int, interval_ms: float, action: Callable[[], None]) -> None:
-        self._handles[number] = self._loop.call_later(interval_ms / 1000, self._run, number, interval_ms, action)
+        self._handles[number] = asyncio.get_running_loop().call_later(interval_ms / 1000, self._run, number, interval_ms, action)
 
     def _run(self, number: int, interval_ms: float, action: Callable[[], None]) -> None:
         self._schedule(number, interval_ms, action)

@@ -15,10 +15,11 @@ afterwards, with every check. Meanwhile nothing is promised and no other request
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSession, FetchSessionCache, SessionPartition
-from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition, Role
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -33,31 +34,6 @@ logger = get_logger(__name__)
 
 WAIT_MS_MAX = 300_000
 """The longest wait, whatever was asked for: a client that is gone is noticed when something moves, or by the end of it."""
-RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
-"""Runs the first callable on a thread and then, on the loop, the second; whether the first failed or not."""
-
-
-class PartitionDirectory(Protocol):
-    """Where the handlers find partitions (`ReplicaManager`)."""
-
-    partitions: dict[TopicIdPartition, Partition]
-    metrics: BrokerMetrics
-
-    def partition(self, key: TopicIdPartition) -> Partition:
-        """`BrokerError` says why it is not here."""
-
-    def current_leader(self, key: TopicIdPartition) -> CurrentLeader: ...
-    def on_disk_error(self, error: DiskError) -> None: ...
-    def on_damage(self, key: TopicIdPartition) -> None:
-        """A read met a damaged batch of our own log, or it refused a write; nothing happens when it is not damaged."""
-
-
-def storage_code(directory: PartitionDirectory, key: TopicIdPartition, error: BrokerError) -> ErrorCode:
-    """What the asker is told. CORRUPT_MESSAGE would blame what was sent; here it is our own disk that is damaged."""
-    if error.code != ErrorCode.CORRUPT_MESSAGE:
-        return error.code
-    directory.on_damage(key)
-    return ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class _Answer:
@@ -186,9 +162,9 @@ class Fetch(DelayedOperation):
                 else:
                     self._visit_for_consumer(cached, partition, answer)
             except BrokerError as e:
-                self._add_error(cached, storage_code(self._handler.directory, cached.key, e), answer)
+                self._add_error(cached, self._handler.failures.code_of(cached.key, e), answer)
             except DiskError as e:
-                self._handler.directory.on_disk_error(e)
+                self._handler.failures.on_disk_error(e)
                 self._add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)
         return answer
 
@@ -336,6 +312,7 @@ class FetchHandler:
     def __init__(
         self,
         directory: PartitionDirectory,
+        failures: LogFailures,
         sessions: FetchSessionCache,
         purgatory: Purgatory,
         now: Callable[[], float],
@@ -344,6 +321,7 @@ class FetchHandler:
         run_blocking: RunBlocking | None = None,
     ) -> None:
         self.directory = directory
+        self.failures = failures
         self.sessions = sessions
         self.purgatory = purgatory
         self.response_bytes_max = response_bytes_max

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from strandline.broker.fetch.fetch_handler import PartitionDirectory, storage_code
+from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
@@ -41,8 +42,9 @@ NOT_FOUND: Found = (-1, -1, -1)
 class OffsetsHandler:
     """Answers ListOffsets and OffsetForLeaderEpoch requests of a broker."""
 
-    def __init__(self, directory: PartitionDirectory) -> None:
+    def __init__(self, directory: PartitionDirectory, failures: LogFailures) -> None:
         self._directory = directory
+        self._failures = failures
 
     def list_offsets(self, request: ServerRequest) -> None:
         body = request.body
@@ -76,9 +78,9 @@ class OffsetsHandler:
         try:
             ask(self._directory.partition(key))
         except BrokerError as e:
-            return storage_code(self._directory, key, e)
+            return self._failures.code_of(key, e)
         except DiskError as e:
-            self._directory.on_disk_error(e)
+            self._failures.on_disk_error(e)
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 

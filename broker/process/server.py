@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
@@ -28,21 +27,20 @@ from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.lifecycle import BrokerLifecycle, Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
-from strandline.broker.process.standstill import TICK_MS, Standstill, sleep_ms_max, while_trusted
-from strandline.broker.produce.producer_ids import ProducerIds
-from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
-from strandline.broker.replication.fetcher import FetcherSettings
+from strandline.broker.process.phases import Opened, Registered, Running
+from strandline.broker.process.standstill import TICK_MS
+from strandline.broker.process.wiring import ControllerLink, broker_handlers, identity_of, open_replicas
+from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
 from strandline.controller.metadata.image import MetadataDelta
-from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
-from strandline.protocol.rpc.server import Handler, Limits, Server
+from strandline.protocol.rpc.server import Limits, Server
 from strandline.protocol.rpc.sockets import describe_bind_error
 from strandline.storage.directory.log_dir import Claim, LogDir
 from strandline.storage.files import DiskError, Files
@@ -51,10 +49,12 @@ logger = get_logger(__name__)
 
 DRAIN_MS = 500
 OFFLINE_NOTICE_S = 1.0
-"""How long a broker without a disk stays to see that the controller fenced it."""
+"""How long a broker whose disk failed waits for the controller to fence it, before it ends."""
 
 
 class BrokerServer:
+    """One broker. `start` and `stop` once each; `kill` in place of `stop` ends it as a crash would."""
+
     def __init__(self, config: BrokerConfig, doors: Doors, files: Files) -> None:
         self.config = config
         self._doors = doors
@@ -62,20 +62,26 @@ class BrokerServer:
         self.port = 0
         """The first listener's port, once bound."""
         self.incarnation_id = new_uuid(doors.random)
-        self.failure: asyncio.Future[StrandlineError]
-        """Done when the broker can not go on; made by `start`."""
-        self.ready: asyncio.Event
+        self.failure: asyncio.Future[StrandlineError] | None = None
+        """Done when the broker cannot go on; made by `start`."""
         self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
-        self.has_logs = False
-        """The data directory is ours, and open: there are `log_manager_tasks` and `replicas`."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
-        self.log_dir: LogDir | None = None
+        self.link = ControllerLink(config, self._identity(config.advertised_listeners or config.listeners), self._on_fatal)
+        self.link.metadata.listeners += [self._apply_to_replicas, self._apply_to_fetchers, self.link.lifecycle.on_metadata]
+        self.ready = self.link.lifecycle.ready
+        """Set while the broker is unfenced."""
+        self.phase: Opened | Registered | Running | None = None
+        """How far the start has come; None before the data directory is open."""
+        self._opened: Opened | None = None
+        """What every phase holds."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were taken."""
+        self._timers = Timers()
         self._stopped = False
-        self._build()
+
+    # -- what others look at ------------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -86,57 +92,51 @@ class BrokerServer:
     def is_stopping(self) -> bool:
         return self._stopped
 
-    # -- wiring -------------------------------------------------------------------------------------------------------
+    @property
+    def has_logs(self) -> bool:
+        """Whether the data directory is open: only then are there `log_manager_tasks`, `fetchers` and `replicas`."""
+        return self._opened is not None
 
-    def _build(self) -> None:
-        config = self.config
-        self.metadata = MetadataLoader(
-            broker_id=config.node_id, cluster_id=config.cluster_id, voters=config.voters, on_fatal=self._on_fatal
-        )
-        self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata)
-        self.lifecycle = BrokerLifecycle(
-            self._identity(config.advertised_listeners or config.listeners),
-            channel=self.channel,
-            metadata_offset=lambda: self.metadata.image.offset,
-            heartbeat_interval_ms=config["broker.heartbeat.interval.ms"],
-            session_timeout_ms=config["broker.session.timeout.ms"],
-            registration_timeout_ms=config["initial.broker.registration.timeout.ms"],
-            on_fatal=self._on_fatal,
-            nobody_listens=lambda: self.metadata.nobody_listens,
-        )
-        self.ready = self.lifecycle.ready
-        sleep_ms = sleep_ms_max(config["broker.session.timeout.ms"], config["broker.heartbeat.interval.ms"])
-        self.standstill = Standstill(limit_ms=sleep_ms, heard_at=lambda: self.metadata.heard_at)
-        self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
-        self.fetchers = FetcherManager(
-            broker_id=config.node_id,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
-            fetchers_per_leader=config["num.replica.fetchers"],
-            settings=_fetcher_settings(config),
-            address_of=self._address_of,
-            on_progress=lambda keys: self.replicas.complete_follower_appends(keys),
-            on_disk_error=lambda error: self.replicas.on_disk_error(error),
-        )
-        self.metadata.listeners += [self._apply_to_replicas, self._apply_to_fetchers, self.lifecycle.on_metadata]
+    @property
+    def log_dir(self) -> LogDir | None:
+        return None if self._opened is None else self._opened.log_dir
 
-    def _identity(self, listeners: tuple[Listener, ...]) -> Identity:
-        config, log_dir = self.config, self.log_dir
-        # The controllers knock at the first one: it must be the one that works between nodes.
-        listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
-        return Identity(
-            broker_id=config.node_id,
-            cluster_id=config.cluster_id,
-            incarnation_id=self.incarnation_id,
-            listeners=listeners,
-            rack=config["broker.rack"],
-            log_dirs=() if log_dir is None else (log_dir.directory_id,),
-            previous_broker_epoch=-1 if log_dir is None else log_dir.previous_broker_epoch,
-        )
+    @property
+    def log_manager_tasks(self) -> LogManagerTasks:
+        return self._open_data().log_manager_tasks
 
-    def _address_of(self, broker_id: int) -> tuple[str, int] | None:
-        broker = self.metadata.image.brokers.get(broker_id)
-        endpoint = broker.endpoint(self.config.inter_broker_listener_name) if broker is not None else None
-        return None if endpoint is None else (endpoint.host, endpoint.port)
+    @property
+    def fetchers(self) -> FetcherManager:
+        return self._open_data().fetchers
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        return self._open_data().replicas
+
+    def _open_data(self) -> Opened:
+        assert self._opened is not None, "the data directory is not open yet"
+        return self._opened
+
+    @property
+    def metadata(self) -> MetadataLoader:
+        return self.link.metadata
+
+    @property
+    def channel(self) -> NodeToControllerChannel:
+        return self.link.channel
+
+    @property
+    def lifecycle(self) -> BrokerLifecycle:
+        return self.link.lifecycle
+
+    @property
+    def alter_partition(self) -> AlterPartitionManager:
+        return self.link.alter_partition
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def _identity(self, listeners: tuple[Listener, ...], log_dir: LogDir | None = None) -> Identity:
+        return identity_of(self.config, self.incarnation_id, listeners, log_dir)
 
     def _apply_to_replicas(self, delta: MetadataDelta) -> None:
         if self.lifecycle.is_replaced(delta.image):
@@ -160,23 +160,15 @@ class BrokerServer:
         """Returns when the controller has taken the broker; raises `StrandlineError` with one clear sentence."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
-            await self._open()
-            await self._recover_logs()
-            listeners = await self._listen()
-            self.lifecycle.core.identity = self._identity(listeners)
-            self.metadata.start()
-            self.lifecycle.start()
-            self.alter_partition.start()
-            self._start_timers()
-            self.log_manager_tasks.remove_leavings()
-            await self._until_registered()
+            self.phase = self._opened = await self._open()
+            await self._recover_logs(self._opened)
+            self.phase = await self._register(self._opened, self.failure)
         except BaseException:
             await self._abandon()
             raise
-        self.metadata.allow_publication(self.lifecycle.broker_epoch)
-        logger.info("broker.started", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch, port=self.port)
+        self.phase = self._run(self.phase)
 
-    async def _open(self) -> None:
+    async def _open(self) -> Opened:
         """The data directory, which is left as it was, byte for byte, when a port is taken, when no controller is found, and
         when the controllers are of another cluster."""
         config = self.config
@@ -184,63 +176,54 @@ class BrokerServer:
             self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
         )
         try:
-            await self._bind()
+            end_of_iteration = await self._bind()
             cluster_id = await self._find_cluster(claim.cluster_id)
         except BaseException:
             claim.release()
             raise
         self.config = replace(config, cluster_id=cluster_id)
         self.metadata.use_cluster(cluster_id)
-        self._open_log_dir(claim)
+        return open_replicas(
+            self.config,
+            LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random),
+            link=self.link,
+            doors=self._doors,
+            files=self._files,
+            call_soon=end_of_iteration.call_before_writes,
+            on_log_dir_failed=self._on_log_dir_failed,
+        )
 
     async def _find_cluster(self, known: str | None) -> str:
         config = self.config
-        timeout_ms = config["initial.broker.registration.timeout.ms"]
-        return await find_cluster(config.node_id, config.voters, known, timeout_ms)
+        return await find_cluster(config.node_id, config.voters, known, config.initial_broker_registration_timeout_ms)
 
-    def _open_log_dir(self, claim: Claim) -> None:
-        config, loop = self.config, asyncio.get_running_loop()
-        self.log_dir = LogDir.open_claimed(claim, cluster_id=config.cluster_id, random=self._doors.random)
-        self.log_manager_tasks = LogManagerTasks(
-            self.log_dir,
-            self._files,
-            wall_clock_ms=self._doors.wall_clock_ms,
-            on_disk_error=lambda error: self.replicas.on_disk_error(error),
-        )
-        self.replicas = ReplicaManager(
-            broker_id=config.node_id,
-            log_dir=self.log_dir,
-            config=ReplicaConfig(
-                replica_lag_time_max_ms=config["replica.lag.time.max.ms"],
-                fetch_max_bytes=config["fetch.max.bytes"],
-                max_incremental_fetch_session_cache_slots=config["max.incremental.fetch.session.cache.slots"],
-                producer_id_expiration_ms=config["producer.id.expiration.ms"],
-                topic_defaults=config.topic_defaults,
-            ),
-            doors=self._doors,
-            now=loop.time,
-            call_later=loop.call_later,
-            call_soon=self._end_of_iteration.call_before_writes,
-            alter_partition=self.alter_partition,
-            fetchers=self.fetchers,
-            run_blocking=_run_blocking,
-            on_log_dir_failed=self._on_log_dir_failed,
-            on_leader_damaged=self.lifecycle.step_down,
-        )
-        self.has_logs = True
-
-    async def _recover_logs(self) -> None:
+    async def _recover_logs(self, opened: Opened) -> None:
         try:
-            await self.log_manager_tasks.recover()
+            await opened.log_manager_tasks.recover()
         except DiskError as e:
             raise UsageError(f"data directory {self.config.data_dir} cannot be used: {e}") from None
 
-    async def _bind(self) -> None:
+    async def _register(self, opened: Opened, failure: asyncio.Future[StrandlineError]) -> Registered:
+        listeners = await self._listen(opened)
+        lifecycle = self.link.lifecycle
+        lifecycle.core.identity = self._identity(listeners, opened.log_dir)
+        self.link.start()
+        self._start_timers(opened)
+        opened.log_manager_tasks.remove_leavings()
+        await self._until_registered(failure)
+        return Registered(opened, lifecycle.broker_epoch)
+
+    def _run(self, registered: Registered) -> Running:
+        self.metadata.allow_publication(registered.broker_epoch)
+        logger.info("broker.started", broker_id=self.config.node_id, broker_epoch=registered.broker_epoch, port=self.port)
+        return Running(registered)
+
+    async def _bind(self) -> EndOfIteration:
         """Take every port; nobody is let in yet."""
-        self._end_of_iteration = EndOfIteration(asyncio.get_running_loop().call_soon)
+        end_of_iteration = EndOfIteration(asyncio.get_running_loop().call_soon)
         bound = []
         for listener in self.config.listeners:
-            server = self._server(listener.name)
+            server = self._server(listener.name, end_of_iteration)
             self._servers.append(server)
             try:
                 port = await server.bind(listener.host, listener.port)
@@ -249,10 +232,11 @@ class BrokerServer:
             bound.append(Listener(listener.name, listener.host, port))
         self._bound = tuple(bound)
         self.port = bound[0].port
+        return end_of_iteration
 
-    async def _listen(self) -> tuple[Listener, ...]:
+    async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
         """Let others in; returns the addresses to advertise."""
-        handlers = self._handlers()
+        handlers = broker_handlers(self.config, opened, self.link, self._doors)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers)
@@ -260,7 +244,7 @@ class BrokerServer:
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
 
-    def _server(self, listener_name: str) -> Server:
+    def _server(self, listener_name: str, end_of_iteration: EndOfIteration) -> Server:
         config = self.config
         return Server(
             {},
@@ -270,42 +254,29 @@ class BrokerServer:
             incarnation_id=self.incarnation_id,
             listener_name=listener_name,
             limits=Limits(
-                max_frame_bytes=config["socket.request.max.bytes"],
-                max_connections=config["max.connections"],
-                idle_ms_max=config["connections.max.idle.ms"],
+                max_frame_bytes=config.socket_request_max_bytes,
+                max_connections=config.max_connections,
+                idle_ms_max=config.connections_max_idle_ms,
             ),
-            end_of_iteration=self._end_of_iteration,
+            end_of_iteration=end_of_iteration,
             metrics=self.request_metrics,
         )
 
-    def _handlers(self) -> dict[int, Handler]:
-        producer_ids = ProducerIds(self.config.node_id, self.channel, self.lifecycle)
-        data: dict[int, Handler] = {
-            apis.PRODUCE: while_trusted(self.standstill, self.replicas.handle_produce),
-            apis.FETCH: self.replicas.handle_fetch,
-            apis.LIST_OFFSETS: self.replicas.handle_list_offsets,
-            apis.OFFSET_FOR_LEADER_EPOCH: self.replicas.handle_offset_for_leader_epoch,
-            apis.DESCRIBE_PRODUCERS: self.replicas.handle_describe_producers,
-            apis.DESCRIBE_LOG_DIRS: self.replicas.handle_describe_log_dirs,
-        }
-        return data | AdminHandlers(self.config, self.metadata, self.channel, producer_ids).handlers()
-
-    def _start_timers(self) -> None:
-        config, replicas, log_manager_tasks = self.config, self.replicas, self.log_manager_tasks
-        self._timers = Timers()
+    def _start_timers(self, opened: Opened) -> None:
+        config, standstill, replicas, tasks = self.config, self.link.standstill, opened.replicas, opened.log_manager_tasks
         every, now = self._timers.every, asyncio.get_running_loop().time
-        every(min(TICK_MS, config["broker.session.timeout.ms"] / 8), lambda: self.standstill.tick(now()))
-        every(config["replica.lag.time.max.ms"] / 2, replicas.maybe_shrink_isrs)
-        every(config["replica.high.watermark.checkpoint.interval.ms"], replicas.checkpoint_high_watermarks)
-        every(config["log.flush.offset.checkpoint.interval.ms"], self._guarded(log_manager_tasks.checkpoint))
-        every(config["log.flush.scheduler.interval.ms"], self._guarded(lambda: log_manager_tasks.flush_due(replicas)))
-        every(config["log.retention.check.interval.ms"], self._guarded(lambda: log_manager_tasks.delete_old_segments(replicas)))
-        every(config["log.retention.check.interval.ms"], self._guarded(self._remove_strays))
+        every(min(TICK_MS, config.broker_session_timeout_ms / 8), lambda: standstill.tick(now()))
+        every(config.replica_lag_time_max_ms / 2, replicas.maybe_shrink_isrs)
+        every(config.replica_high_watermark_checkpoint_interval_ms, replicas.checkpoint_high_watermarks)
+        every(config.log_flush_offset_checkpoint_interval_ms, self._guarded(tasks.checkpoint))
+        every(config.log_flush_scheduler_interval_ms, self._guarded(lambda: tasks.flush_due(replicas)))
+        every(config.log_retention_check_interval_ms, self._guarded(lambda: tasks.delete_old_segments(replicas)))
+        every(config.log_retention_check_interval_ms, self._guarded(self._remove_strays))
 
     def _remove_strays(self) -> None:
         image = self.metadata.image
         if not self.lifecycle.is_replaced(image):
-            self.log_manager_tasks.remove_strays(image, self.config.node_id, self.config["log.stray.retention.ms"])
+            self.log_manager_tasks.remove_strays(image, self.config.node_id, self.config.log_stray_retention_ms)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
         """A disk error in the background takes the log directory offline like any other."""
@@ -319,15 +290,15 @@ class BrokerServer:
 
         return run
 
-    async def _until_registered(self) -> None:
+    async def _until_registered(self, failure: asyncio.Future[StrandlineError]) -> None:
         registered = asyncio.ensure_future(self.lifecycle.registered.wait())
-        waited: set[asyncio.Future[Any]] = {registered, self.failure}
+        waited: set[asyncio.Future[Any]] = {registered, failure}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             registered.cancel()
-        if self.failure.done():
-            raise self.failure.result()
+        if failure.done():
+            raise failure.result()
 
     async def _abandon(self) -> None:
         """The start failed: leave no lock, no port and no task behind, and the data directory as it was."""
@@ -358,26 +329,23 @@ class BrokerServer:
         self.log_dir.close(clean=False)
 
     async def _leave(self) -> None:
-        if not (self.config["controlled.shutdown.enable"] and self.lifecycle.registered.is_set()):
+        if not (self.config.controlled_shutdown_enable and self.lifecycle.registered.is_set()):
             return
         broker_id, broker_epoch = self.config.node_id, self.lifecycle.broker_epoch
         led = sum(partition.leader_state is not None for partition in self.replicas.partitions.values())
         logger.info("broker.shutdown_requested", broker_id=broker_id, broker_epoch=broker_epoch, leaders=led)
-        if await self.lifecycle.leave(self.config["controlled.shutdown.timeout.ms"]):
+        if await self.lifecycle.leave(self.config.controlled_shutdown_timeout_ms):
             logger.info("broker.shutdown_granted", broker_id=broker_id, broker_epoch=broker_epoch)
         else:
             logger.warning("broker.stopped_without_handover", broker_id=broker_id, broker_epoch=broker_epoch)
 
     async def _stop_talking(self, drain_ms: int = DRAIN_MS) -> None:
-        if hasattr(self, "_timers"):
-            self._timers.cancel()
-        self.fetchers.close()
+        self._timers.cancel()
+        if self._opened is not None:
+            self._opened.fetchers.close()
         for server in self._servers:
             await server.stop(drain_ms)
-        await self.alter_partition.stop()
-        await self.lifecycle.stop()
-        await self.metadata.stop()
-        self.channel.close()
+        await self.link.stop()
 
     def _close_logs(self) -> None:
         assert self.log_dir is not None
@@ -390,7 +358,7 @@ class BrokerServer:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _on_fatal(self, error: StrandlineError) -> None:
-        if not self.failure.done():
+        if self.failure is not None and not self.failure.done():
             logger.error("broker.failed", reason=str(error))
             self.failure.set_result(error)
 
@@ -400,27 +368,6 @@ class BrokerServer:
         self.lifecycle.on_log_dir_offline(self.log_dir.directory_id)
         sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker without one can not go on")
         asyncio.get_running_loop().call_later(OFFLINE_NOTICE_S, self._on_fatal, sentence)
-
-
-def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
-    return FetcherSettings(
-        wait_ms_max=config["replica.fetch.wait.max.ms"],
-        bytes_min=config["replica.fetch.min.bytes"],
-        partition_bytes_max=config["replica.fetch.max.bytes"],
-        response_bytes_max=config["replica.fetch.response.max.bytes"],
-        backoff_ms=config["replica.fetch.backoff.ms"],
-    )
-
-
-def _run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
-    """The first on a thread, then the second on the loop; whether the first failed or not."""
-
-    def on_done(done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            logger.warning("broker.blocking_work_failed", reason=str(error))
-        then()
-
-    asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
 
 
 __all__ = ["BrokerServer"]

@@ -14,10 +14,7 @@ on the strength of it is refused, as a duplicate or for its epoch, and the asker
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from strandline.broker.fetch.fetch_handler import PartitionDirectory
-from strandline.controller.metadata.image import MetadataImage
+from strandline.broker.partition.directory import PartitionDirectory
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
     DescribeProducersPartition,
@@ -35,9 +32,8 @@ from strandline.storage.log.producer_state import KnownProducer
 class DescribeProducersHandler:
     """Answers DescribeProducers requests of a broker."""
 
-    def __init__(self, directory: PartitionDirectory, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, directory: PartitionDirectory) -> None:
         self._directory = directory
-        self._image = image
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
@@ -67,7 +63,7 @@ class DescribeProducersHandler:
     def _check_is_alone(self, asked: DescribeProducersRequest) -> None:
         for producer_id in asked.producer_ids or () if asked.producer_epoch >= 0 else ():
             wanted = work_epoch_of(producer_id), asked.producer_epoch
-            if is_named(producer_id) and self._image().oldest_of(producer_id) < wanted:
+            if is_named(producer_id) and self._directory.image.oldest_of(producer_id) < wanted:
                 text = (
                     f"that nothing before epoch {asked.producer_epoch} of producer {producer_id} is written is not known here yet"
                 )
@@ -75,4 +71,4 @@ class DescribeProducersHandler:
 
     def _state(self, known: KnownProducer) -> ProducerState:
         named = is_named(known.producer_id)
-        return ProducerState(*known, self._image().producer_numbers.get(number_of(known.producer_id)) if named else None)
+        return ProducerState(*known, self._directory.image.producer_numbers.get(number_of(known.producer_id)) if named else None)

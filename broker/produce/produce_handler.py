@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from strandline.broker.fetch.fetch_handler import PartitionDirectory
 from strandline.broker.metrics import BrokerMetrics, TopicMetrics
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.produce.producer_connections import ProducerConnections, is_whole
 from strandline.broker.purgatory import DelayedOperation, Purgatory
-from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 from strandline.protocol.partitions import TopicIdPartition
@@ -104,12 +104,12 @@ class ProduceHandler:
     def __init__(
         self,
         directory: PartitionDirectory,
+        failures: LogFailures,
         purgatory: Purgatory,
         wall_clock_ms: Callable[[], int],
-        image: Callable[[], MetadataImage],
     ) -> None:
         self._directory = directory
-        self._image = image
+        self._failures = failures
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms
         self._connections = ProducerConnections()
@@ -155,7 +155,7 @@ class ProduceHandler:
 
     def _check_named(self, records: memoryview, position: int) -> None:
         producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
-        is_over = (work_epoch_of(producer_id), producer_epoch) < self._image().oldest_of(producer_id)
+        is_over = (work_epoch_of(producer_id), producer_epoch) < self._directory.image.oldest_of(producer_id)
         if is_over and is_whole(records[position:]):
             text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
@@ -181,7 +181,7 @@ class ProduceHandler:
             _count_failure(metrics)
             return None, 0
         except DiskError as e:
-            self._directory.on_disk_error(e)
+            self._failures.on_disk_error(e)
             _fail(response, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
             _count_failure(metrics)
             return None, 0
@@ -194,7 +194,7 @@ class ProduceHandler:
     def _refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
         if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             # All followers may be caught up, and no consumer there: nothing else may ever meet the damage.
-            self._directory.on_damage(key)
+            self._failures.on_damage(key)
         _fail(response, error.code, error.message)
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             response.current_leader = self._directory.current_leader(key)

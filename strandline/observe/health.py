@@ -169,9 +169,9 @@ def _count(number: int, noun: str) -> str:
 
 def read_broker(server: BrokerServer, now: float) -> BrokerState:
     config, lifecycle, metadata = server.config, server.lifecycle, server.metadata
-    tasks = getattr(server, "log_manager_tasks", None)
-    if tasks is None:  # the data directory is not open yet
+    if not server.has_logs:
         return BrokerState(config.data_dir)
+    tasks = server.log_manager_tasks
     error = server.replicas.disk_error
     return BrokerState(
         data_dir=config.data_dir,
@@ -185,7 +185,7 @@ def read_broker(server: BrokerServer, now: float) -> BrokerState:
         caught_up=metadata.published.is_set(),
         metadata_offset=metadata.image.offset,
         metadata_age_ms=(now - metadata.heard_at) * 1000,
-        metadata_age_ms_max=max(config["broker.session.timeout.ms"], METADATA_AGE_MS_MIN),
+        metadata_age_ms_max=max(config.broker_session_timeout_ms, METADATA_AGE_MS_MIN),
         unfenced=lifecycle.ready.is_set(),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from strandline.broker.partition.alter_partition import AlterPartitionItem
 from strandline.broker.partition.partition import Partition
+from strandline.broker.process.handlers import data_handlers
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
@@ -25,6 +26,7 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from strandline.protocol.apis import FETCH, LIST_OFFSETS, PRODUCE
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import RESOURCE_TOPIC
@@ -238,6 +240,13 @@ class Node:
             fetchers=self.fetchers,
             **options,
         )
+        self.handlers = data_handlers(
+            self.manager,
+            now=loop.now,
+            wall_clock_ms=lambda: NOW_MS,
+            log_dir_path=self.log_dir.path,
+            run_blocking=options.get("run_blocking"),
+        )
 
     def __getitem__(self, key: TopicIdPartition) -> Partition:
         return self.manager.partitions[key]
@@ -280,7 +289,7 @@ class Node:
     ) -> Request:
         partitions = [ProducePartition(*key) for key, _ in items]
         request = Request(ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items]))
-        self.manager.handle_produce(request)  # type: ignore[arg-type]
+        self.handlers[PRODUCE](request)  # type: ignore[arg-type]
         if end_turn:
             self.loop.end_turn()
         return request
@@ -300,7 +309,7 @@ class Node:
             "forgotten": [],
         }
         request = Request(FetchRequest(**{**values, **fields}))
-        self.manager.handle_fetch(request)  # type: ignore[arg-type]
+        self.handlers[FETCH](request)  # type: ignore[arg-type]
         if end_turn:
             self.loop.end_turn()
         return request
@@ -317,7 +326,7 @@ class Node:
             last_epoch=position.last_fetched_epoch,
             start=position.log_start_offset,
         )
-        options = {"replica_id": follower.id, "replica_epoch": follower.manager.broker_epoch, **fields}
+        options = {"replica_id": follower.id, "replica_epoch": follower.manager.directory.broker_epoch, **fields}
         return self.fetch(item, end_turn=end_turn, **options)
 
     def said_by(
@@ -344,7 +353,7 @@ class Node:
         self, timestamp: int, *, epoch: int = -1, key: TopicIdPartition = P, replica_id: int = -1
     ) -> ListOffsetsPartitionResponse:
         request = Request(ListOffsetsRequest(replica_id, 0, [ListOffsetsPartition(*key, epoch, timestamp)]))
-        self.manager.handle_list_offsets(request)  # type: ignore[arg-type]
+        self.handlers[LIST_OFFSETS](request)  # type: ignore[arg-type]
         answer = request.answer.partitions[0]
         assert isinstance(answer, ListOffsetsPartitionResponse)
         return answer

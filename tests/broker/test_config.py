@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from strandline.broker.config import KEYS, BrokerConfig
+from strandline.broker.config import KEYS, BrokerConfig, key_of
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
@@ -24,8 +24,8 @@ def test_a_minimal_config_has_kafkas_defaults() -> None:
     assert config.voters == (Voter(101, "127.0.0.1", 9192), Voter(102, "::1", 9193))
     assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092),)
     assert config.inter_broker_listener_name == "PLAINTEXT"
-    assert config["replica.fetch.wait.max.ms"] == 500
-    assert config["log.segment.bytes"] == 1 << 30
+    assert config.replica_fetch_wait_max_ms == 500
+    assert config.values["log.segment.bytes"] == 1 << 30
     assert config.topic_defaults == {}
     assert config.text("controlled.shutdown.enable") == "true"
 
@@ -78,3 +78,17 @@ def test_a_wildcard_listener_is_fine_when_an_address_is_advertised() -> None:
 def test_every_key_has_a_meaning_and_stands_once() -> None:
     assert all(key.meaning for key in KEYS)
     assert len({key.name for key in KEYS}) == len(KEYS)
+
+
+TYPES = {"int": int, "long": int, "boolean": bool}
+
+
+def test_a_field_that_is_named_after_a_key_has_its_type_and_value() -> None:
+    config, hints = BrokerConfig.from_mapping(MINIMAL), get_type_hints(BrokerConfig)
+    checked = [key for key in KEYS if key.type in TYPES and key.name.replace(".", "_") in hints]
+    assert len(checked) > 20
+    for key in checked:
+        field = key.name.replace(".", "_")
+        assert key_of(field) == key.name
+        assert hints[field] is TYPES[key.type], field
+        assert getattr(config, field) == config.values[key.name]

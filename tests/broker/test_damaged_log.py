@@ -127,7 +127,7 @@ def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: W
     """The followers are caught up, and the consumer that met the damage is gone: no read meets it again. Without this, the
     partition takes no record until a broker is restarted by hand."""
     leader, stepped_back = world[1], []
-    leader.manager._on_leader_damaged = lambda: stepped_back.append(1)
+    leader.manager.failures._on_leader_damaged = lambda: stepped_back.append(1)
     leader.p.log.mark_corrupt(7)
     assert code(leader.produce("x")) == ErrorCode.KAFKA_STORAGE_ERROR
     assert stepped_back == [1]

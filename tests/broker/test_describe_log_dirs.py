@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replica_world import TOPIC, Node, Request, World
 
+from strandline.protocol.apis import DESCRIBE_LOG_DIRS
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResult
 from strandline.storage.files import DiskError
@@ -11,7 +12,7 @@ from strandline.storage.files import DiskError
 
 def describe(node: Node, topics: list[DescribableLogDirTopic] | None = None) -> DescribeLogDirsResult:
     request = Request(DescribeLogDirsRequest(topics))
-    node.manager.handle_describe_log_dirs(request)  # type: ignore[arg-type]
+    node.handlers[DESCRIBE_LOG_DIRS](request)  # type: ignore[arg-type]
     (result,) = request.answer.results
     assert isinstance(result, DescribeLogDirsResult)
     return result
@@ -52,6 +53,6 @@ def test_only_what_is_asked_for_is_described() -> None:
 def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
     world = World()
     world.topic(replicas=(1,))
-    world[1].manager.disk_error = DiskError("write", "x", 5)
+    world[1].manager.directory.disk_error = DiskError("write", "x", 5)
     result = describe(world[1])
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])

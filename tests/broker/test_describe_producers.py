@@ -6,6 +6,7 @@ import pytest
 from replica_world import NOW_MS, TOPIC, Node, P, Request, World, batch, code, produced
 
 from strandline.controller.metadata.records import ProducerNameRecord, RemoveProducerNameRecord
+from strandline.protocol.apis import DESCRIBE_PRODUCERS
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
     DescribeProducersPartition,
@@ -24,7 +25,7 @@ def describe(
     node: Node, producer_ids: list[int] | None = None, *, epoch: int = -1, key: TopicIdPartition = P
 ) -> DescribeProducersPartitionResponse:
     request = Request(DescribeProducersRequest([DescribeProducersPartition(*key, epoch)], producer_ids))
-    node.manager.handle_describe_producers(request)  # type: ignore[arg-type]
+    node.handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
     (answer,) = request.answer.partitions
     assert isinstance(answer, DescribeProducersPartitionResponse)
     assert (answer.topic_id, answer.partition) == key
@@ -101,7 +102,7 @@ def test_the_same_partition_twice_is_no_question() -> None:
     world.topic(replicas=(1,))
     request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)] * 2))
     with pytest.raises(BrokerError, match="twice"):
-        world[1].manager.handle_describe_producers(request)  # type: ignore[arg-type]
+        world[1].handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
 
 
 def test_a_new_leader_knows_what_the_old_one_had_committed_and_takes_the_next_row() -> None:
@@ -137,7 +138,7 @@ def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_m
 
     def ask() -> int:
         request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)], [NAMED], 2))
-        leader.manager.handle_describe_producers(request)  # type: ignore[arg-type]
+        leader.handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
         return int(request.answer.partitions[0].error_code)
 
     world.change(ProducerNameRecord("sink", 3, 5, 2, NOW_MS))

@@ -15,6 +15,7 @@ from replica_world import NOW_MS, TOPIC, Node, P, Request, World, batch, code, f
 from strandline.broker.replication.fetcher import FIRST_BACKOFF_MS, FetcherCore, FetcherSettings, Plan
 from strandline.broker.replication.leader_range import LeaderRange
 from strandline.controller.metadata.records import PartitionRecord, TopicRecord
+from strandline.protocol.apis import FETCH
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchPartitionResponse, FetchResponse
@@ -37,7 +38,7 @@ class Link:
         self.disk_errors: list[DiskError] = []
         self.core = FetcherCore(
             broker_id=follower,
-            broker_epoch=lambda: self.follower.manager.broker_epoch,
+            broker_epoch=lambda: self.follower.manager.directory.broker_epoch,
             settings=FetcherSettings(),
             on_disk_error=self.disk_errors.append,
         )
@@ -55,7 +56,7 @@ class Link:
 
     def put(self, plan: Plan) -> Request:
         request = Request(plan.request)
-        self.leader.manager.handle_fetch(request)  # type: ignore[arg-type]
+        self.leader.handlers[FETCH](request)  # type: ignore[arg-type]
         self.world.loop.end_turn()
         return request
 

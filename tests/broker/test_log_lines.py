@@ -69,7 +69,7 @@ def test_a_steady_state_writes_nothing() -> None:
 
 def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each of ten thousand partitions would be half a second in which nothing is served."""
-    monkeypatch.setattr("strandline.broker.replica_manager.ROLE_LINES_MAX", 0)
+    monkeypatch.setattr("strandline.broker.metadata_applier.ROLE_LINES_MAX", 0)
     world = World()
     with capture_logs() as lines:
         world.topic()

@@ -8,6 +8,7 @@ import pytest
 from replica_world import NOW_MS, TOPIC, Node, P, Request, World
 
 from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
@@ -97,7 +98,7 @@ def test_a_partition_named_twice_and_a_timestamp_without_meaning_are_refused() -
     other = ListOffsetsPartition(TOPIC, 1, -1, EARLIEST_TIMESTAMP)
     twice = [ListOffsetsPartition(*P, -1, EARLIEST_TIMESTAMP), other, ListOffsetsPartition(*P, -1, LATEST_TIMESTAMP)]
     request = Request(ListOffsetsRequest(-1, 0, twice))
-    leader.manager.handle_list_offsets(request)  # type: ignore[arg-type]
+    leader.handlers[LIST_OFFSETS](request)  # type: ignore[arg-type]
     codes = [p.error_code for p in request.answer.partitions]
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
@@ -109,7 +110,7 @@ def test_where_did_that_epoch_end(asked: int, expected: tuple[int, int]) -> None
     world.change(PartitionChangeRecord(*P, leader=2), PartitionChangeRecord(*P, leader=1))
     leader.produce("c", acks=1)
     request = Request(OffsetForLeaderEpochRequest(2, [OffsetForLeaderPartition(*P, 3, asked)]))
-    leader.manager.handle_offset_for_leader_epoch(request)  # type: ignore[arg-type]
+    leader.handlers[OFFSET_FOR_LEADER_EPOCH](request)  # type: ignore[arg-type]
     answer = request.answer.partitions[0]
     assert (answer.leader_epoch, answer.end_offset) == expected
 
@@ -122,5 +123,5 @@ def test_only_the_leader_says_where_an_epoch_ended() -> None:
         (world[1], 2, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ]:
         request = Request(OffsetForLeaderEpochRequest(3, [OffsetForLeaderPartition(*P, epoch, 0)]))
-        node.manager.handle_offset_for_leader_epoch(request)  # type: ignore[arg-type]
+        node.handlers[OFFSET_FOR_LEADER_EPOCH](request)  # type: ignore[arg-type]
         assert request.answer.partitions[0].error_code == expected

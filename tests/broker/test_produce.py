@@ -10,6 +10,7 @@ from replica_world import TOPIC, Node, P, Request, World, batch, code, produced,
 
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.protocol.apis import PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
@@ -201,7 +202,7 @@ def test_partitions_without_records_to_match_are_refused() -> None:
     _, leader = three()
     request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], []))
     with pytest.raises(BrokerError) as e:
-        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.INVALID_REQUEST
 
 
@@ -209,7 +210,7 @@ def test_transactions_are_refused() -> None:
     _, leader = three()
     request = Request(ProduceRequest("tx", -1, 1000, [ProducePartition(*P)], [memoryview(batch("a"))]))
     with pytest.raises(BrokerError) as e:
-        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.INVALID_REQUEST
 
 

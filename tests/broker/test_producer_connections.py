@@ -8,6 +8,7 @@ import pytest
 from replica_world import FakeConnection, P, Request, World, batch
 
 from strandline.broker.produce.producer_connections import PRODUCERS_MAX, ProducerConnections
+from strandline.protocol.apis import PRODUCE
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.protocol.producer_names import named_producer_id
@@ -68,7 +69,7 @@ def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
     def produce(connection: FakeConnection, sequence: int, epoch: int) -> Request:
         request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [records(7, sequence, epoch)]))
         request.connection = connection
-        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
         return request
 
     assert produce(old, 0, 0).answer.partitions[0].error_code == 0
@@ -99,7 +100,7 @@ def test_a_malformed_batch_with_the_producer_id_of_another_does_not_close_that_o
     def produce(connection: FakeConnection, raw: memoryview) -> Request:
         request = Request(ProduceRequest(None, acks, 1000, [ProducePartition(*P)], [raw]))
         request.connection = connection
-        leader.manager.handle_produce(request)  # type: ignore[arg-type]
+        leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
         return request
 
     produce(owner, records(7, 0))

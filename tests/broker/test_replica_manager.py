@@ -7,8 +7,8 @@ import errno
 import pytest
 from replica_world import TOPIC, P, World, code, config, log_values, remove_topic, values, want
 
+from strandline.broker.metadata_applier import log_config
 from strandline.broker.partition.partition import Role
-from strandline.broker.replica_manager import log_config
 from strandline.controller.metadata import config_keys
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import PartitionChangeRecord

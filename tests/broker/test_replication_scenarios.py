@@ -212,7 +212,7 @@ def test_s19_a_retry_is_not_swallowed_by_the_queue() -> None:
     world = cluster(isr=(1, 2))
     b1 = world[1]
     queue = AlterPartitionQueue()
-    b1.manager._context.alter_partition = queue
+    b1.manager._applier._context.alter_partition = queue
     for attempt in range(5):
         b1.said_by(3, 0)
         request = queue.next_request(1, 11)

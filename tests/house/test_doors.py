@@ -93,7 +93,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "protocol/reference.py": {"sys.stdout": "a page of the documents is written by running it; no node imports it"},
     "storage/files.py": {ANYTHING: "the door to the disk"},
     "storage/directory/claim.py": {"os.geteuid": "for the sentence that refuses somebody else's directory"},
-    "broker/process/server.py": {".run_in_executor": BLOCKING},
+    "broker/disk_work.py": {".run_in_executor": BLOCKING},
     "broker/log_manager_tasks.py": {".run_in_executor": BLOCKING},
     "client/producer/producer.py": {
         "_thread.get_ident": "refuses calls of other threads; compared, and never kept beyond an iteration"

@@ -33,7 +33,7 @@ class Node:
 
     def __init__(self, role: str, config: dict[str, Any], server: BrokerServer | None = None) -> None:
         self.name, self.server = (f"broker-{server.config.node_id}", server) if server else make_server(role, config)
-        listener = bind(self.server.config["http.listener"])
+        listener = bind(self.server.config.values["http.listener"])
         assert listener is not None
         lag = LoopLag(asyncio.get_running_loop(), Histogram())
         self.health = Health(self.name, role, self.server, lag)
@@ -86,7 +86,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[Node]:
 
 @pytest.fixture
 async def broker(tmp_path: Path, controller: Node) -> AsyncIterator[Node]:
-    node = Node("broker", broker_config(tmp_path, controller.server.config["controller.quorum.voters"][0]))
+    node = Node("broker", broker_config(tmp_path, controller.server.config.values["controller.quorum.voters"][0]))
     yield node
     await node.http.stop()
 
@@ -149,7 +149,7 @@ async def test_a_broker_that_recovers_its_logs_is_live_and_tells_how_far_it_is(
 
     files, config = (
         SlowFiles(),
-        BrokerConfig.from_mapping(broker_config(tmp_path, broker.server.config["controller.quorum.voters"][0])),
+        BrokerConfig.from_mapping(broker_config(tmp_path, broker.server.config.values["controller.quorum.voters"][0])),
     )
     again = Node("broker", {}, BrokerServer(config, real_doors(), files))
     start = asyncio.create_task(again.server.start())

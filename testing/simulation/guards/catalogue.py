@@ -562,15 +562,15 @@ _room(
     ),
 )
 _room(
-    "broker/replica_manager.py",
+    "broker/metadata_applier.py",
     (
         "G72",
-        "ReplicaManager._open",
+        "MetadataApplier._open",
         "e.code != ErrorCode.INCONSISTENT_TOPIC_ID",
         ALWAYS,
         "a broker that finds a log of another topic id under the name gives up instead of setting it aside",
     ),
-    ("G73", "ReplicaManager.apply_delta", "self.disk_error is None", ALWAYS, "a broker whose disk failed takes up roles"),
+    ("G73", "MetadataApplier.apply_delta", "directory.disk_error is None", ALWAYS, "a broker whose disk failed takes up roles"),
 )
 _room(
     "broker/process/standstill.py",

@@ -382,10 +382,10 @@ class Ghosts:
         return min(self._configured_min_isr(image, partition.topic, manager), len(replicas))
 
     def _configured_min_isr(self, image: MetadataImage, topic: str, manager: Any) -> int:
-        key = (id(image.configs), topic, manager.broker_id)
+        key = (id(image.configs), topic, manager.directory.broker_id)
         value = self._min_isr.get(key)
         if value is None:
-            config = image.topic_config(topic, broker_id=manager.broker_id, static=manager._config.topic_defaults)
+            config = image.topic_config(topic, broker_id=manager.directory.broker_id, static=manager.config.topic_defaults)
             value = self._min_isr[key] = int(str(config["min.insync.replicas"]))
             self._configs.append(image.configs)
         return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from strandline.broker.fetch.fetch_handler import storage_code
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller.raft.metadata_log import MetadataLog
 from strandline.protocol.errors import BrokerError
@@ -39,6 +38,6 @@ def _read_one(replicas: ReplicaManager, key: TopicIdPartition, log: Log) -> None
     try:
         log.read(log.log_start_offset, 1 << 20, log.log_end_offset)
     except BrokerError as e:
-        storage_code(replicas, key, e)
+        replicas.failures.code_of(key, e)
     except DiskError as e:
         replicas.on_disk_error(e)

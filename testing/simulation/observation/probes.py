@@ -23,11 +23,11 @@ from typing import Any, Self
 from strandline.broker.fetch import offsets_handler as offsets
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.process.metadata_loader import QuorumObserver
 from strandline.broker.process.server import BrokerServer
 from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
-from strandline.broker.replica_manager import ReplicaManager
 from strandline.controller import handlers
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
@@ -344,7 +344,7 @@ class Probes:
         self._before(Partition, "truncate_to_divergence", self._diverging)
         self._around(Partition, "_log_missing_records", self._before_telling, self._after_telling)
         self._around(Partition, "_truncate", self._before_cut, self._after_cut)
-        self._around(ReplicaManager, "on_disk_error", lambda manager, _: manager.disk_error is None, self._disk_failed)
+        self._around(LogFailures, "on_disk_error", lambda failures, _: failures.disk_error is None, self._disk_failed)
 
     def _partition(self, _: None, partition: Partition, *__: Any, **___: Any) -> None:
         replica = replica_of(partition.log)
@@ -391,9 +391,9 @@ class Probes:
         if replica is not None:
             self.invariants.on_truncated_below(replica, seen[0], partition.context.metrics.truncated_below_hw - seen[1])
 
-    def _disk_failed(self, is_first: bool, _: None, manager: ReplicaManager, *__: Any) -> None:
+    def _disk_failed(self, is_first: bool, _: None, failures: LogFailures, *__: Any) -> None:
         if is_first:
-            self.invariants.on_log_dir_failed(manager.broker_id, manager.offline_replicas, manager.disk_error is not None)
+            self.invariants.on_log_dir_failed(failures.broker_id, failures.offline_replicas, failures.disk_error is not None)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
@@ -511,7 +511,7 @@ class Probes:
         if code != cached.sent_error and (
             replica is None or not fetch.session.is_follower or code != ErrorCode.OFFSET_OUT_OF_RANGE
         ):
-            node = fetch._handler.directory.broker_id  # type: ignore[attr-defined]
+            node = fetch._handler.directory.broker_id
             self.invariants.on_fetch_error(replica, node, cached.fetch_offset, cached.current_leader_epoch, code)
 
     def _listed(self, _: None, partition: Partition, item: Any, answer: Any, from_follower: bool) -> None:

@@ -1,0 +1,55 @@
+"""Slow work on the disk that no request waits for: on a thread if the broker has threads, otherwise at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.protocol.loggers import get_logger
+from strandline.storage.files import DiskError
+
+logger = get_logger(__name__)
+
+RunBlocking = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Runs the first callable on a thread and then the second on the loop, whether the first failed or not."""
+
+
+class DiskWork:
+    """Runs work on the disk beside the event loop, and reports a `DiskError` to `on_disk_error`, on the loop."""
+
+    def __init__(self, run_blocking: RunBlocking | None, on_disk_error: Callable[[DiskError], None]) -> None:
+        self._run_blocking = run_blocking
+        self._on_disk_error = on_disk_error
+
+    def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        """Run `work`, and `then` on the loop afterwards, also if the work failed."""
+        failures: list[DiskError] = []
+
+        def guarded() -> None:
+            try:
+                work()
+            except DiskError as e:
+                failures.append(e)
+
+        def done() -> None:
+            for failure in failures:
+                self._on_disk_error(failure)
+            if then is not None:
+                then()
+
+        if self._run_blocking is not None:
+            self._run_blocking(guarded, done)
+        else:
+            guarded()
+            done()
+
+
+def run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
+    """Run `work` on a thread and then `then` on the loop, whether the work failed or not."""
+
+    def on_done(done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            logger.warning("broker.blocking_work_failed", reason=str(error))
+        then()
+
+    asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)

@@ -1,0 +1,245 @@
+"""Makes the partitions of a broker agree with the cluster's metadata.
+
+A delta is applied in this order: deletions first (a topic of the same name may be created again), then configurations, then the
+partitions that this broker leads, then those that it follows. A partition's fetcher is stopped before the broker leads it, and
+starts over only when the leader epoch advanced. Last, the leaders look at the brokers that were fenced or unfenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from strandline.broker.disk_work import DiskWork
+from strandline.broker.partition.context import PartitionContext
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.log_failures import LogFailures
+from strandline.broker.partition.partition import Partition, PartitionObserver
+from strandline.broker.replication.fetcher_port import FetcherPort
+from strandline.controller.metadata.image import NO_LEADER, MetadataDelta, PartitionRegistration
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.files import DiskError
+from strandline.storage.log.log import Log
+from strandline.storage.log.log_config import LogConfig
+
+logger = get_logger(__name__)
+
+ROLE_LINES_MAX = 100
+"""Roles of one delta that get a log line each. With more, they are only counted: a thousand lines take 50 ms of a fail-over."""
+
+
+class MetadataApplier:
+    """Applies metadata deltas to the partitions of a broker: creates, deletes and configures them, and gives them roles."""
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        *,
+        failures: LogFailures,
+        fetchers: FetcherPort,
+        log_dir: LogDir,
+        disk_work: DiskWork,
+        context: PartitionContext,
+        observer: PartitionObserver,
+        doors: Doors,
+        topic_defaults: dict[str, Any] | None,
+        producer_id_expiration_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._failures = failures
+        self._fetchers = fetchers
+        self._log_dir = log_dir
+        self._disk_work = disk_work
+        self._context = context
+        self._observer = observer
+        self._doors = doors
+        self._topic_defaults = topic_defaults
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._logs_roles = True
+        """Whether each role of the present delta gets a log line."""
+
+    def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
+        """Make what is here agree with the image after the delta."""
+        began_at, directory = self._doors.stopwatch(), self._directory
+        directory.broker_epoch = broker_epoch
+        directory.image = delta.image
+        if directory.disk_error is None:
+            try:
+                self._apply_topics(delta, began_at)
+            except DiskError as e:
+                self._failures.on_disk_error(e)
+        if delta.changed_brokers:
+            self._on_brokers_changed(delta.changed_brokers)
+        self._directory.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
+
+    def _apply_topics(self, delta: MetadataDelta, began_at: float) -> None:
+        for topic in delta.removed_topics:
+            for index in topic.partitions:
+                self._delete((topic.topic_id, index), ErrorCode.UNKNOWN_TOPIC_ID)
+        leaders, followers = [], []
+        for key in delta.changed_partitions:
+            registration = delta.image.partition(key)
+            assert registration is not None, "a changed partition is in the image"
+            if self._directory.broker_id not in registration.replicas:
+                self._delete(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif registration.leader == self._directory.broker_id:
+                leaders.append((key, registration))
+                known = delta.before.partition(key)
+                if known is not None:
+                    self._directory.metrics.on_isr_changed(known.isr, registration.isr)
+            else:
+                followers.append((key, registration))
+        self._apply_configs(delta)
+        if leaders or followers:
+            logger.info("metadata.applied", metadata_offset=delta.image.offset, leaders=len(leaders), followers=len(followers))
+        self._logs_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
+        became_leader = self._directory.metrics.became_leader
+        for key, registration in leaders:
+            self._take_role(key, registration, self._lead)
+        if self._directory.metrics.became_leader > became_leader:
+            self._directory.metrics.leader_takeover.observe(self._doors.stopwatch() - began_at)
+        for key, registration in followers:
+            self._take_role(key, registration, self._follow)
+
+    def _take_role(
+        self, key: TopicIdPartition, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
+    ) -> None:
+        """A partition whose log cannot be opened must not keep the others from their roles."""
+        try:
+            take(self._partition_for(key), registration)
+        except BrokerError as e:
+            logger.error(
+                "partition.open_failed",
+                topic=self._directory.image.topics_by_id[key[0]].name,
+                partition=key[1],
+                leader_epoch=registration.leader_epoch,
+                partition_epoch=registration.partition_epoch,
+                reason=str(e),
+            )
+
+    def _lead(self, partition: Partition, registration: PartitionRegistration) -> None:
+        self._fetchers.remove(partition.key)
+        is_new = partition.make_leader(registration)
+        self._directory.metrics.became_leader += is_new
+        leader_state = partition.leader_state
+        if is_new and self._logs_roles and leader_state is not None:
+            logger.info(
+                "partition.became_leader",
+                **partition.fields,
+                epoch_start_offset=leader_state.epoch_start_offset,
+                isr=list(registration.isr),
+                replicas=list(registration.replicas),
+                min_insync_replicas=leader_state.min_isr,
+            )
+
+    def _follow(self, partition: Partition, registration: PartitionRegistration) -> None:
+        if not partition.make_follower(registration):
+            return
+        self._directory.metrics.became_follower += 1
+        if self._logs_roles:
+            isr, leader_id = list(registration.isr), registration.leader
+            logger.info("partition.became_follower", **partition.fields, leader_id=leader_id, isr=isr)
+        if registration.leader == NO_LEADER:
+            self._fetchers.remove(partition.key)
+        else:
+            self._fetchers.add(partition, registration.leader)
+
+    def _partition_for(self, key: TopicIdPartition) -> Partition:
+        """The partition, with its log opened or created if it is new here."""
+        partition = self._directory.partitions.get(key)
+        if partition is None:
+            name = self._directory.image.topics_by_id[key[0]].name
+            settings = self._topic_config(name)
+            opened = self._open(name, key, settings)
+            opened.config = self._log_config(settings)  # it may have been opened before the settings were known
+            partition = Partition(key, name, opened, self._context, self._observer, settings["min.insync.replicas"])
+            self._directory.partitions[key] = partition
+        return partition
+
+    def _open(self, name: str, key: TopicIdPartition, settings: dict[str, Any]) -> Log:
+        registration = self._directory.image.partition(key)
+        open_log = partial(
+            self._log_dir.open_log,
+            *(name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()),
+            may_be_new=registration is None or registration.leader_epoch == 0,
+        )
+        try:
+            return open_log()
+        except BrokerError as e:
+            if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
+                raise
+            # An earlier topic of this name. It is gone from the cluster, but its bytes are not ours to destroy here.
+            self._log_dir.set_aside(name, key[1], "another topic has the name now")
+            return open_log()
+
+    def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
+        partition = self._directory.partitions.pop(key, None)
+        if partition is None:
+            return
+        self._fetchers.remove(key)
+        partition.stop(reason)
+        self._directory.metrics.on_partition_left(partition.topic)
+        logger.info("partition.deleted", **partition.fields)
+        self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
+
+    def _discard(self, path: str | None) -> None:
+        """Remove a renamed directory; it may be large, so not on the loop if there is another place."""
+        if path is not None:
+            self._disk_work.run(partial(self._log_dir.files.remove_tree, path))
+
+    def _apply_configs(self, delta: MetadataDelta) -> None:
+        """A changed topic concerns its own partitions, a changed broker default all of them."""
+        if not delta.changed_configs:
+            return
+        changed = {name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC}
+        all_of_them = any(
+            kind == RESOURCE_BROKER and name in ("", str(self._directory.broker_id)) for kind, name in delta.changed_configs
+        )
+        settings: dict[str, dict[str, Any]] = {}
+        for partition in self._directory.partitions.values():
+            if all_of_them or partition.topic in changed:
+                if partition.topic not in settings:
+                    settings[partition.topic] = self._topic_config(partition.topic)
+                values = settings[partition.topic]
+                partition.log.config = self._log_config(values)
+                partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
+
+    def _log_config(self, settings: dict[str, Any]) -> LogConfig:
+        """The topic's, and what the broker says for all logs."""
+        return replace(log_config(settings), producer_id_expiration_ms=self._producer_id_expiration_ms)
+
+    def _topic_config(self, name: str) -> dict[str, Any]:
+        return self._directory.image.topic_config(name, broker_id=self._directory.broker_id, static=self._topic_defaults)
+
+    def _on_brokers_changed(self, changed: list[int]) -> None:
+        """A follower that is fenced now holds no high watermark back any more; one that is unfenced may join the ISR.
+
+        The latter may have caught up before we heard that it is active: its next fetch is a long poll away.
+        """
+        for partition in self._directory.partitions.values():
+            if partition.leader_state is not None:
+                partition.leader_state.maybe_increment_high_watermark()
+                partition.leader_state.on_brokers_changed(changed)
+
+
+def log_config(topic_config: dict[str, Any]) -> LogConfig:
+    """A topic's settings, as far as its logs act on them."""
+    return LogConfig(
+        segment_bytes=topic_config["segment.bytes"],
+        segment_ms=topic_config["segment.ms"],
+        index_interval_bytes=topic_config["index.interval.bytes"],
+        segment_index_bytes=topic_config["segment.index.bytes"],
+        max_message_bytes=topic_config["max.message.bytes"],
+        flush_messages=topic_config["flush.messages"],
+        flush_ms=topic_config["flush.ms"],
+        retention_ms=topic_config["retention.ms"],
+        retention_bytes=topic_config["retention.bytes"],
+        message_timestamp_type=topic_config["message.timestamp.type"],
+    )

@@ -1,0 +1,58 @@
+"""The partitions of one broker, and what the cluster's metadata says of them: where every handler looks first.
+
+A lookup costs one dict access. Only if the partition is not here does the metadata say why: unknown topic, not a replica, or on a
+disk that failed."""
+
+from __future__ import annotations
+
+from strandline.broker.metrics import BrokerMetrics
+from strandline.broker.partition.partition import Partition
+from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import CurrentLeader
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.files import DiskError
+
+
+class PartitionDirectory:
+    """The partitions that are on this broker and in order, and the newest metadata image that was applied to them."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        """That of this broker's registration, as of the image."""
+        self.image = MetadataImage.EMPTY
+        self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.metrics = BrokerMetrics()
+        self.disk_error: DiskError | None = None
+        """Set once the log directory failed: nothing is served from it any more."""
+
+    def partition(self, key: TopicIdPartition) -> Partition:
+        """The partition. Raises `BrokerError` that says why it is not here."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            return partition
+        topic = self.image.topics_by_id.get(key[0])
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+        registration = topic.partitions.get(key[1])
+        if registration is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {key[1]}")
+        if self.disk_error is not None and self.broker_id in registration.replicas:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
+
+    def current_leader(self, key: TopicIdPartition) -> CurrentLeader:
+        """The leader, as far as this broker knows. It goes with a refusal and saves the client a metadata request."""
+        registration = self.image.partition(key)
+        return CurrentLeader() if registration is None else CurrentLeader(registration.leader, registration.leader_epoch)
+
+    def registered_epoch(self, broker_id: int) -> int:
+        """The broker epoch of a registered broker; -1 if it is not registered."""
+        registration = self.image.brokers.get(broker_id)
+        return -1 if registration is None else registration.broker_epoch
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether a broker is registered, not fenced and not in controlled shutdown."""
+        registration = self.image.brokers.get(broker_id)
+        return registration is not None and registration.is_active

@@ -1,0 +1,47 @@
+"""Which handler answers which API of a broker: the one place where they are wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
+from strandline.broker.disk_work import RunBlocking
+from strandline.broker.fetch.fetch_handler import FetchHandler
+from strandline.broker.fetch.offsets_handler import OffsetsHandler
+from strandline.broker.produce.describe_producers import DescribeProducersHandler
+from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.broker.replica_manager import ReplicaManager
+from strandline.protocol import apis
+from strandline.protocol.rpc.server import ServerRequest
+
+
+def data_handlers(
+    replicas: ReplicaManager,
+    *,
+    now: Callable[[], float],
+    wall_clock_ms: Callable[[], int],
+    log_dir_path: str,
+    run_blocking: RunBlocking | None = None,
+) -> dict[int, Callable[[ServerRequest], None]]:
+    """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
+
+    Without `run_blocking` a read may block the loop."""
+    directory, failures = replicas.directory, replicas.failures
+    offsets = OffsetsHandler(directory, failures)
+    fetch = FetchHandler(
+        directory,
+        failures,
+        replicas.sessions,
+        replicas.purgatory,
+        now,
+        response_bytes_max=replicas.config.fetch_max_bytes,
+        run_blocking=run_blocking,
+    )
+    return {
+        apis.PRODUCE: ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms).handle,
+        apis.FETCH: fetch.handle,
+        apis.LIST_OFFSETS: offsets.list_offsets,
+        apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+        apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
+        apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dir_path).handle,
+    }

@@ -1,0 +1,35 @@
+"""The phases of a broker's start. Each phase holds the one before it, so that no step can be taken too early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.broker.log_manager_tasks import LogManagerTasks
+from strandline.broker.replica_manager import ReplicaManager
+from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.storage.directory.log_dir import LogDir
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The ports are taken, the cluster is known, and the data directory is open. The logs in it may still be in recovery."""
+
+    log_dir: LogDir
+    log_manager_tasks: LogManagerTasks
+    fetchers: FetcherManager
+    replicas: ReplicaManager
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The logs are recovered, the listeners serve, the periodic tasks run, and the controller has given a broker epoch."""
+
+    opened: Opened
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The broker applies the cluster's metadata, from its own registration on, and takes the roles that it names."""
+
+    registered: Registered

@@ -1,0 +1,155 @@
+"""How the parts of a broker are put together: what exists before the data directory is open, and what needs its logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.broker.admin import AdminHandlers
+from strandline.broker.config import BrokerConfig
+from strandline.broker.disk_work import run_blocking
+from strandline.broker.log_manager_tasks import LogManagerTasks
+from strandline.broker.partition.alter_partition import AlterPartitionManager
+from strandline.broker.process.controller_channel import NodeToControllerChannel
+from strandline.broker.process.handlers import data_handlers
+from strandline.broker.process.lifecycle import BrokerLifecycle, Identity
+from strandline.broker.process.metadata_loader import MetadataLoader
+from strandline.broker.process.phases import Opened
+from strandline.broker.process.standstill import Standstill, sleep_ms_max, while_trusted
+from strandline.broker.produce.producer_ids import ProducerIds
+from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
+from strandline.broker.replication.fetcher import FetcherSettings
+from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.protocol import apis
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.server import Handler
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.files import DiskError, Files
+
+
+class ControllerLink:
+    """All that ties a broker to the controllers: the metadata that it follows, its registration, and its requests to them."""
+
+    def __init__(self, config: BrokerConfig, identity: Identity, on_fatal: Callable[[StrandlineError], None]) -> None:
+        self.metadata = MetadataLoader(
+            broker_id=config.node_id, cluster_id=config.cluster_id, voters=config.voters, on_fatal=on_fatal
+        )
+        self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata)
+        self.lifecycle = BrokerLifecycle(
+            identity,
+            channel=self.channel,
+            metadata_offset=lambda: self.metadata.image.offset,
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+            on_fatal=on_fatal,
+            nobody_listens=lambda: self.metadata.nobody_listens,
+        )
+        self.standstill = Standstill(
+            limit_ms=sleep_ms_max(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms),
+            heard_at=lambda: self.metadata.heard_at,
+        )
+        self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
+
+    def start(self) -> None:
+        self.metadata.start()
+        self.lifecycle.start()
+        self.alter_partition.start()
+
+    async def stop(self) -> None:
+        await self.alter_partition.stop()
+        await self.lifecycle.stop()
+        await self.metadata.stop()
+        self.channel.close()
+
+
+def identity_of(config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dir: LogDir | None) -> Identity:
+    """What the broker registers with. `log_dir`: None before it is open."""
+    # The controllers knock at the first listener: it must be the one that works between nodes.
+    listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
+    return Identity(
+        broker_id=config.node_id,
+        cluster_id=config.cluster_id,
+        incarnation_id=incarnation_id,
+        listeners=listeners,
+        rack=config.broker_rack,
+        log_dirs=() if log_dir is None else (log_dir.directory_id,),
+        previous_broker_epoch=-1 if log_dir is None else log_dir.previous_broker_epoch,
+    )
+
+
+def open_replicas(
+    config: BrokerConfig,
+    log_dir: LogDir,
+    *,
+    link: ControllerLink,
+    doors: Doors,
+    files: Files,
+    call_soon: Callable[[Callable[[], None]], object],
+    on_log_dir_failed: Callable[[DiskError], None],
+) -> Opened:
+    """The parts that need the data directory. The logs in it are not recovered yet."""
+    loop = asyncio.get_running_loop()
+    fetchers = FetcherManager(
+        broker_id=config.node_id,
+        broker_epoch=lambda: link.lifecycle.broker_epoch,
+        fetchers_per_leader=config.num_replica_fetchers,
+        settings=_fetcher_settings(config),
+        address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
+        on_progress=lambda keys: replicas.complete_follower_appends(keys),
+        on_disk_error=lambda error: replicas.on_disk_error(error),
+    )
+    replicas = ReplicaManager(
+        broker_id=config.node_id,
+        log_dir=log_dir,
+        config=ReplicaConfig(
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            fetch_max_bytes=config.fetch_max_bytes,
+            max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+            topic_defaults=config.topic_defaults,
+        ),
+        doors=doors,
+        now=loop.time,
+        call_later=loop.call_later,
+        call_soon=call_soon,
+        alter_partition=link.alter_partition,
+        fetchers=fetchers,
+        run_blocking=run_blocking,
+        on_log_dir_failed=on_log_dir_failed,
+        on_leader_damaged=link.lifecycle.step_down,
+    )
+    tasks = LogManagerTasks(log_dir, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
+    return Opened(log_dir, tasks, fetchers, replicas)
+
+
+def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> dict[int, Handler]:
+    """Api key -> handler, for every API of a broker."""
+    data = data_handlers(
+        opened.replicas,
+        now=asyncio.get_running_loop().time,
+        wall_clock_ms=doors.wall_clock_ms,
+        log_dir_path=opened.log_dir.path,
+        run_blocking=run_blocking,
+    )
+    data[apis.PRODUCE] = while_trusted(link.standstill, data[apis.PRODUCE])
+    producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
+    return {**data, **AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()}
+
+
+def _address_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) -> tuple[str, int] | None:
+    broker = metadata.image.brokers.get(broker_id)
+    endpoint = broker.endpoint(config.inter_broker_listener_name) if broker is not None else None
+    return None if endpoint is None else (endpoint.host, endpoint.port)
+
+
+def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
+    return FetcherSettings(
+        wait_ms_max=config.replica_fetch_wait_max_ms,
+        bytes_min=config.replica_fetch_min_bytes,
+        partition_bytes_max=config.replica_fetch_max_bytes,
+        response_bytes_max=config.replica_fetch_response_max_bytes,
+        backoff_ms=config.replica_fetch_backoff_ms,
+    )

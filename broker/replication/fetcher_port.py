@@ -1,0 +1,17 @@
+"""What the rest of the broker needs of its fetchers (`broker/replication/fetcher_manager.py`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from strandline.broker.partition.partition import Partition
+from strandline.protocol.partitions import TopicIdPartition
+
+
+class FetcherPort(Protocol):
+    """Starts and stops the copying of partitions from their leaders."""
+
+    def add(self, partition: Partition, leader_id: int) -> None:
+        """Fetch the partition from this leader, from now on and from where its log ends."""
+
+    def remove(self, key: TopicIdPartition) -> None: ...
