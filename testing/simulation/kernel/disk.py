@@ -1,16 +1,16 @@
-"""The disk of a simulated machine: it outlives the processes, and may do to them whatever disks have been seen to do.
+"""The disk of a simulated machine. It outlives the processes, and can show every fault that real disks have shown.
 
-    SimFiles    the disk, and what can be done to it. Used as files, it is an administrator's hand: nothing fails, nothing
-                takes time
-    Mount       the view of one process. It dies with the process: from then on every operation raises `ProcessDied`, and
-                nothing of it writes another byte
+    SimFiles    the disk and its faults. File operations on it directly are those of an administrator: they do not fail and
+                take no time
+    Mount       the view of one process. It ends with the process: from then on every operation raises `ProcessDied`, and none
+                writes another byte
 
-What a cache forgets is in `storage/memory/memory_inodes.py`: bytes of each file and names of each directory, independent of one
-another. Here is the rest: errors, full disks, failed fsyncs, rotten bits, misdirected writes, stale reads, slowness, a
-disk that comes back empty or is another one; and deaths in the middle of whatever takes more than one step.
+`storage/memory/memory_inodes.py` models what a cache forgets: the bytes of each file and the names of each directory,
+independently. Here is the rest: errors, full disks, failed fsyncs, flipped bits, misdirected writes, stale reads, slowness, a
+disk that returns empty or is another one, and deaths in the middle of operations with several steps.
 
-All of it is drawn from the one random source that is handed in, in streams of their own: a fault more or less changes
-nothing of what a power cut leaves. As long as no fault is armed, a write costs what it costs in `MemoryFiles`.
+All of it is drawn from one random source, in streams of their own: one fault more or less does not change what a power cut
+leaves. While no fault is armed, a write costs what it costs in `MemoryFiles`.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ def _ignore(*_: object) -> None:
 
 
 class SimFiles(MemoryFiles):
-    """One machine's disk."""
+    """The disk of one machine."""
 
     def __init__(self, random: Random | None = None) -> None:
         random = random or Random(0)
         super().__init__(Random(random.getrandbits(64)))
         self.chances = Random(random.getrandbits(64))
-        """For faults: whether, and where exactly."""
+        """For faults: whether one strikes, and where exactly."""
         self.latencies = Random(random.getrandbits(64))
         self.faults: list[Fault] = []
         self.damage: list[Damage] = []
-        """What faults have done to the bytes at rest, so far."""
+        """The damage that faults have done to bytes at rest so far."""
         self.operations: list[tuple[str, str]] | None = None
-        """Operation and path of all that processes do here, once `record` was called."""
+        """Operation and path of everything that processes do here, after `record` was called."""
         self.on_fault: Callable[[str, str, str], object] = _ignore
-        """Told (kind, operation, path) whenever a fault bites."""
+        """Called with (kind, operation, path) whenever a fault strikes."""
         self.crash_point: CrashPoint | None = None
         self.latency: Latency | None = None
         self.slowness = 1.0
         self.cold_probability = 0.0
         self.capacity_bytes: int | None = None
         self.mounts: list[Mount] = []
-        """Of the processes that live."""
+        """The mounts of live processes."""
 
     # -- processes ------------------------------------------------------------------------------------------------
 
     def mount(self, *, on_latency: Callable[[float], object] = _ignore, on_death: Callable[[], object] = _ignore) -> Mount:
-        """A new process's view. `on_latency` is told the seconds that each operation takes: the process is held up for so
-        long. `on_death` is called when the process dies in an operation, before anything else of it could run."""
+        """The view of a new process. `on_latency` is called with the seconds of each operation, by which the process is held up.
+        `on_death` is called when the process dies in an operation, before any more of its code could run."""
         mount = Mount(self, on_latency, on_death)
         self.mounts.append(mount)
         self.rearm()
         return mount
 
     def crash(self, *, lossy: bool = True) -> None:
-        """All processes die; with `lossy` because the machine loses its power. What is wrong with the disk stays."""
+        """All processes die; with `lossy` because the machine loses its power. Faults and damage stay."""
         for mount in list(self.mounts):
             mount.die()
         if lossy:
@@ -77,20 +77,20 @@ class SimFiles(MemoryFiles):
         self.generation += 1
 
     def crash_at(self, n: int = 1, *, operation: str | None = None, pattern: str = "*", moment: Moment | None = None) -> None:
-        """A process dies inside the n-th of its operations from now on that change the disk, or that are called so and
-        match: before it, after it, or half-way (of a write a part is there); by default that is drawn."""
+        """A process dies inside the n-th operation from now on that changes the disk, or that has this name and path: before it,
+        after it, or in the middle (part of a write is done). By default that is drawn."""
         chosen: Moment = moment if moment is not None else self.chances.choice(MOMENTS)
         self.crash_point = CrashPoint(n, operation, pattern, chosen)
         self.rearm()
 
     def record(self) -> list[tuple[str, str]]:
-        """From now on, write down what processes do here; begins anew at each call."""
+        """Record what processes do from now on; each call starts a new list."""
         self.operations = []
         self.rearm()
         return self.operations
 
     def rearm(self) -> None:
-        """Processes look out for what is armed; for nothing else, since most operations are plain."""
+        """Tell the mounts which operations may fail. All others take the fast path."""
         self.faults = [fault for fault in self.faults if not fault.is_over]
         armed = bool(
             self.faults
@@ -119,7 +119,7 @@ class SimFiles(MemoryFiles):
         is_torn: bool = False,
         reads_back_old: bool | None = None,
     ) -> Fault:
-        """Operations fail, until the fault is ended; see `Fault` for what the arguments mean."""
+        """Let operations fail until the fault is ended; `Fault` explains the arguments."""
         fault = Fault("error", operation, pattern, probability, times, offsets, error)
         fault.short_write, fault.is_torn, fault.reads_back_old = short_write, is_torn, reads_back_old
         fault.skip = skip
@@ -134,7 +134,7 @@ class SimFiles(MemoryFiles):
         return fault
 
     def heal(self) -> None:
-        """No fault any more, and no slowness; what is damaged stays so."""
+        """End all faults and slowness. Damage stays."""
         for fault in self.faults:
             fault.end()
         self.slowness, self.cold_probability = 1.0, 0.0
@@ -142,7 +142,7 @@ class SimFiles(MemoryFiles):
         self.free()
 
     def bite(self, kind: Kind, operation: str, path: str, start: int = 0, end: int = ANYWHERE.stop) -> Fault | None:
-        """The fault that strikes this operation, if any does."""
+        """The fault that strikes this operation, or None."""
         for fault in self.faults:
             if fault.bites(kind, operation, path, start, end, self.chances):
                 self.on_fault(kind, operation, path)
@@ -156,12 +156,12 @@ class SimFiles(MemoryFiles):
     # -- space ----------------------------------------------------------------------------------------------------
 
     def fill(self, room_bytes: int = 0) -> None:
-        """Somebody else has filled the disk: only so many further bytes fit. What is unlinked makes room."""
+        """Fill the disk: only so many further bytes fit. Unlinking files makes room."""
         self.capacity_bytes = self.used_bytes + room_bytes
         self.rearm()
 
     def free(self) -> None:
-        """There is room without end again."""
+        """Remove the limit of `fill`."""
         self.capacity_bytes = None
         self.rearm()
 
@@ -178,30 +178,31 @@ class SimFiles(MemoryFiles):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def take_time(self, latency: Latency | None) -> None:
-        """From now on operations take time; None: none."""
+        """Operations take time from now on; None: they take none."""
         self.latency = latency
         self.rearm()
 
     def slow(self, factor: float) -> None:
-        """Everything takes so many times as long."""
+        """Multiply the time of every operation."""
         self.slowness = factor
 
     def stall(
         self, seconds: float, operation: str = "*", pattern: str = "*", *, times: int | None = 1, probability: float = 1.0
     ) -> Fault:
-        """The next operations that match take so long."""
+        """Let the next matching operations take so long."""
         return self.arm(Fault("stalled", operation, pattern, probability, times, seconds=seconds))
 
     def cold_reads(self, probability: float) -> None:
-        """So many reads find their bytes not in the page cache: they take longer, or must be asked again where they must
-        not block."""
+        """Let so many reads find their bytes outside the page cache. They take longer; a read that must not block has to be
+        repeated."""
         self.cold_probability = probability
         self.rearm()
 
     # -- bytes that are not what was written ----------------------------------------------------------------------
 
     def rot(self, pattern: str, *, offsets: range = ANYWHERE, flips: int = 1) -> list[Damage]:
-        """Bits of files at rest flip, each in some file that matches and has bytes there; empty when there is none."""
+        """Flip bits of files at rest, each in some matching file that has bytes there. Returns what was damaged; empty if no
+        file matched."""
         found = [(path, inode, _clip(offsets, len(inode.cache))) for path, inode in self._matching(pattern)]
         places = [place for place in found if place[2]]
         done = []
@@ -222,18 +223,18 @@ class SimFiles(MemoryFiles):
         probability: float = 1.0,
         is_hidden: bool = False,
     ) -> Fault:
-        """The next writes that match land elsewhere, sector for sector, and not where they should."""
+        """The next matching writes land elsewhere, sector for sector, and not where they should."""
         return self.arm(Fault("misdirected", "write", pattern, probability, times, onto=onto, is_hidden=is_hidden))
 
     def stale_reads(self, pattern: str, *, times: int | None = 1, probability: float = 1.0) -> Fault:
-        """The next reads that match bring one sector as it was before its last write from now on; one that was not
-        written since then, as zeros."""
+        """The next matching reads return one sector as it was before the last write that follows this call; a sector not written
+        since then reads as zeros."""
         for _, inode in self._matching(pattern):
             inode.keep_previous()
         return self.arm(Fault("stale", "read", pattern, probability, times))
 
     def land_elsewhere(self, fault: Fault, path: str, inode: Inode, start: int, end: int) -> None:
-        """What was just written to [start, end) did not get there."""
+        """The bytes just written to [start, end) did not get there."""
         written = sectors(start, end)
         target = self._victim(fault.onto, path, inode, written)
         contents = [bytes(inode.cache[sector * SECTOR : (sector + 1) * SECTOR]) for sector in written]
@@ -250,7 +251,7 @@ class SimFiles(MemoryFiles):
                 struck.evict()
 
     def _victim(self, onto: str | None, path: str, inode: Inode, written: range) -> tuple[str, Inode, int] | None:
-        """Path, file and first sector of the place that is hit; None when there is none but the right one."""
+        """Path, file and first sector of the place that is hit, or None if only the right place exists."""
         files = list(self._matching(onto)) if onto is not None else [(path, inode)]
         places = [
             (name, file, sector)
@@ -261,12 +262,12 @@ class SimFiles(MemoryFiles):
         return self.chances.choice(places) if places else None
 
     def evict(self, pattern: str = "*") -> None:
-        """The page cache needs the room: what is clean is read from the platter when it is needed again."""
+        """Evict clean pages: the next read takes them from the disk."""
         for _, inode in self._matching(pattern):
             inode.evict()
 
     def write_back(self, pattern: str = "*") -> None:
-        """The kernel writes what has been dirty for long, as it does without being asked; the names, too."""
+        """Write back pages that have been dirty for long, as the kernel does by itself; names, too."""
         for _, inode in self._matching(pattern):
             inode.sync()
         self.root.sync_all()
@@ -274,13 +275,13 @@ class SimFiles(MemoryFiles):
     # -- the whole disk -------------------------------------------------------------------------------------------
 
     def wipe(self) -> None:
-        """A new, empty disk is put in the place of this one. The machine must be off."""
+        """Replace the disk by a new, empty one. The machine must be off."""
         self._must_be_off()
         self.root = Directory()
         self.damage = []
 
     def swap(self, other: SimFiles) -> None:
-        """The volumes of two machines are mistaken for each other. Both must be off."""
+        """Exchange the disks of two machines. Both must be off."""
         self._must_be_off()
         other._must_be_off()
         self.root, other.root = other.root, self.root
@@ -291,16 +292,16 @@ class SimFiles(MemoryFiles):
             raise ValueError("a process works on this disk: crash it first")
 
     def contents(self, pattern: str = "*") -> dict[str, bytes]:
-        """Every file, as the cache has it."""
+        """All files, as the cache has them."""
         return {path: bytes(inode.cache) for path, inode in self._matching(pattern)}
 
     def durable(self, path: str) -> bytes | None:
-        """The bytes of a file that a power cut leaves for certain, if it leaves its name; None when there is no file."""
+        """The bytes of a file that survive a power cut for certain, if its name survives; None if there is no such file."""
         node = self._find(path)
         return bytes(node.durable) if isinstance(node, Inode) else None
 
     def _matching(self, pattern: str) -> Iterator[tuple[str, Inode]]:
-        """By paths from the root; a pattern may leave the first `/` out, as a path may."""
+        """Matching files in the order of their paths. Pattern and path may omit the first `/`."""
         return (found for found in self.root.files() if matches(found[0], pattern) or matches(found[0][1:], pattern))
 
 
@@ -331,7 +332,7 @@ class SimFile(MemoryFile):
         mount.finish(moment)
 
     def _maybe_fail_to_write(self, data: bytes, growth: int) -> None:
-        """A short write, and then the reason; what was written of it is cut off again, if that works."""
+        """Let a write fail after a part of it. The part is cut off again, if that works."""
         disk, start = self._files.disk, self.size
         if not disk.faults and disk.capacity_bytes is None:
             return
@@ -397,7 +398,7 @@ class SimFile(MemoryFile):
 
 
 def disturb(disk: SimFiles, path: str, inode: Inode, data: bytearray, position: int) -> None:
-    """A read may bring back a sector's old content."""
+    """Let a read return the old content of a sector."""
     fault = disk.bite("stale", "read", path, position, position + len(data)) if data else None
     if fault is None:
         return
@@ -408,7 +409,7 @@ def disturb(disk: SimFiles, path: str, inode: Inode, data: bytearray, position: 
 
 
 class SimLock(Lock):
-    """What a dead process still releases is not its own any more."""
+    """A dead process no longer owns its lock, and does not release it."""
 
     def __init__(self, mount: Mount, path: str) -> None:
         self._mount, self._path = mount, path
@@ -418,7 +419,7 @@ class SimLock(Lock):
 
 
 class _Grave(Directory):
-    """The root directory of the dead: whatever they look up, they learn that they are dead."""
+    """The root directory of a dead process: every look-up raises `ProcessDied`."""
 
     __slots__ = ()
 
@@ -430,7 +431,7 @@ class _Grave(Directory):
 
 
 class Mount(MemoryFiles):
-    """One process's view of the disk."""
+    """The view of one process on the disk."""
 
     def __init__(self, disk: SimFiles, on_latency: Callable[[float], object], on_death: Callable[[], object]) -> None:
         """Use `SimFiles.mount`."""
@@ -442,7 +443,7 @@ class Mount(MemoryFiles):
         self.on_latency = on_latency
         self.on_death = on_death
         self._held: list[str] = []
-        """Paths of the locks that are ours."""
+        """Paths of the locks that this process holds."""
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -450,7 +451,7 @@ class Mount(MemoryFiles):
         return self.disk.boot_id()
 
     def die(self) -> None:
-        """The process is no more: its locks are free, and nothing of it reaches the disk."""
+        """The process is dead: its locks are released, and none of its operations reaches the disk."""
         if self.is_alive:
             self.is_alive = False
             self.armed = True
@@ -468,7 +469,7 @@ class Mount(MemoryFiles):
     # -- every operation ------------------------------------------------------------------------------------------
 
     def begin(self, operation: str, path: str, size: int = 0, *, is_cold: bool = False) -> Moment | None:
-        """To be called before an operation does anything. Returns when in it the process is to die, if it is."""
+        """To be called before an operation has any effect. Returns at which moment of it the process dies, or None."""
         if not self.armed:
             return None
         self.must_live()

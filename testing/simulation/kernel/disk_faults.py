@@ -1,11 +1,11 @@
-"""What may go wrong with the operations of a simulated disk, and what they cost; `disk.py` lets it happen.
+"""Faults of the operations of a simulated disk, and their costs in time. `disk.py` applies them.
 
-A `Fault` waits for operations that match it. It bites with its probability, at most so many times, until it is ended; what
-it then does is its kind:
+A `Fault` matches operations. It takes effect with its probability, up to a number of times, until it is ended. Its kind says
+what it does:
 
     error         the operation fails with an errno: EIO, ENOSPC, EROFS; an fsync loses the dirty pages (fsyncgate)
-    misdirected   a write is told to have succeeded and lands elsewhere: in the same file, or in another
-    stale         a read brings what one of its sectors held before the last write
+    misdirected   a write is reported as successful and lands elsewhere: in the same file, or in another
+    stale         a read returns the content of one of its sectors before the last write
     stalled       the operation takes so many seconds more
 """
 
@@ -24,7 +24,8 @@ Moment = Literal["before", "half", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "half", "after")
 
 MUTATING = frozenset({"create", "mkdir", "write", "truncate", "fsync", "rename", "unlink", "rmdir"})
-"""What changes the disk, or what is known of it. A process that dies at a read leaves nothing else than before it."""
+"""Operations that change the disk, or what is known of it. A process that dies at a read leaves the same disk as one that dies
+before it."""
 ANYWHERE = range(1 << 62)
 
 
@@ -34,30 +35,30 @@ class Fault:
     operation: str
     """"create", "mkdir", "write", "truncate", "fsync", "rename", "unlink", "rmdir", "open", "read", "list", "stat", or "*"."""
     pattern: str = "*"
-    """Of the path, shell style."""
+    """Shell-style pattern of the path."""
     probability: float = 1.0
     times: int | None = None
-    """How often it may still bite; None: without end."""
+    """How often it may still take effect; None: without limit."""
     offsets: range = ANYWHERE
-    """Only reads and writes that touch one of these bytes."""
+    """Only reads and writes that touch one of these bytes match."""
     errno: int = errno.EIO
     short_write: int | None = None
-    """"write": so many bytes get through before the error; None: drawn."""
+    """"write": this many bytes are written before the error; None: drawn."""
     is_torn: bool = False
-    """"write": and they stay behind the file's end, since cutting them off fails, too."""
+    """"write": these bytes stay beyond the end of the file, because truncating them fails, too."""
     reads_back_old: bool | None = None
-    """"fsync": whether the pages that were dropped read as the platter has them at once (some kernels), or only when they
-    have left the cache (others). None: drawn."""
+    """"fsync": whether the dropped pages read as on the disk at once (some kernels), or only after they have left the cache
+    (others). None: drawn."""
     onto: str | None = None
-    """"misdirected": pattern of the file that is hit; None: the same file."""
+    """"misdirected": pattern of the file that is written to instead; None: the same file."""
     is_hidden: bool = False
-    """"misdirected": the cache still has it right, until it is evicted or the machine loses its power."""
+    """"misdirected": the cache still has the right bytes, until they are evicted or the machine loses its power."""
     seconds: float = 0.0
     """"stalled"."""
     skip: int = 0
-    """So many operations that match are spared first."""
+    """This many matching operations are spared first."""
     happened: int = 0
-    """How often it has bitten."""
+    """How often it has taken effect."""
 
     def end(self) -> None:
         self.times = 0
@@ -84,11 +85,11 @@ class Fault:
 
 @dataclass(slots=True, eq=False)
 class CrashPoint:
-    """The process dies inside the operation at which `left` comes to 0."""
+    """The process dies inside the operation at which `left` reaches 0."""
 
     left: int
     operation: str | None
-    """None: any that changes the disk."""
+    """None: any operation that changes the disk."""
     pattern: str
     moment: Moment
 
@@ -102,10 +103,10 @@ class CrashPoint:
 
 
 class Damage(NamedTuple):
-    """Bytes that are not what was written: for whoever has to know how much redundancy is left."""
+    """Bytes that differ from what was written, for a budget that has to know how many good copies are left."""
 
     kind: str
-    """"flipped", "overwritten" (by a misdirected write) or "lost" (the place that it did not reach)."""
+    """"flipped", "overwritten" (by a misdirected write) or "lost" (the place that a misdirected write did not reach)."""
     path: str
     start: int
     end: int
@@ -113,17 +114,17 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What an operation costs, in seconds. The defaults are a good SSD behind a page cache."""
+    """The cost of operations, in seconds. The defaults are those of a good SSD behind a page cache."""
 
     call_s: float = 3e-6
-    """Every system call."""
+    """Per system call."""
     byte_s: float = 6e-10
-    """Each byte of a read or write."""
+    """Per byte of a read or write."""
     fsync_s: float = 8e-4
     cold_read_s: float = 2e-4
-    """A read of what is not in the cache."""
+    """Per read of bytes that are not in the cache."""
     spike_probability: float = 0.0
-    """Of an operation that meets the disk's own housekeeping."""
+    """Probability that an operation waits for the housekeeping of the disk."""
     spike_s: float = 0.5
 
     def cost(self, operation: str, size: int, random: Random) -> float:

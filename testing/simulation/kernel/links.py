@@ -1,4 +1,4 @@
-"""A link: one direction between two machines. What travels it takes time, and may be lost, held up or cut off."""
+"""A link: one direction between two machines. Segments on it take time, and may be lost, delayed or cut off."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from dataclasses import dataclass
 from math import log
 
 RTO_S = 0.2
-"""A lost packet is sent again after this, then after twice as long, and so on."""
+"""A lost packet is sent again after this time, then after twice the time, and so on."""
 FAST = 1e9
-"""Bytes per second from which on a link is as fast as may be."""
+"""From this rate on (bytes per second), a link has no limit."""
 _SLOW_PIECE_S, _PACKET_BYTES = 0.02, 1460
 
 
 @dataclass(slots=True)
 class Link:
-    """Its numbers may be changed at any time: they are looked at for each segment."""
+    """The numbers may be changed at any time: each segment looks at them when it leaves."""
 
     delay_s: float
-    """The shortest way."""
+    """The shortest time that a segment takes."""
     jitter_s: float
-    """Mean of what is added to it (exponential)."""
+    """Mean of the additional time (exponential)."""
     loss: float = 0.0
-    """Share of segments that must be sent again."""
+    """Share of segments that have to be sent again."""
     cut: int = 0
-    """How many faults keep it cut now; 0: open. Changed by `Network.cut` and `mend` alone, which tell the connections."""
+    """How many faults cut the link at present; 0 means open. Only `Network.cut` and `mend` change it, because they notify the
+    connections."""
     bytes_per_s: float = FAST
     clogged_until: float = 0.0
-    """What is sent before then leaves then."""
+    """Segments that are sent before this time leave at this time."""
     free_at: float = 0.0
-    """Of a slow link: until then it is busy with what was sent before. All connections share it."""
+    """A slow link is busy with earlier segments until this time. All connections share it."""
 
     @property
     def piece_bytes(self) -> int:
-        """How much travels a slow link together: little, since the receiver acknowledges what it has."""
+        """Bytes that a slow link carries as one segment: few, because the receiver acknowledges what it has."""
         return max(_PACKET_BYTES, int(self.bytes_per_s * _SLOW_PIECE_S))
 
     def arrival(self, now: float, draw: Callable[[], float], size: int) -> float:
-        """When it is there, if it leaves now."""
+        """When a segment arrives that leaves now."""
         start = now
         if self.clogged_until > start:
             start = self.clogged_until
@@ -46,7 +47,7 @@ class Link:
         return start + self.delay_s - log(1.0 - draw()) * self.jitter_s
 
     def lost_s(self, draw: Callable[[], float]) -> float:
-        """What it takes to send it again until it is not lost."""
+        """Time until a segment gets through, for all its retransmissions."""
         lost_s, rto_s = 0.0, RTO_S
         if self.loss:
             while draw() < self.loss and lost_s < 1e4:

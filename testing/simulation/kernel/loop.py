@@ -1,24 +1,25 @@
-"""An asyncio event loop for one simulated process: its time is virtual, its network is simulated.
+"""An asyncio event loop for one simulated process, on virtual time and a simulated network.
 
-Every simulated process has a loop object of its own, so that `asyncio.get_running_loop()` in the production code finds
-the loop of the process that it runs in: with its own clock, its own tasks, and its own end. All loops are driven by one
-`Scheduler`, in one thread.
+Every simulated process has a loop object of its own, so that `asyncio.get_running_loop()` in the production code returns the
+loop of the process that it runs in, with its own clock, tasks and end. One `Scheduler` drives all loops, in one thread.
 
-What asyncio promises is kept: `call_soon` is first in, first out; a turn runs all callbacks that were ready when it began.
-What it leaves open is drawn from the seed: when a process gets its turn, which of several timers of one moment is first,
-and what of the network has arrived by then. Timers do not fire early on half of the loops. The others keep time as uvloop
-does, on which nodes run: in milliseconds, and a timer's delay is rounded to them, so that it may fire half of one early.
+The loop keeps what asyncio promises: `call_soon` is first in, first out; a turn runs all callbacks that were ready when it
+began. What asyncio leaves open is drawn from the seed: when a process gets its turn, which of several timers of one moment fires
+first, and what the network has delivered by then. On half of the loops timers do not fire early. The others keep time as uvloop
+does, on which nodes run: in milliseconds, with the delay of a timer rounded to them, so that it may fire half a millisecond
+early.
 
-A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: from one callback to
-the next nothing of it runs any more, no `finally` and no destructor; what it leaves is kept until the world ends, so
-that no finalizer runs at a moment that the garbage collector chose. It may die inside one of its own calls (a disk that
-is made to crash the machine raises `ProcessDied`): what is left of that callback runs to its end, and nothing comes of
-it, since the loop, the network and the disk of a dead process do nothing.
+A process ends in one of two ways. In order: its tasks end, and the loop is closed. Or it **dies**: after the current callback
+none of its code runs any more, no `finally` and no destructor. What it leaves is kept until the world ends, so that no finalizer
+runs at a moment that the garbage collector chose. A process may die inside one of its own calls (a disk that crashes the machine
+raises `ProcessDied`). The rest of that callback then runs without effect, because the loop, the network and the disk of a dead
+process do nothing.
 
-Tasks and futures hash by their number, not by their address: a set of them (`asyncio.wait` makes such) has the same
+Tasks and futures hash by their number and not by their address, so a set of them (`asyncio.wait` builds such sets) has the same
 order in every run.
 
-What a loop can do and this one does not (threads of its own, signals, pipes, TLS, datagrams) raises `NotImplementedError`.
+Methods of a loop that the product does not need (threads of its own, signals, pipes, TLS, datagrams) raise
+`NotImplementedError`.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXECUTOR_S_MAX = 0.005
-"""How late after its call the work of `run_in_executor` is done, at most, while the machine is not slow."""
+"""The longest delay, in seconds, before the work of `run_in_executor` is done, on a machine of normal speed."""
 TURN_S_MAX = 0.000_1
-"""How late after it became due a turn begins, at most."""
+"""The longest delay, in seconds, before a turn that is due begins."""
 GOES_ON, TURNS_MAX = 0.75, 6
-"""With this chance a turn follows the one before without delay, so that nothing can come between; so often in a row. Not
-while somebody waits for something to happen (`World.until`), and would see it later."""
+"""The chance that a turn follows the previous one at once, with nothing between them, and the largest number of such turns in a
+row. While a story waits for a condition (`World.until`) no turn follows at once, because the story would see the condition too
+late."""
 DELAY_S_MAX = 1e10
-"""A coarse clock goes no further; nor does uvloop's."""
+"""The longest delay of a timer on a coarse clock, as on uvloop."""
 _CLOCK_S = 1e-9
-"""A timer fires so long after its time, so that no rounding makes it fire before."""
+"""A timer fires this much after its time, so that rounding never makes it fire before."""
 
 
 class SimFuture(asyncio.Future[Any]):
@@ -77,10 +79,11 @@ class SimTask(asyncio.Task[Any]):
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A callback that is ready. A struct: half of all that is made, and made without Python code of its own."""
+    """A callback that is ready. It is a struct because half of all objects of a run are handles, and a struct is created without
+    Python code."""
 
     callback: Callable[..., object] | None
-    """None once cancelled."""
+    """None once the handle is cancelled."""
     args: tuple[Any, ...]
     _context: contextvars.Context
 
@@ -104,7 +107,7 @@ class Timer(Handle):
     _when: float
     _due: float
     _entry: Entry | None = None
-    """What the scheduler has of it."""
+    """Its entry in the scheduler."""
 
     def cancel(self) -> None:
         self.callback = None
@@ -114,16 +117,16 @@ class Timer(Handle):
             self._entry = None
 
     def when(self) -> float:
-        """The loop's time at which it fires."""
+        """The time of the loop at which it fires."""
         return self._when
 
 
 def name_of(callback: Callable[..., object] | None) -> str:
-    """What a callback is called, the same in every process: of a step of a task, the task and its coroutine."""
+    """The name of a callback, the same in every process. For a step of a task: the names of the task and its coroutine."""
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
         return f"{task.get_name()}: {getattr(task.get_coro(), '__qualname__', '?')}"
-    function = getattr(callback, "func", callback)  # a partial's
+    function = getattr(callback, "func", callback)  # a functools.partial
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
@@ -135,31 +138,31 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.incarnation = machine.incarnation
         self.is_dead = False
         self.paused = False
-        """Stopped by a signal: it owns its timers and its sockets, and does nothing."""
+        """Stopped by a signal: it keeps its timers and sockets, and does nothing."""
         self.unhandled: list[dict[str, Any]] = []
-        """What reached the loop's exception handler: a bug of ours, each of them."""
+        """What reached the exception handler of the loop. Each entry is a bug of the product."""
         self.watch: Callable[[NodeLoop, list[Handle]], object] | None = getattr(machine.world.trace, "watch", None)
-        """Told of the callbacks of each turn before it runs them (`canary.py`)."""
+        """Called with the callbacks of each turn before the turn runs them (`canary.py`)."""
         self._scheduler = scheduler
         self._draw = random.random
         self.is_coarse = machine.id != 0 and random.random() < 0.5
-        """Its time is in milliseconds."""
+        """Its clock shows whole milliseconds."""
         self._trace_step = machine.world.trace.step
         self._ready: deque[Handle] = deque()
         self._turn_is_due = False
         self._busy_until = 0.0
-        """Global time until which the process computes or waits for its disk."""
+        """The process computes or waits for its disk until this time of the world."""
         self._stopped: list[Callable[[], None]] = []
         """What threads of the process were about to do when it was paused, in order."""
         self._closed = False
         self._context = contextvars.Context()
-        """In which the kernel's callbacks run: nothing that others set can be seen in it."""
+        """The context of the kernel's callbacks. It holds no context variable of the product."""
         self._tasks: dict[int, SimTask] = {}
-        """Those that are not done, by number. Of a dead process: what keeps its coroutines from being finalized."""
+        """Tasks that are not done, by number. In a dead process they keep its coroutines from being finalized."""
         self._numbers = 0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], int] = WeakKeyDictionary()
-        """Asynchronous generators that were begun, with the order of their beginning."""
+        """Asynchronous generators that have begun, numbered in the order in which they did."""
         self._generators_begun = 0
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> Timer:
-        """`now` is asked for by coarse clocks alone."""
+        """`now` is used by coarse clocks only."""
         handle = Timer(callback, args, copy_context() if context is None else context, when, when)
         if not self.is_dead:
             if self.is_coarse:
@@ -226,7 +229,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return QUIET
 
     def on_clock_rate(self) -> None:
-        """The clock goes faster or slower from now on: what waits for one of its times waits shorter or longer."""
+        """The rate of the clock has changed: reschedule every timer."""
         for entry in self._scheduler.waiting(self._on_timer):
             handle: Timer = entry[4][0]
             cancel(entry)
@@ -235,20 +238,20 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def io(self, callback: Callable[..., object], *args: Any) -> None:
-        """Something arrived from outside: the kernel tells the process in its next turn."""
+        """Run a callback of the kernel in the next turn: something arrived from outside."""
         if not self.is_dead:
             self._ready.append(Handle(callback, args, self._context))
             if not self._turn_is_due:
                 self._schedule_turn()
 
     def spend(self, seconds: float) -> None:
-        """The process is held up from now on: by its disk, or by computing. Its next turn begins later, and what it sends
-        in this one leaves later, if it still lives then; what it has done to its disk in this turn is done already."""
+        """Hold the process up for so long, because its disk is slow or because it computes. Its next turn begins later. What it
+        sends in this turn leaves later, if the process still lives then; what it did to its disk in this turn is already done."""
         self._busy_until = max(self._busy_until, self._scheduler.now) + seconds
 
     @property
     def busy_until(self) -> float:
-        """What leaves the process now leaves it then."""
+        """What the process sends now leaves at this time."""
         now = self._scheduler.now
         return self._busy_until if self._busy_until > now else now
 
@@ -266,11 +269,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
             scheduler.soon(start + TURN_S_MAX * self._draw(), self._turn)
 
     def hurry(self) -> None:
-        """Its next turn comes before anything else happens."""
+        """Begin its next turn before anything else happens."""
         self._scheduler.first(self._turn)
 
     def _turn(self) -> object:
-        """What is ready, and often what that made ready: the process goes round again before anything else happens."""
+        """Run the callbacks that are ready, and often the ones that these made ready, before anything else happens."""
         self._turn_is_due = False
         ready = self._ready
         if self.is_dead or self.paused or not ready:
@@ -279,13 +282,13 @@ class NodeLoop(asyncio.AbstractEventLoop):
         if self._busy_until > now:
             self._schedule_turn()
             return QUIET
-        self._turn_is_due = True  # What is made ready meanwhile is looked after at the end.
+        self._turn_is_due = True  # `_schedule_turn` at the end covers callbacks that become ready meanwhile.
         more, draw, machine, step = TURNS_MAX, self._draw, self.machine, self._trace_step
         world, number = machine.world, machine.id
         _set_running_loop(self)
         try:
             while True:
-                left = len(ready)  # One turn: the callbacks that are ready now, and none that they make.
+                left = len(ready)  # One turn: the callbacks that are ready now, and none that they add.
                 step(now, number, left)
                 if self.watch is not None:
                     self.watch(self, list(ready))
@@ -332,7 +335,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
             self._schedule_turn()
 
     def when_it_runs(self, action: Callable[[], None]) -> None:
-        """Now, or as soon as the process goes on; never, if it does not."""
+        """Call it now, or when the paused process continues, or never if it does not."""
         if self.is_dead:
             return
         if self.paused:
@@ -341,12 +344,12 @@ class NodeLoop(asyncio.AbstractEventLoop):
             action()
 
     def die(self) -> None:
-        """Nothing of this process runs any more. What it has at hand stays where it is: nothing is told of its end."""
+        """Stop everything in this process. What it holds stays as it is, and nothing is notified of its end."""
         self.is_dead = True
 
     def forget(self) -> None:
-        """The world ends: what the process left may go, and does so now. Whoever holds the error that ended the run holds its
-        frames, and with them coroutines that would be ended much later, in a world that is no more."""
+        """Drop what the process left, at the end of the world. Without this, the error that ended the run would keep its frames,
+        and coroutines in them would be finalized much later."""
         for task in list(self._tasks.values()):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if (coroutine := task.get_coro()) is not None:
@@ -359,7 +362,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # -- tasks and futures --------------------------------------------------------------------------------------------
 
     def _next_number(self) -> int:
-        """Different for the tasks and futures of all machines, as far as that can be: sets of them should not collide."""
+        """A number for a task or future. Numbers differ between machines so that sets of them rarely collide."""
         self._numbers += 1
         return self._numbers << 12 | self.machine.id
 
@@ -376,12 +379,12 @@ class NodeLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[T]:
-        """`options`: what the running Python's `Task` knows beyond that (`eager_start`)."""
+        """`options` are the further arguments of `Task` in the running Python (`eager_start`)."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         number = self._next_number()
         task = SimTask.__new__(SimTask)
-        task._number = number  # Before anything else: asyncio puts the task into a set as it is made.
+        task._number = number  # The number must exist before the task is created: asyncio adds the task to a set at once.
         if name is None:
             name = f"task-{number >> 12}"
         task.__init__(coro, loop=self, name=name, context=context, **options)  # type: ignore[misc]
@@ -391,19 +394,19 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return task
 
     def _on_task_done(self, task: Any) -> None:
-        """From now on only who waits for it keeps it: an exception that nobody looks at is told as soon as nobody can."""
+        """Drop the loop's reference to the task, so that an exception that no code awaited is reported as soon as possible."""
         self._tasks.pop(task._number, None)
 
     @property
     def unfinished(self) -> list[asyncio.Task[Any]]:
-        """The tasks that run or wait, oldest first."""
+        """The tasks that are not done, oldest first."""
         return [task for task in self._tasks.values() if not task.done()]
 
     # -- threads ------------------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """The work is done at a later moment, in one piece; the loop's turns go on meanwhile. Work whose future is cancelled
-        before that may have been begun, or not."""
+        """Do the work at a later moment, in one piece, while the loop continues. Work whose future is cancelled before that
+        moment may be done or not."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         future = self.create_future()
@@ -418,7 +421,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         result, error = None, None
         busy_until, self._busy_until = self._busy_until, 0.0
         before = events._get_running_loop()
-        events._set_running_loop(None)  # a thread has none
+        events._set_running_loop(None)  # a thread has no running loop
         context = contextvars.Context()
         context.run(OWNER.set, self)
         try:
@@ -436,7 +439,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._scheduler.after(took_s, self.when_it_runs, lambda: self.io(_settle, future, result, error))
 
     def set_default_executor(self, executor: Any) -> None:
-        """There are no threads: everybody's work is done in the same way."""
+        """Ignore the executor: there are no threads, and all work is done in the same way."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...
 
@@ -469,7 +472,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.die()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """As asyncio's, with one difference: what nobody handles ends the run, unless the world expects it."""
+        """As in asyncio, but an exception without a handler ends the run, unless the world expects it."""
         if self.is_dead:
             return
         self.unhandled.append(context)
@@ -499,27 +502,27 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return None
 
     def set_task_factory(self, factory: Any) -> None:
-        """Tasks of another make would hash by their address."""
+        """Refuse: tasks of another class would hash by their address."""
         if factory is not None:
             raise NotImplementedError("a simulated loop makes its tasks itself")
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Called by asyncio's own timer handles, which this loop does not make."""
+        """Never called: this loop creates no timer handles of asyncio."""
 
     # -- asynchronous generators --------------------------------------------------------------------------------------
 
     def on_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """One of this process is begun."""
+        """Note a generator of this process that has begun."""
         self._generators_begun += 1
         self._generators[generator] = self._generators_begun
 
     def on_generator_left(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Nobody has it any more, and it has not come to its end."""
+        """Close a generator that has not ended and that no code refers to any more."""
         if not self.is_dead:
             self.call_soon(self.create_task, generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """Close those that were begun and not finished."""
+        """Close the generators that have begun and not ended."""
         generators = sorted(self._generators, key=self._generators.__getitem__)
         self._generators.clear()
         results = await asyncio.gather(*[generator.aclose() for generator in generators], return_exceptions=True)
@@ -532,7 +535,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
-    if isinstance(error, StopIteration):  # which no future takes
+    if isinstance(error, StopIteration):  # a future cannot hold StopIteration
         raised, error = error, RuntimeError("StopIteration interacts badly with generators and cannot be raised into a Future")
         error.__cause__ = raised
     if error is not None:
@@ -542,7 +545,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 def _refuse(options: dict[str, Any], known: set[str]) -> None:
-    """An option that the simulated network would pass over in silence is an error of whoever sets it."""
+    """Reject an option that the simulated network would otherwise ignore."""
     unknown = sorted(name for name, value in options.items() if name not in known and value is not None)
     if unknown:
         raise NotImplementedError(f"a simulated loop does not know {', '.join(unknown)}")
@@ -550,8 +553,8 @@ def _refuse(options: dict[str, Any], known: set[str]) -> None:
 
 @contextlib.contextmanager
 def cheaply_registered() -> Iterator[None]:
-    """asyncio keeps a weak reference to each task, for `all_tasks`, and each runs Python code as its task goes. Until this
-    ends they do not: who iterates passes over those that are dead, and those are dropped here."""
+    """asyncio keeps a weak reference to each task, for `all_tasks`, and each runs Python code when its task is freed. Within
+    this block they do not: iteration skips dead references, and the end of the block drops them."""
     known: Any = getattr(tasks, "_all_tasks", getattr(tasks, "_scheduled_tasks", None))
     if known is None:
         yield
@@ -566,11 +569,11 @@ def cheaply_registered() -> Iterator[None]:
 
 
 class Generators:
-    """Whose asynchronous generators are whose: Python asks one hook per thread, and all processes share the thread."""
+    """Assigns asynchronous generators to processes. Python calls one hook per thread, and all processes share the thread."""
 
     def __init__(self) -> None:
         self._owners: dict[int, NodeLoop] = {}
-        """By the generator's identity: no weak reference to it is left when Python tells that nobody has it any more."""
+        """By identity of the generator: no weak reference to it exists any more when Python calls the finalizer hook."""
         self._before: Any = None
 
     def __enter__(self) -> None:

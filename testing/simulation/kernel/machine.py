@@ -1,11 +1,11 @@
-"""A machine: an address, a disk, clocks, and the one process that runs on it, if any does.
+"""A machine: an address, a disk, clocks, and at most one running process.
 
-The disk and the address outlive processes. How a process can end, or not run:
+The disk and the address outlive processes. How a process can end or be stopped:
 
-    terminate   SIGTERM: it stops in order, as long as it takes
-    crash       SIGKILL: nothing of it runs any more, its kernel closes its sockets, the page cache lives on
-    power_cut   the machine: nobody closes the sockets, what was not synced is lost (any part of it)
-    pause       SIGSTOP: its kernel takes bytes for it, and nothing else happens until `resume`
+    terminate   SIGTERM: it stops in order, as long as that takes
+    crash       SIGKILL: none of its code runs any more, the kernel closes its sockets, the page cache survives
+    power_cut   the machine loses its power: its sockets stay silent, and any part of what was not synced is lost
+    pause       SIGSTOP: the kernel still takes in bytes for it, and nothing else happens until `resume`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EPOCH_MS = 1_700_000_000_000
-"""What the wall clocks show as the world begins."""
+"""The time on the wall clocks when the world begins, in milliseconds since 1970."""
 
 
 class Machine:
@@ -34,33 +34,33 @@ class Machine:
         self.name = name
         self.address = f"10.0.{node_id >> 8}.{node_id & 255}"
         self.files = SimFiles(world.stream(f"disk/{name}"))
-        """Its disk. A process works on a `mount` of it, which dies with the process."""
+        """Its disk. A process works on a `mount` of it, which ends with the process."""
         self.loop: NodeLoop | None = None
-        """Of the process that runs here."""
+        """The event loop of the process that runs here."""
         self.incarnation = 0
         """How many processes have been started here."""
         self.has_power = True
         self.seconds_per_second = 1.0
-        """What `clock_rate` returns; a plain attribute for the loop, which reads it whenever somebody asks for the time."""
+        """The value of `clock_rate`, as a plain attribute because the loop reads it for each look at the clock."""
         self._drift_s = 0.0
-        """What its clocks would show at the world's beginning if they had always gone as they go now."""
+        """What its clocks would have shown at the beginning of the world if they had always run at the present rate."""
         self.clock_offset_s = 1000.0 + node_id
-        """Of its monotonic clock, likewise. To be set before it runs."""
+        """The same for its monotonic clock. To be set before it runs."""
         self.wall_jump_ms = 0
-        """What its wall clock is wrong by."""
+        """The error of its wall clock, in milliseconds."""
         self.slowness = 1.0
-        """Factor of what its disk takes."""
+        """Factor on the time that its disk takes."""
         self.on_death: Callable[[], object] = self.crash
-        """Its disk ends its process in the middle of an operation."""
+        """Called when its disk ends the process in the middle of an operation."""
         self.graveyard: list[NodeLoop] = []
-        """Processes that died: kept, so that no finalizer of theirs runs before the world ends."""
+        """The loops of dead processes, kept so that no finalizer of theirs runs before the world ends."""
         world.network.add(self)
 
     # -- clocks -------------------------------------------------------------------------------------------------------
 
     @property
     def clock_rate(self) -> float:
-        """Seconds of its clocks in one second of the world. They may go wrong at any time, but do not jump by it."""
+        """Seconds that its clocks advance per second of the world. A change of the rate makes no clock jump."""
         return self.seconds_per_second
 
     @clock_rate.setter
@@ -88,7 +88,7 @@ class Machine:
         return self.loop is not None and self.loop.paused
 
     def boot(self) -> tuple[NodeLoop, Doors, Any]:
-        """A new, empty process: its loop, its doors, and its view of the disk."""
+        """Start a new, empty process: its loop, its doors, and its view of the disk."""
         if self.loop is not None:
             raise RuntimeError(f"{self.name} has a process")
         if not self.has_power:
@@ -96,14 +96,14 @@ class Machine:
             self.world.network.on_power(self)
         self.incarnation += 1
         random = self.world.stream(f"{self.name}/{self.incarnation}")
-        # Of what an event loop can do, only what somebody asks for is there.
+        # NodeLoop implements only the methods of an event loop that the product calls.
         self.loop = loop = NodeLoop(self, self.world.scheduler, self.world.stream_of_loop(random))  # type: ignore[abstract]
-        # Waiting for the disk holds the process up; some faults end it.
+        # The process waits for its disk, and some faults of the disk end it.
         files = self.files.mount(on_latency=loop.spend, on_death=self.on_death)
         return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> Task[T]:
-        """A task of the process that runs here."""
+        """Run a coroutine as a task of the process that runs here."""
         if self.loop is None:
             coroutine.close()
             raise RuntimeError(f"{self.name} has no process")
@@ -111,26 +111,26 @@ class Machine:
             return self.loop.create_task(coroutine, name=name)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call it as the process that runs here."""
+        """Call a function as the process that runs here."""
         if self.loop is None:
             raise RuntimeError(f"{self.name} has no process")
         with self.world.within(self.loop):
             return function(*args)
 
     def end(self) -> None:
-        """The process has stopped in order, or exits because it cannot go on."""
+        """The process has stopped in order, or it exits because it cannot continue."""
         if self.loop is not None:
             self._bury(power=False)
             self.files.crash(lossy=False)
 
     def crash(self) -> None:
-        """SIGKILL."""
+        """SIGKILL to the process, if one runs."""
         if self.loop is not None:
             self.world.trace.emit("node.crashed", self.id, lossy=False)
             self.end()
 
     def power_cut(self) -> None:
-        """The plug is pulled: whether a process runs or not, what was not synced may be gone."""
+        """Cut the power, whether a process runs or not. What was not synced may be lost."""
         self.world.trace.emit("node.crashed", self.id, lossy=True)
         if self.loop is not None:
             self._bury(power=True)

@@ -1,9 +1,9 @@
-"""The frames in what travels: found only when somebody looks for them.
+"""The frames in the bytes of a connection, found only if a story or a fault looks for them.
 
-Connections carry bytes. A **message** is one frame of ours in them; it can be watched, held back and let go, or made the
-point at which its connection breaks (`network.py`). As long as nobody does any of that, frames are counted and nothing else.
+Connections carry bytes. A **message** is one frame of Strandline's protocol in them. It can be watched, held back and released,
+or made the point at which its connection breaks (`network.py`). While no one uses these, frames are counted and not parsed.
 
-Our connections write whole frames. Bytes of others (a port that speaks HTTP) are no messages, and do no harm.
+Strandline's connections write whole frames. Other bytes (on a port that speaks HTTP) are no messages, and are left alone.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Message:
         self, connection: int, source: int, target: int, is_request: bool, api_key: int, correlation_id: int, data: bytes
     ) -> None:
         self.connection = connection
-        """Number of the connection; no two of a world have the same."""
+        """Number of the connection, unique in the world."""
         self.source = source
         """Machine ids."""
         self.target = target
         self.is_request = is_request
         self.api_key = api_key
-        """-1 when it cannot be known: of a response to a request that its asker has given up."""
+        """-1 if unknown: a response to a request that the sender of the request has given up."""
         self.correlation_id = correlation_id
         self.data = data
         """The whole frame, length included."""
@@ -47,7 +47,7 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The request or response as its message class; for a refusal the `frames.Refusal`."""
+        """The decoded request or response; for a refusal the `frames.Refusal`."""
         if self._body is None:
             content = bytearray(memoryview(self.data)[_HEAD:])
             if self.is_request:
@@ -65,7 +65,7 @@ Predicate = Callable[[Message], bool]
 
 
 class Place(NamedTuple):
-    """Where a message lies in the bytes that travel with it. The first one's beginning may have gone ahead of them."""
+    """The position of a message in a segment. The beginning of the first message may have been sent in an earlier segment."""
 
     start: int
     end: int
@@ -73,7 +73,7 @@ class Place(NamedTuple):
 
 
 def count_frames(data: bytes) -> int:
-    """Whole frames from the beginning on."""
+    """Number of whole frames, counted from the beginning."""
     size = len(data)
     end = _HEAD + int.from_bytes(data[:_HEAD], "big")
     if end == size:

@@ -1,18 +1,18 @@
-"""The simulated network: machines with addresses and names, links between them, and what goes wrong there.
+"""The simulated network: machines with addresses and names, links between them, and the faults of both.
 
     connections     tcp.py: bytes arrive in order, once, or the connection ends
-    links           links.py: one for each direction, so a partition may be one-way
-    messages        messages.py: the frames in the bytes, for whoever wants to see, hold or lose one
+    links           links.py: one per direction, so a partition may be one-way
+    messages        messages.py: the frames in the bytes, for stories and faults that watch, hold or lose one
 
-Faults of links: delay, jitter, loss, little bandwidth (`link(a, b)`), clogs, cuts. Of connections: `reset_between` (both
-ends are told), `mute_between` (nobody is told: the one who sends, or asks for a sign of life, finds out). Of readers:
+Faults of links: delay, jitter, loss, low bandwidth (`link(a, b)`), clogs, cuts. Of connections: `reset_between` (both ends are
+notified), `mute_between` (neither end is notified: the one that sends, or that probes with keepalive, finds out). Of readers:
 `fragment`, `slow_reader`. Of names: `names`, `silent_names`.
 
-Messages can be watched (`taps`), held back and let go (`hold`), or made the point at which a connection breaks
-(`break_on`): so a story says "hold the response that carries the new high watermark". A held message holds up what comes
-behind it on its connection, since TCP has no overtaking, and it has not left its process: it is lost when that dies. A
-message cannot be lost alone; `break_on` is what TCP has for that. A request that is lost after its delivery comes twice,
-on two connections.
+Messages can be watched (`taps`), held back and released (`hold`), or made the point at which a connection breaks (`break_on`).
+So a story says "hold the response that carries the new high watermark". A held message also holds up later messages of its
+connection, because TCP does not reorder. It has not left its process yet, so it is lost if the process dies. A message cannot be
+lost alone; `break_on` is how TCP loses one. A request whose connection breaks after its delivery arrives twice, on two
+connections.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ from strandline.testing.simulation.kernel.tcp import (
 __all__ = ["WINDOW_BYTES", "Hold", "Link", "Message", "Network", "Predicate", "SimServer", "SimTransport"]
 
 SYN_RETRY_S = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0)
-"""When an unanswered SYN is sent again; at the last the connect fails."""
+"""Seconds after which an unanswered SYN is sent again; after the last one the connect fails."""
 READS_FIRST = 0.25
-"""How often a protocol reads before whoever has asked for its connection gets it. uvloop lets it, asyncio does not."""
+"""The chance that a protocol reads before `create_connection` returns its connection. uvloop allows that order, asyncio does
+not."""
 RESOLVE_S = 0.001
-"""What a look-up of a name takes, on average."""
+"""Mean time of a name look-up, in seconds."""
 _PORTS, _EPHEMERAL_PORTS = 30_000, range(32_768, 61_000)
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A breakpoint for messages: those that match stay where they are until `release`."""
+    """A breakpoint for messages: those that match are held back until `release`."""
 
     matches: Predicate
     network: Network
     left: int = -1
-    """How many more it takes; -1: all."""
+    """How many more it holds; -1: all."""
     held: list[Message] = field(default_factory=list)
-    """Those that it keeps, in the order in which it took them. Without those whose connection has ended."""
+    """The messages that it holds, in the order in which they were written. Those of ended connections are dropped."""
     _ends: list[tuple[End, Message]] = field(default_factory=list)
 
     @property
     def has(self) -> bool:
-        """Whether a message is being held."""
+        """Whether at least one message is held."""
         return bool(self.held)
 
     def keep(self, end: End, message: Message) -> None:
@@ -75,13 +76,13 @@ class Hold:
         end.held_by = self
 
     def drop(self, end: End) -> None:
-        """What it keeps of this connection is no more."""
+        """Drop the held messages of a connection that has ended."""
         end.held_by = None
         self.held = [message for other, message in self._ends if other is not end]
         self._ends = [(other, message) for other, message in self._ends if other is not end]
 
     def release(self) -> None:
-        """Let go what is held, in the order in which it came, and hold nothing more."""
+        """Release the held messages in their order, and hold no more."""
         if self in self.network.holds:
             self.network.holds.remove(self)
         ends, self._ends = self._ends, []
@@ -94,7 +95,7 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class Break:
-    """A point at which connections break."""
+    """A message that matches breaks its connection."""
 
     matches: Predicate
     times: int
@@ -103,7 +104,7 @@ class Break:
 
 
 class SimServer(asyncio.AbstractServer):
-    """A listening socket; one that does not listen yet has its address, and refuses."""
+    """A listening socket. Before `start_serving` it owns its address and refuses connections."""
 
     def __init__(
         self, network: Network, loop: NodeLoop, factory: Callable[[], Any], address: tuple[str, int], is_listening: bool
@@ -138,7 +139,7 @@ class SimServer(asyncio.AbstractServer):
             self.close()
 
     def close(self) -> None:
-        """Connections that were accepted live on; those that were not are reset."""
+        """Close the socket. Accepted connections live on; the ones not accepted yet are reset."""
         self.is_listening = False
         self.sockets = ()
         self.network.unlisten(self)
@@ -158,29 +159,29 @@ class Network:
         self.draw = random.random
         self.delay_s = 0.000_1
         self.jitter_s = 0.000_1
-        """Defaults of links that are made from now on."""
+        """The defaults of links that are created from now on."""
         self.messages = 0
-        """Frames that arrived."""
+        """Number of frames that arrived."""
         self.holds: list[Hold] = []
         self.breaks: list[Break] = []
         self.taps: list[Callable[[Message], object]] = []
-        """Called with each message as its process writes it."""
+        """Called with each message when its process writes it."""
         self.names: dict[str, list[str]] = {}
-        """Addresses by name. Machines have their own; who asks for an unknown one is told that there is none."""
+        """Addresses by name. Machines have their own; a look-up of an unknown name fails."""
         self.silent_names: set[str] = set()
-        """Whoever asks for these gets no answer while they are here."""
+        """Look-ups of these names get no answer as long as the names are here."""
         self._links: dict[tuple[int, int], Link] = {}
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._machines: dict[str, Host] = {}
         self._ends: dict[int, End] = {}
-        """Of every connection that is not over; by number (client ends are even)."""
+        """The ends of open connections, by number; client ends are even."""
         self._backlog: dict[SimServer, list[End]] = {}
-        """Open for the asking side, not accepted yet."""
+        """Connections that are open for the client and not accepted yet."""
         self.read_limits: dict[int, tuple[float, int]] = {}
-        """By machine: how often a read is short, and how short."""
+        """By machine: the probability of a short read, and its size."""
         self.read_delays: dict[int, float] = {}
         self._questions: list[tuple[str, asyncio.Future[list[str]]]] = []
-        """To the resolver, which is silent."""
+        """Look-ups that wait for the resolver while it is silent."""
         self._connections = 0
         self.trace_step = trace_step
         self._ports: dict[str, int] = {}
@@ -192,14 +193,14 @@ class Network:
         self.names[machine.name] = [machine.address]
 
     def link(self, source: int, target: int) -> Link:
-        """The same object each time: whoever changes its numbers changes the link."""
+        """The link from one machine to the other. Every call returns the same object, so its numbers can be changed."""
         found = self._links.get((source, target))
         if found is None:
             found = self._links[source, target] = Link(self.delay_s, self.jitter_s)
         return found
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing goes this way any more, nor does what is on its way arrive. Cuts add up; each needs its `mend`."""
+        """Block this direction, also for what is on its way. Cuts add up; each needs its own `mend`."""
         link = self.link(source, target)
         link.cut += 1
         if link.cut == 1:
@@ -215,12 +216,13 @@ class Network:
                     end.on_mended()
 
     def clog(self, source: int, target: int, for_s: float) -> None:
-        """What is sent this way in the next seconds leaves at their end."""
+        """What is sent in this direction during the next seconds leaves at their end."""
         link = self.link(source, target)
         link.clogged_until = max(link.clogged_until, self.scheduler.now + for_s)
 
     def heal(self) -> None:
-        """Every link is open, without loss, at the default delay; nothing is held, breaks, or is read slowly."""
+        """Open all links, without loss and at the default delay; release everything that is held, and end breaks and slow
+        reads."""
         for hold in list(self.holds):
             hold.release()
         self.breaks.clear()
@@ -236,7 +238,7 @@ class Network:
         self.answer_names()
 
     def partition(self, one: Iterable[int], other: Iterable[int], *, both_ways: bool = True) -> Callable[[], None]:
-        """Cut all links from the ones to the others (and back); returns what mends them."""
+        """Cut all links between the two groups (in one direction, if so asked); returns the function that mends them."""
         ways = [(a, b) for a in one for b in other if a != b]
         if both_ways:
             ways += [(b, a) for a, b in ways]
@@ -250,7 +252,7 @@ class Network:
         return undo
 
     async def swizzle(self, nodes: Iterable[int], others: Iterable[int], random: Random, *, pace_s: float) -> None:
-        """For a story: the nodes are cut off from all others one by one, and come back one by one, in another order."""
+        """Cut the nodes off from all others one by one, and reconnect them one by one in another order."""
         order, others = list(nodes), list(others)
         random.shuffle(order)
         mends = {}
@@ -265,11 +267,11 @@ class Network:
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def fragment(self, machine: int, chance: float, bytes_max: int = 1) -> None:
-        """Reads of this machine bring so little with this chance."""
+        """Reads of this machine return at most so many bytes, with this probability."""
         self.read_limits[machine] = (chance, bytes_max)
 
     def slow_reader(self, machine: int, delay_s: float) -> None:
-        """Each read of this machine comes so much later; 0: as fast as it can."""
+        """Delay each read of this machine by so many seconds; 0 ends the delay."""
         self.read_delays[machine] = delay_s
 
     def read_limit(self, machine: int) -> int:
@@ -279,7 +281,7 @@ class Network:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def hold(self, matches: Predicate, limit: int = -1) -> Hold:
-        """Keep back each message that matches (at most `limit` of them), and what comes behind it on its connection."""
+        """Hold back each message that matches (at most `limit` of them), and everything behind it on its connection."""
         hold = Hold(matches, self, limit)
         self.holds.append(hold)
         return hold
@@ -288,8 +290,8 @@ class Network:
         return next((hold for hold in self.holds if hold.left and hold.matches(message)), None)
 
     def break_on(self, matches: Predicate, times: int = 1, *, after: bool = False, chance: float = 1.0) -> None:
-        """The connection of a message that matches breaks as it arrives, and both ends are reset. The receiver has seen what
-        came before it, and with `after` the message, too."""
+        """Break the connection of a message that matches when the message arrives, and reset both ends. The receiver has read
+        what came before it and, with `after`, the message itself."""
         self.breaks.append(Break(matches, times, after, chance))
 
     def maybe_break(self, sender: End, segment: Segment) -> bool:
@@ -298,7 +300,7 @@ class Network:
                 if each.matches(place.message) and (each.chance >= 1 or self.draw() < each.chance):
                     each.times -= 1
                     if not each.times:
-                        self.breaks.remove(each)  # With none left nobody looks into messages.
+                        self.breaks.remove(each)  # without breaks, messages are not parsed
                     seen = segment.data[: place.end if each.after else max(0, place.start)]
                     receiver = sender.peer
                     receiver.receive(Segment(seen))
@@ -326,19 +328,19 @@ class Network:
 
     @property
     def connections(self) -> int:
-        """Those of which at least one process has an end."""
+        """Number of connections of which at least one process holds an end."""
         return sum(not (end.is_orphan and end.peer.is_orphan) for end in self._ends.values() if end.is_client)
 
     def reset_between(self, one: int, other: int) -> int:
-        """Every connection between the two machines is reset, and both ends are told; returns how many there were."""
+        """Reset every connection between the two machines, and notify both ends; returns the number of connections."""
         ends = self._ends_between(one, other)
         for end in ends:
             end.die(reset_error())
         return sum(end.is_client for end in ends)
 
     def mute_between(self, one: int, other: int) -> int:
-        """Nothing of the connections that there are between the two machines arrives any more, and nobody is told. New ones
-        can be made. (Somebody between them has forgotten them.) Returns how many there were."""
+        """Silence the present connections between the two machines without notifying them, as a firewall does that has forgotten
+        them. New connections work. Returns the number of connections."""
         ends = self._ends_between(one, other)
         for end in ends:
             end.is_muted = True
@@ -353,14 +355,14 @@ class Network:
         self._ends.pop(end.number, None)
 
     def on_process_gone(self, loop: NodeLoop) -> None:
-        """Its kernel closes its sockets."""
+        """The process is gone: its kernel closes its sockets."""
         for server in [server for server in self._servers.values() if server.loop is loop]:
             self.unlisten(server)
         for end in [end for end in self._ends.values() if end.loop is loop]:
             end.on_process_gone()
 
     def on_power_cut(self, machine: Host) -> None:
-        """Nobody closes anything, and nothing arrives there any more."""
+        """The machine has lost its power: none of its sockets is closed, and nothing arrives there any more."""
         for server in [server for server in self._servers.values() if server.loop.machine is machine]:
             del self._servers[server.address]
         self._backlog = {server: ends for server, ends in self._backlog.items() if server.loop.machine is not machine}
@@ -368,7 +370,7 @@ class Network:
             end.vanish()
 
     def on_power(self, machine: Host) -> None:
-        """It is back, and knows nothing of its connections: who goes on with one of them is told so."""
+        """The machine is back without its connections: the next segment of one of them is answered with RST."""
         for end in [end for end in self._ends.values() if end.there is machine]:
             end.on_mended()
 
@@ -414,7 +416,7 @@ class Network:
             attempt.is_over = True
 
     def open(self, attempt: _Attempt, server: SimServer) -> End:
-        """The SYN reached a listening socket; the asking end of the connection that is there now."""
+        """The SYN reached a listening socket. Returns the client's end of the new connection."""
         self._connections += 1
         number = 2 * self._connections
         own = attempt.loop.machine
@@ -440,7 +442,7 @@ class Network:
     # -- names --------------------------------------------------------------------------------------------------------
 
     def look_up(self, host: str) -> asyncio.Future[list[str]]:
-        """In the place of `protocol/rpc/resolver.py`: the addresses of a name, as the process that asks is told them."""
+        """Replaces `protocol/rpc/resolver.py`: the addresses of a name, as the asking process gets them."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, NodeLoop)
         found: asyncio.Future[list[str]] = loop.create_future()
@@ -451,7 +453,7 @@ class Network:
         return found
 
     def answer_names(self) -> None:
-        """The resolver answers again, also those who have asked meanwhile."""
+        """The resolver answers again, also the look-ups that waited."""
         self.silent_names.clear()
         questions, self._questions = self._questions, []
         for host, found in questions:
@@ -481,7 +483,8 @@ def is_address(host: str) -> bool:
 
 
 def _asked(asker: End, correlation_id: int) -> int:
-    """The API key of a request, as far as it is remembered: by whoever looked at it, or by the one who waits for its answer."""
+    """The API key of a request, if it is known: from a tap that parsed the request, or from the connection that waits for the
+    response."""
     api_key = asker.apis.pop(correlation_id, -1)
     if api_key < 0 and asker.transport is not None:
         pending = getattr(asker.transport.protocol, "_pending", None)
@@ -498,7 +501,7 @@ class _Attempt:
         self.established: asyncio.Future[tuple[SimTransport, Any]] = loop.create_future()
         self.made: SimTransport | None = None
         self.is_over = False
-        """Nobody waits for it any more."""
+        """The attempt has ended, or the process that made it has."""
         self._began_at = network.scheduler.now
         self._tries = 0
         self._is_answered = False
@@ -518,7 +521,7 @@ class _Attempt:
         self._tries += 1
 
     def _on_syn(self) -> None:
-        """At the target's kernel. An answer that is lost on its way back brings another SYN."""
+        """The SYN arrives at the target's kernel. If the answer is lost, the SYN is sent again."""
         network, target, asker = self.network, self.target, self.loop.machine
         way, back = network.link(asker.id, target.id), network.link(target.id, asker.id)
         if self._is_answered or self.is_over or self.loop.is_dead or way.cut or back.cut or not target.has_power:
@@ -536,7 +539,7 @@ class _Attempt:
             network.scheduler.at(arrives_at, self.loop.io, self._on_established, client)
 
     def _on_established(self, client: End) -> None:
-        """In a turn of the process that asked."""
+        """The connection is open: runs in a turn of the process that asked."""
         if self.is_over or self.established.done():
             client.on_process_gone()
         elif client.is_over:

@@ -18,12 +18,12 @@ from random import Random
 from typing import Any
 
 QUIET = object()
-"""What a callback returns that changed nothing which anybody could look for: nobody is asked to look (`after_step`)."""
+"""Returned by a callback that changed nothing that a condition or an invariant could see: `after_step` is then skipped."""
 
 
 Entry = list[Any]
-"""Something that will be called at a time, unless it is cancelled before: `[when, drawn, number, callback, args]`. The callback
-is None once cancelled or called. A plain list: nothing else is made, compared and taken apart as fast."""
+"""A callback that is due at a time: `[when, drawn, number, callback, args]`. The callback is None after it was cancelled or
+called. Entries are plain lists because nothing else is created, compared and unpacked as fast."""
 
 
 def cancel(entry: Entry) -> None:
@@ -32,7 +32,7 @@ def cancel(entry: Entry) -> None:
 
 
 class OutOfTime(AssertionError):
-    """What was waited for did not come within its bound of virtual time or of steps."""
+    """A condition did not hold within its bound of virtual time, or a run needed more steps than it may."""
 
 
 class Scheduler:
@@ -42,18 +42,18 @@ class Scheduler:
         self.steps = 0
         """Entries called so far."""
         self.after_step: list[Callable[[], object]] = []
-        """Called after every entry that was not `QUIET`: invariants, conditions that somebody waits for."""
+        """Called after every entry that did not return `QUIET`: invariants, and conditions that a story waits for."""
         self.failure: BaseException | None = None
-        """Set by whoever finds that the run must end; `run` raises it after the entry under way, whoever caught it first."""
+        """The error that ends the run. `run` raises it after the current entry, even if the code in between caught it."""
         self.clock: Callable[[], float] = partial(attrgetter("now"), self)
-        """The time, for those who ask very often: no Python code runs for it."""
+        """Returns the virtual time without running Python code, for callers that ask very often."""
         self._draw = random.random
         self._heap: list[Entry] = []
         self._pushed = 0
         self._limit = 64
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Entry:
-        """Call it at this time; a time that has passed means now."""
+        """Call it at this time; a time in the past means now."""
         if not when > self.now:
             if isnan(when):
                 raise ValueError("a time that is no number")
@@ -67,8 +67,8 @@ class Scheduler:
         return entry
 
     def soon(self, when: float, callback: Callable[..., object]) -> None:
-        """As `at`, for nearly half of all entries: never cancelled, and at a time that is not past and is itself drawn, so that
-        no order needs to be."""
+        """As `at`, for almost half of all entries: they are never cancelled, and their time is drawn and not in the past, so
+        their order needs no draw."""
         pushed = self._pushed = self._pushed + 1
         heappush(self._heap, [when, 0.0, pushed, callback, ()])
 
@@ -76,20 +76,20 @@ class Scheduler:
         return self.at(self.now + delay_s, callback, *args)
 
     def first(self, callback: Callable[..., object], *args: Any) -> Entry:
-        """Call it now, before anything else."""
+        """Call it now, before any other entry."""
         self._pushed += 1
         entry = [self.now, -1.0, self._pushed, callback, args]
         heappush(self._heap, entry)
         return entry
 
     def fail(self, error: BaseException) -> None:
-        """End the run with this error; the first one counts."""
+        """End the run with this error. Only the first call counts."""
         if self.failure is None:
             self.failure = error
 
     def run(self, is_over: Callable[[], bool], *, limit_s: float = 3600.0, steps_max: int = 50_000_000) -> None:
-        """Until it is over. `OutOfTime` when nothing is left to happen, or the bounds (of virtual time and steps) are met;
-        whoever raises them may run on."""
+        """Run entries until `is_over` returns true. Raises `OutOfTime` when no entry is left or a bound is reached; the caller
+        may then call `run` again."""
         heap, deadline, last_step = self._heap, self.now + limit_s, self.steps + steps_max
         if self.failure is not None:
             raise self.failure
@@ -116,16 +116,16 @@ class Scheduler:
                 raise self.failure
 
     def waiting(self, callback: Callable[..., object]) -> list[Entry]:
-        """What is to be called and was not cancelled, of one callback, in the order in which it was made."""
+        """The entries of one callback that are neither cancelled nor called, in the order in which they were added."""
         return sorted((entry for entry in self._heap if entry[3] == callback), key=lambda entry: entry[2])
 
     def clear(self) -> None:
-        """Nothing will happen any more."""
+        """Drop all entries."""
         self._heap.clear()
         self.after_step.clear()
 
     def _sweep(self) -> None:
-        """Cancelled entries (most timers are) are dropped when they have become many."""
+        """Drop cancelled entries (most timers are) when there are many of them."""
         self._heap[:] = [entry for entry in self._heap if entry[3] is not None]
         heapify(self._heap)
         self._limit = max(64, 2 * len(self._heap))

@@ -1,23 +1,23 @@
-"""TCP between simulated machines: the two ends that kernels have of a connection, and what a process has of its own.
+"""TCP between simulated machines: the two ends that kernels have of a connection, and the transport that a process has.
 
     transport.write -> transport's buffer | kernel's send buffer -> wire -> peer's receive buffer | -> peer's protocol
          process    -->                   |                    kernels                            |    process
 
-What TCP promises holds under every fault: within a connection bytes arrive in order, once, or the connection ends. So a
-link that loses packets only delays, and a link that is cut is silence: what was sent is sent again when the way is open,
-or the connection ends with a time-out (`TCP_USER_TIMEOUT`, keepalive; only if the process has asked for them).
+TCP's promises hold under every fault: within a connection bytes arrive in order, once, or the connection ends. So a lossy link
+only delays, and a cut link is silent: bytes are sent again when the link is open, or the connection ends with a time-out
+(`TCP_USER_TIMEOUT` or keepalive, if the process has set them).
 
-An `End` outlives its process. What the kernel has taken leaves, then the FIN; what was in the process is lost with it.
-As on Linux:
+An `End` outlives its process. What the kernel has taken is sent, then the FIN; what was in the process is lost with it. As on
+Linux:
 
-- Closing is the same, whether by `close`, `abort` or the end of the process: FIN, but RST when there are bytes that
-  the process has not read, or for bytes that come afterwards. `abort` only throws away what the kernel has not taken.
-- Bytes that arrived before an RST are read before the process learns of it; a process that does not read does not learn
+- A connection closes in the same way by `close`, by `abort` and by the end of the process: FIN, but RST if the process has not
+  read all bytes, and in answer to later bytes. `abort` only drops what the kernel has not taken.
+- A process reads the bytes that arrived before an RST, and then learns of the RST; a process that does not read does not learn
   of it either, unless it writes.
-- A machine without power is silent. When it is back, it answers RST to whoever goes on with a connection of before.
+- A machine without power is silent. When it is back, it answers RST to segments of earlier connections.
 
-Where this is simpler than the truth: acknowledgements take the link's shortest time, and cost no bandwidth; a window is
-known to the sender as it is; there is no congestion window.
+This model is simpler than the truth: acknowledgements take the shortest time of the link and no bandwidth; the sender always
+knows the exact window; there is no congestion window.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from strandline.testing.simulation.kernel.messages import Place, count_frames
 from strandline.testing.simulation.kernel.scheduler import QUIET, Entry, cancel
 
 WINDOW_BYTES = 256 * 1024
-"""What a receiver's kernel takes in before its process reads."""
+"""Bytes that the receiver's kernel takes in before its process reads."""
 SEND_BUFFER_BYTES = 256 * 1024
-"""What a sender's kernel takes in before it is acknowledged."""
+"""Bytes that the sender's kernel takes in before they are acknowledged."""
 RETRIES_S = 924.0
-"""How long it is sent again where the process has set no bound (Linux' tcp_retries2 of 15)."""
+"""Seconds for which bytes are sent again if the process has set no bound (Linux: tcp_retries2 = 15)."""
 READ_BYTES = 64 * 1024
 _PIECE_BYTES_MIN = 16 * 1024
 
@@ -61,13 +61,13 @@ class Segment(msgspec.Struct, eq=False):
 
     data: bytes
     frames: int = 0
-    """How many frames are complete with it."""
+    """Number of frames that this segment completes."""
     ends: bool = False
     """Carries the FIN."""
     resets: bool = False
     """Is an RST."""
     places: list[Place] | None = None
-    """The messages among them; None: nobody has looked."""
+    """The messages in it; None: not parsed."""
 
     def split(self, at: int, places: list[Place]) -> tuple[Segment, Segment]:
         first, rest = Segment(self.data[:at]), Segment(self.data[at:], ends=self.ends)
@@ -78,7 +78,7 @@ class Segment(msgspec.Struct, eq=False):
 
 
 class End:
-    """One end of a connection, as its machine's kernel has it, and the bytes that leave from there."""
+    """One end of a connection, as the kernel of its machine has it, and the bytes that it sends."""
 
     __slots__ = (
         "_acked",
@@ -130,7 +130,7 @@ class End:
     ) -> None:
         self.network = network
         self.loop = loop
-        """Of the process that it belongs, or belonged, to."""
+        """The loop of its process, also after the process has ended."""
         self.here, self.there = loop.machine, there
         self.number = number
         self.address = address
@@ -139,23 +139,24 @@ class End:
         self.way: Link = network.link(self.here.id, there.id)
         self.back: Link = network.link(there.id, self.here.id)
         self.transport: SimTransport | None = None
-        """None: the process has not got it yet, or has let go of it."""
+        """None: the process has not accepted it yet, or has closed it."""
         self.is_orphan = False
-        """Its process has let go of it; the kernel brings it to its end."""
+        """Its process has closed it; the kernel ends it."""
         self.is_over = False
-        """The kernel knows nothing of it any more: whatever arrives is answered with RST."""
+        """The kernel has forgotten it: whatever arrives is answered with RST."""
         self.error: OSError | None = None
-        """What the process will be told, once it has read what arrived before."""
+        """The error that the process gets once it has read what arrived before."""
         self.is_muted = False
-        """Somebody between the two (a NAT, a firewall) has forgotten this connection: nothing of it arrives anywhere."""
+        """A NAT or firewall between the two has forgotten this connection: nothing of it arrives anywhere."""
 
         self._queue: deque[Segment] = deque()
-        """Taken from the process, and not on the wire: held, cut off, or beyond the receiver's window."""
+        """Taken from the process and not on the wire: held, cut off, or beyond the receiver's window."""
         self._flying: deque[Segment] = deque()
-        """On the wire. Which of several events of one time comes first is open, which segment arrives first is not."""
+        """On the wire, in order. The scheduler draws the order of events of one moment, but the first segment sent is the first
+        to arrive."""
         self._flying_bytes = 0
         self._flight = 0
-        """Counts the times that everything on the wire was lost."""
+        """Number of times that everything on the wire was lost."""
         self._last_arrival = 0.0
         self.written = 0
         """Bytes that the kernel has taken from the process."""
@@ -163,33 +164,33 @@ class End:
         """Bytes that have arrived here."""
         self._acked = 0
         self._acks: deque[tuple[float, int]] = deque()
-        """Acknowledgements on their way: when each arrives, and how much it says."""
+        """Acknowledgements on their way: the time of arrival, and the number of bytes."""
         self.held_by: Keeper | None = None
         self.sent_fin = self.fin_arrived = False
         self._stuck_since = -1.0
-        """Since when bytes wait in vain for their acknowledgement; -1: they do not."""
+        """The time since which bytes wait for their acknowledgement; -1: none do."""
         self._stuck: Entry | None = None
         self._retry: Entry | None = None
         self._blocked_since = -1.0
-        """Since when the receiver has no room; -1: it has."""
+        """The time since which the receiver has no room; -1: it has room."""
         self._blocked: Entry | None = None
         self._is_window_due = self._is_turn_due = False
         self.user_timeout_s = 0.0
-        """0: none. Set by the process, as the next one."""
+        """0: none. Set by the process, as is `keepalive`."""
         self.keepalive: tuple[float, float, int] | None = None
         """Idle time, interval and number of probes."""
         self.heard_at = network.scheduler.now
         self._silence: Entry | None = None
-        """When it is given up for its silence."""
+        """The event at which the connection is given up for silence."""
         self._probe: Entry | None = None
-        """When it is found out, after a silence, whether the other end is still there."""
+        """The event at which a probe finds out, after a silence, whether the other end still exists."""
 
         self.inbox: deque[bytes | memoryview] = deque()
         self.inbox_bytes = 0
         self.eof = False
         """The peer's FIN has arrived."""
         self.apis: dict[int, int] = {}
-        """API keys of requests that somebody has looked at, by correlation id."""
+        """API keys of parsed requests, by correlation id."""
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -199,24 +200,24 @@ class End:
 
     @property
     def is_broken(self) -> bool:
-        """Nothing arrives in one direction at least."""
+        """Nothing arrives in at least one direction."""
         return bool(self.way.cut or self.back.cut or not self.there.has_power or self.is_muted)
 
     @property
     def acknowledged(self) -> int:
-        """Bytes of which this kernel knows that they have arrived."""
+        """Number of bytes that this kernel knows to have arrived."""
         acks, now = self._acks, self.network.scheduler.now
         while acks and acks[0][0] <= now:
             self._acked = acks.popleft()[1]
         return self._acked
 
     def room(self) -> int:
-        """How much the kernel takes now."""
+        """Number of bytes that the kernel takes now."""
         room = SEND_BUFFER_BYTES - (self.written - self._acked)
         return room if room >= SEND_BUFFER_BYTES // 2 else SEND_BUFFER_BYTES - (self.written - self.acknowledged)
 
     def take(self, segment: Segment) -> None:
-        """From the process."""
+        """Take bytes from the process."""
         size, way, network = len(segment.data), self.way, self.network
         self.written += size
         if segment.ends:
@@ -231,7 +232,7 @@ class End:
             and not self.is_muted
             and size <= WINDOW_BYTES - self.peer.inbox_bytes - self._flying_bytes
         ):
-            self._depart(segment)  # as nearly always
+            self._depart(segment)  # the usual case
         else:
             self._queue.append(segment)
             self.pump()
@@ -241,7 +242,7 @@ class End:
         return self.held_by is not None
 
     def pump(self) -> None:
-        """Put on the wire what may go."""
+        """Put on the wire what may be sent."""
         queue, network, way = self._queue, self.network, self.way
         if self.held_by is not None or (self._stuck_since >= 0 and self._waits_for_acks()):
             return
@@ -271,7 +272,7 @@ class End:
             queue.popleft()
 
     def _await_turn(self) -> None:
-        """On a slow link one piece follows the other, so that what waits is as fast as the link is by then."""
+        """Wait for the slow link: its pieces are sent one after the other, at the rate that the link has when each leaves."""
         if not self._is_turn_due:
             self._is_turn_due = True
             self.network.scheduler.at(self.way.free_at, self._on_turn)
@@ -281,11 +282,11 @@ class End:
         self.pump()
 
     def _waits_for_acks(self) -> bool:
-        """After a moment without an acknowledgement nothing new leaves."""
+        """After a moment without an acknowledgement no new bytes are sent."""
         return self._stuck_since >= 0 and (not self.is_way_open or self.network.scheduler.now - self._stuck_since > RTO_S)
 
     def _maybe_hold(self, segment: Segment) -> Segment:
-        """The segment, or what of it may leave before a message that is to be held."""
+        """The segment, or the part of it that may leave before a message that is to be held."""
         for place in self.places(segment):
             hold = self.network.hold_of(place.message)
             if hold is None:
@@ -309,13 +310,13 @@ class End:
         return segment.places
 
     def _depart(self, segment: Segment) -> bool:
-        """False when the link loses it again and again, for longer than anybody waits."""
+        """Send the segment. Returns False if the link loses it for longer than the retries last."""
         network, way, size = self.network, self.way, len(segment.data)
         scheduler = network.scheduler
         now = scheduler.now
         if way.bytes_per_s < FAST or way.clogged_until > now:
             arrival = way.arrival(now, network.draw, size)
-        else:  # the same, as nearly always
+        else:  # the same as `Link.arrival`, inlined for the usual case
             arrival = now + way.delay_s - log(1.0 - network.draw()) * way.jitter_s
         if way.loss:
             lost_s = way.lost_s(network.draw)
@@ -331,7 +332,7 @@ class End:
         return True
 
     def _arrive(self, flight: int) -> object:
-        """At the peer's kernel; unless the way was closed meanwhile, or is closed just now."""
+        """The segment arrives at the peer's kernel, unless the link was cut meanwhile."""
         if flight != self._flight:
             return QUIET
         there = self.there
@@ -360,14 +361,14 @@ class End:
             peer.inbox_bytes += size
             if peer.transport is not None:
                 peer.transport.maybe_read()
-            return QUIET  # Until the process reads it, nobody knows that it is there.
+            return QUIET  # Until the process reads the new connection, neither side knows of it.
         peer.receive(segment)
         if self.is_orphan:
             self._maybe_forget()
         return None
 
     def _acknowledge(self, now: float) -> None:
-        """The peer's kernel says what it has."""
+        """Acknowledge to the peer's kernel what has arrived."""
         if self.back.cut:
             self._be_stuck()
             return
@@ -381,7 +382,7 @@ class End:
             self.transport.on_room()
 
     def _lose_flight(self) -> None:
-        """Whatever was on the wire has to be sent again."""
+        """All segments on the wire have to be sent again."""
         lost = [segment for segment in self._flying if not segment.resets]
         self._flying.clear()
         self._flying_bytes = 0
@@ -407,7 +408,7 @@ class End:
         self.die(timeout_error())
 
     def on_broken(self) -> None:
-        """The way there or back was closed. What is silent for long is noticed, by whoever has asked for that."""
+        """A direction was cut. The process learns of it by the time-outs that it has set."""
         if self.is_over:
             return
         acks, now = self._acks, self.network.scheduler.now
@@ -423,7 +424,7 @@ class End:
             )
 
     def on_peer_gone(self) -> None:
-        """Perhaps without a word: then the next sign of life that is asked for finds it out."""
+        """The peer is gone, perhaps without a word: then the next keepalive probe finds out."""
         if not self.is_over and not self.eof and self.keepalive is not None:
             if self.is_broken:
                 self.on_broken()
@@ -438,7 +439,7 @@ class End:
             self.die(reset_error())
 
     def on_mended(self) -> None:
-        """A way is open again: what was lost is sent again when its time has come."""
+        """A direction is open again: what was lost is sent again at its next retry."""
         if self.is_over or self.is_broken:
             return
         scheduler = self.network.scheduler
@@ -455,7 +456,7 @@ class End:
             self._on_window()
 
     def _next_retry_at(self) -> float:
-        """RTO_S after the first time, then after twice as long, and so on."""
+        """RTO_S after the first loss, then after twice as long, and so on."""
         waited_s = self.network.scheduler.now - self._stuck_since
         tries = floor(log2(waited_s / RTO_S + 1)) + 1
         return self._stuck_since + RTO_S * float(2**tries - 1)
@@ -485,7 +486,7 @@ class End:
         if segment.ends:
             self.eof = True
         if self.is_orphan:
-            if segment.data:  # for nobody
+            if segment.data:  # no process reads it
                 self.die(None)
                 self.send_reset()
             self._maybe_forget()
@@ -497,7 +498,7 @@ class End:
             self.transport.maybe_read()
 
     def on_read(self, size: int) -> None:
-        """The process has taken so much out of the receive buffer."""
+        """The process has read so many bytes from the receive buffer."""
         self.inbox_bytes -= size
         peer = self.peer
         if peer._blocked_since >= 0 and not peer._is_window_due and self.is_way_open:
@@ -515,7 +516,7 @@ class End:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The process lets go of it."""
+        """The process closes the connection."""
         if self.is_over or self.is_orphan:
             return
         self.transport = None
@@ -529,7 +530,7 @@ class End:
             self._maybe_forget()
 
     def on_process_gone(self) -> None:
-        """What is held has not left the process."""
+        """The process has ended. Held messages have not left it, and are lost."""
         if self.is_orphan:
             return
         is_known = self.transport is not None
@@ -539,7 +540,7 @@ class End:
             self._queue.clear()
         if is_known:
             self.close()
-        else:  # It waited to be accepted, or for its connection.
+        else:  # it waited to be accepted, or for its connection
             self.die(None)
             self.send_reset()
 
@@ -549,12 +550,12 @@ class End:
         self.die(None)
 
     def send_reset(self) -> None:
-        """It arrives behind what is on the wire, or is lost; then the next bytes from there bring another one."""
+        """Send an RST behind what is on the wire. If it is lost, the next bytes from the peer cause another one."""
         if self.is_way_open and self.here.has_power:
             self._depart(Segment(b"", resets=True))
 
     def die(self, error: OSError | None) -> None:
-        """It is over for this end, and nobody tells the other one."""
+        """End this side without notifying the peer."""
         if self.is_over:
             return
         self.is_over = True
@@ -572,34 +573,34 @@ class End:
         self.peer.on_peer_gone()
 
     def _maybe_forget(self) -> None:
-        """Both sides have said all that they had to say."""
+        """Both sides have sent everything: forget the connection."""
         if self.fin_arrived and self.eof and not self.is_over:
             self.die(None)
 
 
 class SimTransport(asyncio.Transport):
-    """What a protocol is given: the process's side of an end."""
+    """The transport that a protocol gets: the process's side of an end."""
 
     def __init__(self, end: End) -> None:
         super().__init__()
         self.end = end
         self.network, self.loop = end.network, end.loop
         self.wants_room = False
-        """Something waits for room in the kernel."""
+        """Bytes wait for room in the kernel."""
         self.protocol: Any = None
         self._is_buffered = False
-        """The protocol has a buffer of its own."""
+        """The protocol is a `BufferedProtocol`."""
         self._is_closing = False
         self._is_told = False
-        """The protocol knows, or is about to be told, that this is over."""
+        """`connection_lost` was called or is scheduled."""
         self._buffer: deque[Segment] = deque()
-        """Not taken by the kernel yet."""
+        """Bytes that the kernel has not taken yet."""
         self._buffered_bytes = 0
         self._later: list[Segment] = []
-        """Written while the process is held up: as if it were not written yet."""
+        """Bytes written while the process is held up. They count as written when it continues."""
         self._is_full = False
         self._ends_after = False
-        """`write_eof` was called: the FIN follows what is buffered."""
+        """`write_eof` was called: the FIN follows the buffered bytes."""
         self._high, self._low = 64 * 1024, 16 * 1024
         self._is_reading = True
         self._is_read_due = False
@@ -681,7 +682,7 @@ class SimTransport(asyncio.Transport):
             self.protocol.pause_writing()
 
     def _fill(self) -> None:
-        """Hand on to the kernel what it takes. A large piece is not cut into crumbs for it."""
+        """Hand the kernel what it takes. A large piece is not split for a little room."""
         end, buffer = self.end, self._buffer
         while buffer and not end.is_over:
             segment, room = buffer[0], end.room()
@@ -696,7 +697,7 @@ class SimTransport(asyncio.Transport):
         self.wants_room = bool(buffer)
 
     def on_room(self) -> None:
-        """Some of what left was acknowledged."""
+        """Some bytes were acknowledged, so the kernel has room."""
         if self.wants_room:
             self.loop.io(self._on_room)
 
@@ -747,7 +748,7 @@ class SimTransport(asyncio.Transport):
         return self._is_reading and not self._is_closing
 
     def maybe_read(self) -> None:
-        """Something has arrived, or the process wants to know again."""
+        """Something has arrived, or the process resumes reading."""
         if self._is_read_due or not self._is_reading or self._is_closing:
             return
         end = self.end
@@ -801,7 +802,7 @@ class SimTransport(asyncio.Transport):
             protocol.data_received(bytes(data))
 
     def _take(self, buffer: Any, size: int) -> int:
-        """Out of the kernel, into the protocol's buffer; how much it was."""
+        """Move bytes from the kernel to the protocol's buffer; returns their number."""
         inbox, done = self.end.inbox, 0
         while inbox and done < size:
             piece = inbox.popleft()
@@ -817,7 +818,7 @@ class SimTransport(asyncio.Transport):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What is buffered still leaves. Nothing is read any more."""
+        """Close after the buffered bytes are sent. Nothing is read any more."""
         if not self._is_closing and not self.loop.is_dead:
             self._is_closing = True
             self._maybe_end()
@@ -830,7 +831,7 @@ class SimTransport(asyncio.Transport):
             self._tell_lost(None)
 
     def _maybe_end(self) -> None:
-        """Everything that was written is the kernel's business now."""
+        """The kernel has all bytes: end the process's side."""
         if self._buffer or self._later or self._is_told:
             return
         if self._is_closing:
@@ -839,7 +840,7 @@ class SimTransport(asyncio.Transport):
             self.end.take(Segment(b"", ends=True))
 
     def on_error(self) -> None:
-        """The kernel has given the connection up. Who writes or reads is told; others are when they do."""
+        """The kernel has given the connection up. A process that reads or writes learns of it now, others when they do."""
         if self._is_closing or self._buffer:
             self._tell_lost(self.end.error)
         else:
@@ -857,7 +858,7 @@ class SimTransport(asyncio.Transport):
 
 
 class SimSocket:
-    """What the production code asks of a transport's socket."""
+    """The socket of a transport, with the options that the product sets."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -867,7 +868,7 @@ class SimSocket:
         self._idle_s, self._interval_s, self._probes = 7200.0, 75.0, 9
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """Those that decide when a silent connection is given up count; all others are taken and mean nothing here."""
+        """Options that decide when a silent connection is given up take effect; all others are accepted and have none."""
         end = self._end
         if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
             end.keepalive = (self._idle_s, self._interval_s, self._probes) if value else None
@@ -884,7 +885,7 @@ class SimSocket:
                 end.keepalive = (self._idle_s, self._interval_s, self._probes)
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
-        """TCP_INFO with the one field that is looked at: acknowledged bytes, the last eight."""
+        """TCP_INFO with the only field that the product reads: acknowledged bytes, the last eight."""
         return bytes(size - 8) + self._end.acknowledged.to_bytes(8, sys.byteorder) if size >= 8 else 0
 
     def getsockname(self) -> tuple[str, int]:

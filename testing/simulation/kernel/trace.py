@@ -1,15 +1,14 @@
-"""What happened in a run: typed events, in the order in which they happened, and a hash of all of it.
+"""The events of a run, typed and in order, and a hash over all of them.
 
-Two things go in. `emit` is for what matters, in Kafka's nouns ("broker 2 truncated orders-0 to 10"); the pages for people
-(story.py, timeline.py) are made of these. `step` is for everything else that the scheduler does; it is only hashed. The
-hash is how two runs of one seed are compared, so nothing that differs between two processes may reach it: no addresses, no
-order of sets, no wall clock, no process ids. `plain` sees to that for the fields of events; whoever calls `step` has to see
-to it that a label is a name, not a repr.
+There are two entrances. `emit` takes what matters, in Kafka's nouns ("broker 2 truncated orders-0 to 10"); the pages for people
+(story.py, timeline.py) are made of these events. `step` takes everything else that the scheduler does, which is only hashed. The
+hash compares two runs of one seed. So nothing that differs between two processes may reach it: no addresses, no order of sets,
+no wall clock, no process ids. `plain` removes these from the fields of events; the caller of `step` passes names, never a repr.
 
-Both are called very often. Hashing is put off and done for thousands of entries at once, and what is kept is bounded: the
-newest events of all, of each partition, and of each kind. So a kind that is rare (a crash, an election) is kept from
-the first one on, and one that is frequent only as far back as its ring reaches. A seed that failed can be run again with
-`full=True`, which keeps everything; that is what makes the pages complete.
+Both are called very often. Hashing is therefore deferred and done for thousands of entries at once, and the trace is bounded: it
+keeps the newest events of all, of each partition, and of each kind. So all events of a rare kind (a crash, an election) are
+kept, and of a frequent kind the newest ones. If a seed fails, it can be run again with `full=True`, which keeps every event and
+so makes the pages complete.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.kernel.process import OWNER
 
 OF_ALL, OF_A_PARTITION, OF_A_KIND = 2_000, 500, 1_000
-"""How many of the newest are kept."""
+"""How many of the newest events are kept: of all, of each partition, of each kind."""
 BATCH = 16_384
-"""Events and words of steps that are hashed at once."""
+"""Number of events, and of words of steps, that are hashed together."""
 FORMAT = "strandline-trace-1"
 
 WORLD = 0
-"""The node of events that no node caused: the nemesis, the scenario."""
+"""The node of events that no node caused: those of the nemesis and the scenario."""
 
 
 class Event(NamedTuple):
@@ -52,13 +51,13 @@ class Event(NamedTuple):
     kind: str
     node: int
     partition: str
-    """Such as `orders-0`; empty when it is about none."""
+    """Such as `orders-0`; empty if the event is about none."""
     fields: Mapping[str, Any]
-    """Plain values: what JSON knows."""
+    """Only values that JSON has."""
 
 
 Listener = Callable[[str, int, str, Mapping[str, Any]], object]
-"""Kind, node, partition, and the fields as they were given."""
+"""Called with kind, node, partition, and the fields as they were emitted."""
 
 
 class Trace:
@@ -81,7 +80,7 @@ class Trace:
         self._now = now
         self._number = 0
         self._pending: list[Any] = []
-        """Not hashed yet, in order: events, and the three words of each step."""
+        """Not hashed yet, in order: events, and three words per step."""
         self._hash = hashlib.sha256()
         self._encode = msgspec.msgpack.Encoder(enc_hook=_repr).encode
         self._counts: defaultdict[str, int] = defaultdict(int)
@@ -90,14 +89,14 @@ class Trace:
         self._of_partition: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_PARTITION))
         self._of_kind: defaultdict[str, deque[Event]] = defaultdict(lambda: deque(maxlen=OF_A_KIND))
         self.about: dict[str, Any] = {}
-        """What was said of a run when it was written down: seed, scenario, hash. Only `read` fills it."""
+        """What `write_jsonl` wrote about the run: seed, scenario, hash. Only `read` fills it."""
         self.listeners: defaultdict[str, list[Listener]] = defaultdict(list)
-        """By kind: who is told of each event as it happens."""
+        """By kind: called with each event as it happens."""
 
     # -- writing
 
     def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
-        """By position, so that a field may have any name."""
+        """Add an event. The first parameters are positional, so that a field may have any name."""
         given = fields
         for value in fields.values():
             if type(value) not in _PLAIN:
@@ -121,7 +120,7 @@ class Trace:
                 listener(kind, node, partition, given)
 
     def step(self, time: float, node: int, label: str | int) -> None:
-        """The scheduler ran something."""
+        """Add a step of the scheduler to the hash."""
         pending = self._pending
         pending += (time, node, label)
         if len(pending) >= BATCH:
@@ -133,7 +132,7 @@ class Trace:
             encoded = self._encode(pending)
         except (OverflowError, UnicodeEncodeError):
             self._hash.update(b"".join([self._encoded(entry) for entry in pending]))
-        else:  # How many were hashed at once, which the array begins with, is not part of what happened.
+        else:  # The array header, which counts the hashed entries, is left out: it depends on when the hash was computed.
             self._hash.update(memoryview(encoded)[_array_head(len(pending)) :])
 
     def _encoded(self, entry: Any) -> bytes:
@@ -143,25 +142,25 @@ class Trace:
             return repr(entry).encode()
 
     def close(self) -> None:
-        """The run is over: time stands still, and the trace holds on to nothing of the world that it came from."""
+        """The run is over: time stands still, and the trace drops its references to the world."""
         now = self._now()
         self._now = lambda: now
 
     # -- reading
 
     def sha256(self) -> str:
-        """Of all steps and events so far, in hexadecimal."""
+        """The hash of all steps and events so far, in hexadecimal."""
         self._hash_pending()
         return str(self.about.get("sha256") or self._hash.hexdigest())
 
     @property
     def emitted(self) -> int:
-        """How many events there were, whether they are still here or not."""
+        """Number of events emitted, whether they are still kept or not."""
         return self._number
 
     @property
     def is_complete(self) -> bool:
-        """Whether every event is still here."""
+        """Whether every event is still kept."""
         return self._all is not None or len(self._recent) == self._number
 
     def counts(self) -> dict[str, int]:
@@ -172,7 +171,7 @@ class Trace:
         return self._now()
 
     def partitions(self) -> list[str]:
-        """All that an event was about, in the order of topic and index."""
+        """All partitions that events were about, in the order of topic and index."""
         names = self._of_partition if self._all is None else {event.partition for event in self._all}
         return sorted((name for name in names if name), key=partition_order)
 
@@ -182,8 +181,8 @@ class Trace:
         kinds: str | Collection[str] | None = None,
         last: int | None = None,
     ) -> list[Event]:
-        """In order. `partition=""` are those about none; a kind that ends in a dot means all that begin so; `last` counts
-        those that are left by the other two."""
+        """The events that are kept, in order. `partition=""` selects those about none; a kind that ends in a dot selects all
+        kinds with this prefix; `last` limits the number after both filters."""
         found = self._kept()
         if partition is not None:
             wanted = {partition} if isinstance(partition, str) else set(partition)
@@ -204,7 +203,7 @@ class Trace:
     # -- files
 
     def write_jsonl(self, path: str | Path, **about: Any) -> None:
-        """One line that says what this is, then one per event; `about` may say seed and scenario."""
+        """Write one line that describes the file, then one per event. `about` may name seed and scenario."""
         head = {"format": FORMAT, "sha256": self.sha256(), "now": self._now(), "emitted": self._number, **about}
         with Path(path).open("w", encoding="utf-8", errors="surrogatepass") as file:
             for line in (head, *(event._asdict() for event in self._kept())):
@@ -212,7 +211,7 @@ class Trace:
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
-        """What `write_jsonl` wrote. It has the events and the hash of that run; nothing is added to it."""
+        """Read what `write_jsonl` wrote. The result has the events and the hash of that run, and takes no new ones."""
         with Path(path).open(encoding="utf-8", errors="surrogatepass") as file:
             about = json.loads(file.readline() or "null")
             if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -226,7 +225,7 @@ class Trace:
 
 
 def _array_head(count: int) -> int:
-    """The size of what msgpack says of an array before its first entry."""
+    """The size of the msgpack header of an array."""
     return 1 if count < 16 else 3 if count < 65_536 else 5
 
 
@@ -235,7 +234,8 @@ _PLAIN = frozenset({int, str, float, bool, type(None)})
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it, the same in every process, and a copy: what is emitted does not change afterwards."""
+    """The value as JSON has it, the same in every process. It is a copy: a later change of the original does not reach the
+    event."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -265,7 +265,7 @@ def without_addresses(text: str) -> str:
 
 
 def partition_order(name: str) -> tuple[str, int]:
-    """`orders-2` before `orders-10`."""
+    """Sort key that puts `orders-2` before `orders-10`."""
     topic, _, index = name.rpartition("-")
     return (topic, int(index)) if index.isdecimal() else (name, -1)
 
@@ -274,15 +274,15 @@ def partition_order(name: str) -> tuple[str, int]:
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OF_A_PROCESS = ("pid", "timestamp", "exc_info", "stack_info", "exception")
-"""Fields of a log line that are not the same in two processes, or that are told in another way."""
+"""Fields of a log line that differ between two processes, or that the event has in another form."""
 
 
 def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict]:
-    """A structlog processor that makes an event `log.<event>` of a line, of the node whose loop runs, and prints nothing."""
+    """A structlog processor: turns a line into an event `log.<event>` of the node whose loop runs, and prints nothing."""
 
     def processor(_logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         if getattr(running_loop(), "is_dead", False):
-            raise structlog.DropEvent  # what a dead process does until its call returns, it does not do
+            raise structlog.DropEvent  # a dead process finishes its current call, and nothing of it counts
         name = str(line.pop("event", ""))
         error = _error(method, line)
         for field in _OF_A_PROCESS:
@@ -300,7 +300,7 @@ def capture(trace: Trace) -> Callable[[WrappedLogger, str, EventDict], EventDict
 
 
 def _error(method: str, line: Mapping[str, Any]) -> BaseException | None:
-    """What was raised, where the line is about that."""
+    """The exception that the line reports, if any."""
     told = line.get("exc_info", method == "exception")
     if isinstance(told, tuple):
         told = told[1]
@@ -310,25 +310,25 @@ def _error(method: str, line: Mapping[str, Any]) -> BaseException | None:
 
 
 def _frames(error: BaseException, most: int = 6) -> str:
-    """Where it came from, the innermost last, without the paths of this machine."""
+    """The call stack of the exception, innermost last, without the paths of this machine."""
     frames = traceback.extract_tb(error.__traceback__)[-most:]
     return " > ".join(f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def running_node() -> int:
-    """Whose code runs at this moment: the simulated machine of the running loop."""
+    """The simulated machine whose code runs at this moment."""
     machine = getattr(running_loop(), "machine", None)
     return int(getattr(machine, "id", WORLD))
 
 
 def running_loop() -> object:
-    """The loop of the process whose code runs, be it on its loop or on a thread of it; None: nobody's."""
+    """The loop of the process whose code runs, on its loop or on one of its threads; None if no process runs."""
     return asyncio._get_running_loop() or OWNER.get()
 
 
 @contextlib.contextmanager
 def captured_logs(trace: Trace, *, level: str = "info") -> Iterator[None]:
-    """As long as this lasts, what the code logs goes to the trace and nowhere else. Then structlog is as it was."""
+    """Within the block, log lines go to the trace and nowhere else. Afterwards structlog is configured as before."""
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(
         processors=[capture(trace)],

@@ -1,10 +1,10 @@
-"""A world: virtual time, a network, machines, and one seed from which all chance in it comes.
+"""A world: virtual time, a network, machines, and one seed from which every random number in it is drawn.
 
     world = World(seed=7)
     world.run(story(world))       # a coroutine on machine 0: the nemesis, a directed scenario, a test
 
-Chance is drawn from streams with names (`stream("network")`), so that one part that draws once more does not change what
-another gets. While a world runs, Python's garbage collector rests, and structlog's lines go into the trace.
+Random numbers come from named streams (`stream("network")`), so one more draw in one part does not change what another part
+draws. While a world runs, Python's garbage collector is off, and structlog's lines go into the trace.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from strandline.testing.simulation.kernel.trace import Trace, captured_logs
 T = TypeVar("T")
 
 WORLD = 0
-"""The machine of whoever watches and torments: its clock is the world's."""
+"""The machine of the test, the nemesis and the story. Its clock is that of the world."""
 
 
 class Unhandled(AssertionError):
-    """Production code raised where nobody caught it."""
+    """Production code raised an exception that no code caught."""
 
 
 _is_start_kept = False
-"""Whether `gc` has been told that what was there before the first world stays."""
+"""Whether `gc.freeze` was called for the objects that existed before the first world."""
 
 
 def _keep_the_start() -> None:
-    """What was there before the first world (modules, classes: far more than a world has) is not gone through again at the
-    end of each world."""
+    """Exclude the objects that existed before the first world (modules, classes) from garbage collection. They are far more than
+    those of a world, and would be traversed at the end of each."""
     global _is_start_kept
     if not _is_start_kept:
         _is_start_kept = True
@@ -55,7 +55,7 @@ STEADY_DELAY_S = 0.000_3
 
 class World:
     trace_class: ClassVar[type[Trace]] = Trace
-    """Of worlds that are made from now on (`canary.py` puts one in its place that writes everything down)."""
+    """The class of the traces of new worlds. `canary.py` sets one that writes every step to a file."""
 
     def __init__(self, seed: int | str, *, full_trace: bool = False) -> None:
         _keep_the_start()
@@ -68,10 +68,10 @@ class World:
         self.machine.clock_offset_s = 0.0
         self.machine.boot()
         self.tolerates: Callable[[NodeLoop, dict[str, Any]], bool] = lambda loop, context: False
-        """Whether an exception that reached a loop's handler is to be expected."""
+        """Whether an exception that reached the handler of a loop was to be expected."""
         self.waited_for = 0
-        """How many conditions are waited for: somebody wants to go on in the very turn in which something happens, and no
-        other turn may follow in the same step."""
+        """How many conditions are being waited for. While there are any, a step runs one turn only, because the waiting code
+        must continue in the very turn in which its condition is met."""
         self._conditions: list[_Condition] = []
 
     @property
@@ -80,11 +80,11 @@ class World:
         return self.scheduler.now
 
     def stream(self, name: str) -> Random:
-        """The source of chance of this name; the same at each call."""
+        """The source of random numbers with this name. Every call returns a new one that draws the same numbers."""
         return Random(f"{self.seed}/{name}")
 
     def stream_of_loop(self, process: Random) -> Random:
-        """The source of chance of an event loop, from that of its process."""
+        """The source of random numbers of an event loop, from that of its process."""
         return Random(process.getrandbits(64))
 
     # -- machines -----------------------------------------------------------------------------------------------------
@@ -96,7 +96,8 @@ class World:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self, story: Coroutine[Any, Any, T], *, limit_s: float = 600.0, steps_max: int = 20_000_000) -> T:
-        """Let the story happen, on machine 0; returns what it returns, raises what it or an invariant raises."""
+        """Run the story on machine 0 until it ends. Returns its result; raises its exception, or the violation that an invariant
+        found."""
         with self._quiet():
             try:
                 task = self.machine.spawn(story, "story")
@@ -105,14 +106,14 @@ class World:
                 waiting = "; ".join(str(condition) for condition in self._conditions)
                 raise OutOfTime(f"{e}{', waiting for ' + waiting if waiting else ''}") from None
             result = task.result()
-            gc.collect(0)  # What was made in this run and is left by all: an exception that nobody looked at is told now.
+            gc.collect(0)  # Finds the exceptions of tasks of this run that no code awaited: their finalizers report them now.
             if self.scheduler.failure is not None:
                 raise self.scheduler.failure
             return result
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """No garbage collection and no log output while virtual time runs."""
+        """Disable garbage collection and log output while virtual time runs."""
         was_enabled = gc.isenabled()
         gc.disable()
         before = events._get_running_loop()
@@ -128,7 +129,7 @@ class World:
 
     @contextlib.contextmanager
     def within(self, loop: NodeLoop) -> Iterator[None]:
-        """What is called runs as that process."""
+        """Run the block as code of that process: its loop is the running one."""
         before = events._get_running_loop()
         events._set_running_loop(loop)
         try:
@@ -137,7 +138,7 @@ class World:
             events._set_running_loop(before)
 
     def close(self) -> None:
-        """The world ends. What dead processes left is thrown away now; nothing that their finalizers do counts."""
+        """End the world: drop what dead processes left. Nothing that their finalizers do counts."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -154,13 +155,14 @@ class World:
                 machine.loop = None
             for loop in machine.graveyard:
                 loop.forget()
-                dial._lookups.pop(loop, None)  # a look-up without an answer knows its loop, and would keep it
+                dial._lookups.pop(loop, None)  # an unanswered look-up refers to its loop, and would keep it alive
             machine.graveyard.clear()
         self.scheduler.clear()
         self.network.close()
 
     def on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> None:
-        """An exception reached an event loop's handler: nobody expected it, so it is a bug."""
+        """Handle an exception that reached the handler of an event loop: the run fails, unless `tolerates` returns true for
+        it."""
         if not self.tolerates(loop, context):
             error = Unhandled(f"{loop.machine.name}: {context.get('message')}: {context.get('exception')!r}")
             error.__cause__ = context.get("exception")
@@ -172,7 +174,8 @@ class World:
         await asyncio.sleep(seconds)
 
     async def until(self, condition: Callable[[], object], within_s: float = 30.0, what: str = "") -> None:
-        """Go on as soon as the condition holds, before anything else happens. `OutOfTime` names it when it does not come."""
+        """Wait until the condition holds, and continue before anything else happens. `OutOfTime` names the condition if it does
+        not hold within `within_s`."""
         if not condition():
             self.waited_for += 1
             try:
@@ -209,7 +212,7 @@ class World:
                 waiting.loop.hurry()
 
     async def join(self, task: asyncio.Task[T]) -> T:
-        """The result of a task of another process. `ProcessGone` when that process ends first."""
+        """Await the result of a task of another process. Raises `ProcessGone` if that process ends first."""
         loop = task.get_loop()
         assert isinstance(loop, NodeLoop)
         if not task.done():
@@ -220,11 +223,11 @@ class World:
 
 
 class SteadyWorld(World):
-    """A world in which what the kernel leaves open is not drawn: turns come in the order of their causes, and every way takes its
-    own time, longer between nodes of higher numbers.
+    """A world whose event loops and network draw nothing: turns come in the order of their causes, and each link has a delay of
+    its own, longer between nodes with higher numbers.
 
-    Processes draw as in any world (time-outs, ids). So a run changes only with what the processes do, and not because one of them
-    gave its loop one more callback: a transcript of it can be compared line by line.
+    Processes draw as in any world (time-outs, ids). So a run changes only if a process behaves differently, and not if its loop
+    has one more callback, and a transcript of the run can be compared line by line.
     """
 
     def stream(self, name: str) -> Random:
@@ -243,14 +246,14 @@ class SteadyWorld(World):
 
 
 class _Middle(Random):
-    """Draws the middle, always."""
+    """Every draw is the middle of the range."""
 
     def random(self) -> float:
         return 0.5
 
 
 class ProcessGone(Exception):
-    """What was waited for will not come: its process is no more."""
+    """The process that had to deliver a result has ended."""
 
 
 class _Condition:
