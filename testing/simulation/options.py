@@ -1,11 +1,11 @@
 """What a seed draws: the cluster, its settings, the clients, and the faults (swarm testing).
 
-A run that has every kind of fault at once never gets far enough for the rare ones to meet, and a run with one fixed mix
-tests that mix for ever. So each seed draws which kinds it has at all, and how often each. Everything that is drawn stands
-in `Options` before the run begins, and is printed with it; the run itself draws only what depends on its state.
+A run with every kind of fault never lives long enough for the rare kinds to meet, and a fixed mix of faults tests the same mix
+for ever. So each seed draws which kinds it has at all, and how often each. All that is drawn in advance is in `Options`, and is
+printed with the run; the run itself draws only what depends on its state.
 
-The faults are a plan: when, what, for how long, and a number from which the details (which node, which link) are drawn at
-that moment. So a fault can be left out, and the others stay as they were: that is what shrinking does (`without`,
+The faults are a plan: a time, a kind, a duration, and a number from which the details (which node, which link) are drawn at that
+time. So one fault can be left out while the others stay as they were, which is how shrinking works (`without`,
 `without_faults`).
 """
 
@@ -63,22 +63,22 @@ FAULTS: dict[str, float] = {
     "client_pause": 0.4,
     "client_cut": 0.4,
 }
-"""The kinds of faults, and how often each is drawn when it is in the swarm, relative to the others."""
+"""The kinds of faults with their relative weights: how often each is drawn if it is in the swarm."""
 
 BEYOND_BUDGET = ("wipe_last",)
-"""Kinds that only happen in runs in which losses are permitted, and are drawn more often there."""
+"""Kinds that happen only in runs in which losses are permitted, and are drawn more often there."""
 FAULTLESS_S = 3.0
-"""How long a run without any kind of fault lasts where others have their faults: nothing happens in a longer one that did
-not happen in the beginning, and the runs that have faults are worth the time more."""
+"""Seconds that the phase of faults lasts in a run without faults. A longer one shows nothing new, and the time is better spent
+on runs with faults."""
 ADMIN = ("churn", "min_isr", "elect", "describe", "grow")
-"""What an administrator may do meanwhile: a topic that comes and goes under one name, `min.insync.replicas` up and down,
-elections, questions, more partitions for a topic."""
+"""What an administrator may do during the run: delete and recreate a topic under one name, raise and lower
+`min.insync.replicas`, elect leaders, describe, add partitions."""
 
 LIARS_SHARE = 0.1
-"""Of the runs in which a client lies: each lie costs as much as a dozen messages."""
+"""Share of runs with a lying client. Each lie costs as much as a dozen messages."""
 
 ALL, LEADER = "all", "leader"
-"""What was promised of a topic's records: with `acks=all` and idempotence everything, with `acks=1` and 0 less."""
+"""The promise for the records of a topic: with `acks=all` and idempotence none is lost, with `acks=1` and 0 some may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +104,37 @@ class TopicPlan:
 class ProducerPlan:
     topic: str
     options: dict[str, Any]
-    """Of `Producer`."""
+    """Arguments of `Producer`."""
     pause_s: float
-    """Between two bursts, on average."""
+    """Mean seconds between two bursts."""
     burst_max: int
-    """Records handed over at once, at most."""
+    """Most records that are handed over at once."""
     size_max: int
-    """Bytes of a record, at most."""
+    """Largest size of a record in bytes."""
     crash_at_s: float
-    """When its process dies, after the begin of the faults; another takes its place. 0: never."""
+    """When its process dies, in seconds after the beginning of the faults; another one replaces it. 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlan:
     topic: str
     options: dict[str, Any]
-    """Of `Consumer`."""
+    """Arguments of `Consumer`."""
     poll_ms: int
     crash_at_s: float
     subscribes: bool = False
-    """To the topic, rather than being assigned its partitions."""
+    """It subscribes to the topic; otherwise its partitions are assigned."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
     number: int
     at_s: float
-    """After the begin of the faults."""
+    """Seconds after the beginning of the faults."""
     kind: str
     duration_s: float
     draw: int
-    """Where the details come from."""
+    """The number from which the details are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,42 +143,43 @@ class Options:
     controllers: int
     brokers: int
     settings: dict[str, Any]
-    """Of the brokers, under Kafka's names."""
+    """Settings of the brokers, under Kafka's names."""
     controller_settings: dict[str, Any]
     topics: tuple[TopicPlan, ...]
     producers: tuple[ProducerPlan, ...]
     consumers: tuple[ConsumerPlan, ...]
     readers: int
-    """Processes that ask for the latest offsets again and again."""
+    """Number of processes that ask for the latest offsets again and again."""
     admin: tuple[str, ...]
-    """What the administrator does, of `ADMIN`."""
+    """What the administrator does, out of `ADMIN`."""
     kinds: dict[str, float]
     """The kinds of faults of this run, with their weights."""
     faults: tuple[FaultPlan, ...]
     faults_s: float
-    """How long the faults last."""
+    """Seconds that the phase of faults lasts."""
     delay_ms: float
-    """The shortest way between two machines."""
+    """The shortest time between two machines."""
     jitter_ms: float
     disks_take_time: bool
-    """Each operation of a disk takes as long as on a good one; otherwise no time."""
+    """Operations of a disk take the time of a good disk; otherwise none."""
     clock_drift: float
-    """How much faster or slower a clock runs, at most: 0.05 is 5 %."""
+    """The largest error of a clock's rate: 0.05 is 5 %."""
     leave_out: int
-    """How many nodes stay broken when the core is healed, at most."""
+    """The most nodes that stay broken when the core is healed."""
     orderly_end: bool
-    """Every process is stopped at the end, and has to leave nothing behind."""
+    """Every process is stopped in order at the end, and must leave nothing behind."""
     loss_permitted: bool
-    """The faults may be more than the replication can survive; then losses are allowed, silence about them is not."""
+    """The faults may exceed what replication survives. Then losses are allowed, but each must be reported."""
     session_eviction_s: float = 120.0
-    """How long a fetch session is safe from eviction. Production has no setting for it, and no run lasts as long."""
+    """How long a fetch session is safe from eviction. Production has no setting for it, and its value is longer than any run."""
     proposal_timeout_ms: int = 30_000
-    """How long a leader waits for the controller's answer to a proposal before it sends the proposal again; likewise."""
+    """How long a leader waits for the controller's response to an AlterPartition request before it sends the request again.
+    Production has no setting for it either."""
     lies: int = 0
-    """How many malformed or forged requests a lying client sends, at most (`fuzzing_client.py`)."""
+    """The most malformed or forged requests that a lying client sends (`fuzzing_client.py`)."""
 
     def without(self, *kinds: str) -> Options:
-        """The same run, without these kinds of faults."""
+        """The same run without these kinds of faults."""
         return dataclasses.replace(
             self,
             kinds={kind: weight for kind, weight in self.kinds.items() if kind not in kinds},
@@ -186,7 +187,7 @@ class Options:
         )
 
     def without_faults(self, numbers: Iterable[int]) -> Options:
-        """The same run, without these single faults."""
+        """The same run without these single faults."""
         gone = set(numbers)
         return dataclasses.replace(self, faults=tuple(fault for fault in self.faults if fault.number not in gone))
 
@@ -195,7 +196,7 @@ class Options:
 
     @property
     def timeout_s_max(self) -> float:
-        """The longest time that anything in this cluster waits for anything."""
+        """The longest time-out of anything in this cluster, in seconds."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
         clients = [producer.options for producer in self.producers] + [consumer.options for consumer in self.consumers]
@@ -208,14 +209,14 @@ class Options:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Options:
-        """The opposite of `as_dict`, also after it went through JSON."""
+        """The inverse of `as_dict`, also after a round trip through JSON."""
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
         made = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
         made["admin"] = tuple(values["admin"])
         return cls(**{**values, **made})
 
     def table(self) -> str:
-        """For people: one line per thing that was drawn."""
+        """One line per drawn value, for people."""
         rows = [
             ("seed", self.seed),
             ("nodes", f"{self.controllers} controllers, {self.brokers} brokers"),
@@ -267,7 +268,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def draw_options(seed: int | str) -> Options:
-    """Everything that this seed decides before its run begins."""
+    """Draw everything that the seed decides before its run begins."""
     draw = Random(f"{seed}/options")
     controllers = draw.choice((1, 3, 3, 3, 5))
     brokers = draw.choice((1, 2, 3, 3, 3, 3, 3, 4, 4, 5))
@@ -306,7 +307,7 @@ def draw_options(seed: int | str) -> Options:
 
 
 def _draw_lies(draw: Random, topics: tuple[TopicPlan, ...]) -> int:
-    """None where a broker sets the timestamps: some of the lies are about those, and are none there."""
+    """Draw no lies if a broker sets the timestamps, because some lies are about timestamps."""
     lies = draw.choice((10, 20, 30)) if draw.random() < LIARS_SHARE else 0
     return 0 if any("message.timestamp.type" in topic.configs for topic in topics) else lies
 
@@ -318,7 +319,7 @@ def _draw_settings(draw: Random, session_ms: int) -> dict[str, Any]:
         "broker.heartbeat.interval.ms": draw.choice((session_ms // 8, session_ms // 4)),
         "replica.lag.time.max.ms": lag_ms,
         "replica.fetch.wait.max.ms": draw.choice((50, 200, 500)),
-        # Small, and yet enough for a follower to catch up with producers that do not rest, over slow links and disks.
+        # Small, yet enough for a follower to catch up with busy producers over slow links and disks.
         "replica.fetch.max.bytes": draw.choice((2000, 5000, 1 << 20)),
         "replica.fetch.response.max.bytes": draw.choice((8000, 10 << 20, 10 << 20)),
         "replica.fetch.backoff.ms": draw.choice((200, 1000)),
@@ -328,8 +329,9 @@ def _draw_settings(draw: Random, session_ms: int) -> dict[str, Any]:
         "max.incremental.fetch.session.cache.slots": draw.choice((0, 2, 4, 1000, 1000)),
         "controlled.shutdown.timeout.ms": draw.choice((500, 2000)),
         "fetch.max.bytes": draw.choice((2000, 55 << 20)),
-        # Longer than a fetch waits. Else a follower without a session, which hears of the leader's log start while its next
-        # fetch waits already, comes too late for it again and again.
+        # Longer than a fetch waits. Otherwise a follower without a session, which learns of the leader's log start while its
+        # next
+        # fetch already waits, would be too late for that offset again and again.
         "log.retention.check.interval.ms": 1000,
     }
 
@@ -413,7 +415,7 @@ def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float
         for _ in range(draw.choice((0, 1, 1, 2))):
             options = {
                 **_draw_patience(draw),
-                # Whoever is thrown back to the end by retention skips records, and does not say which.
+                # A consumer that retention resets to the end skips records, and does not report which.
                 "auto_offset_reset": "earliest" if topic.has_retention else draw.choice(("earliest", "earliest", "latest")),
                 "fetch_max_wait_ms": draw.choice((20, 100, 500)),
                 "fetch_max_bytes": draw.choice((1000, 52_428_800)),

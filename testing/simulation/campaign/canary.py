@@ -1,13 +1,13 @@
-"""Is a seed the same run every time? And where not: what was the first thing that differed?
+"""Checks that a seed is the same run every time, and if not, finds the first difference.
 
     python -m strandline.testing.simulation.campaign.canary --seed 42 [--scenario S03]
 
-runs the seed in two interpreters, with different hash seeds and different work before it, writes down every step of both,
-and shows the first one that differs with what went before. Exit 0 when none does, 3 when one does.
+runs the seed in two interpreters, with different hash seeds and different work before it, records every step of both, and prints
+the first step that differs with the steps before it. The exit code is 0 if none does, and 3 if one does.
 
-What differs has always a reason of one kind: something outside the world got in. The wall clock, an object's address (in
-the order of a set, in a text), a source of chance of the process, what an earlier run left behind in a module, or a
-finalizer that ran when the collector liked.
+A difference always has the same kind of cause: something outside the world got in. That may be the wall clock, the address of an
+object (in the order of a set, in a text), random numbers of the process, what an earlier run left in a module, or a finalizer
+that ran when the garbage collector chose.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from strandline.testing.simulation.kernel.world import World
 
 DIFFERS = 3
 BEFORE, AFTER = 25, 6
-"""Lines of context."""
+"""Lines of context before and after the difference."""
 _END = "(the run is over)"
 
 
 class Difference(NamedTuple):
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     before: list[str]
-    """What both did before it; the newest last."""
+    """The lines before it, which both runs share; the newest last."""
     one: list[str]
-    """What the first did then, and what came next."""
+    """The line of the first run, and those after it."""
     other: list[str]
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def first_difference(one: Iterable[str], other: Iterable[str]) -> Difference | N
 
 
 class Recording(Trace):
-    """A trace that writes everything down as it happens, in words."""
+    """A trace that also writes every event and step to a file, in words."""
 
     __slots__ = ("lines",)
 
@@ -81,7 +81,7 @@ class Recording(Trace):
         self.lines.append(f"{self.now()!r} {node}: {kind} {partition} {plain(fields)}")
 
     def watch(self, loop: NodeLoop, ready: list[Handle]) -> None:
-        """A turn of a process begins."""
+        """Called at the beginning of each turn of a process."""
         calls = ", ".join(name_of(handle.callback) for handle in ready if not handle.cancelled())
         self.lines.append(f"{self.now()!r} {loop.machine.id}: turn of {calls}")
 
@@ -90,7 +90,7 @@ _lines: list[str] = []
 
 
 def record(run: Callable[[], object]) -> list[str]:
-    """What happens in the worlds that are made while this runs, line by line."""
+    """Record the worlds that are created in this block, line by line."""
     global _lines
     before, _lines = _lines, []
     trace_class, World.trace_class = World.trace_class, Recording
@@ -111,7 +111,7 @@ def run_of(seed: int, scenario: str | None = None) -> Callable[[], object]:
 
 
 def compare(seed: int, scenario: str | None = None) -> Difference | None:
-    """The seed in two interpreters that have nothing in common but the code."""
+    """Run the seed in two interpreters that share only the code."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("one", "other")]
         works = [_start(paths[0], seed, scenario, "0"), _start(paths[1], seed, scenario, "4242", before=seed + 1)]

@@ -1,12 +1,12 @@
-"""Hunts mutations: how many runs does it take until the simulation notices that a guard is gone?
+"""Hunts mutations: after how many runs does the simulation notice that a guard is missing?
 
     make mutate                                     the whole table
     python -m strandline.testing.simulation.campaign.hunt M01 M11 --seeds 200
 
-Each mutation (mutations.py) is looked for twice: with random seeds 0, 1, 2, ..., and with the directed scenarios, first as
-they are written, then perturbed. The first run with a violation ends the search, and is run once more without the mutation:
-what fails then, too, is no find. Runs are done on all cores, yet the number that is told is the one that a single core would
-have needed: the place of the first find in the order of the runs.
+Each mutation (mutations.py) is hunted twice: with random seeds 0, 1, 2, ..., and with the directed scenarios, first as they are
+written, then perturbed. The first run with a violation ends the hunt. It is repeated without the mutation: if it fails then,
+too, it is no find. Runs use all cores, but the reported number is the one that a single core would have needed: the position of
+the first find in the order of the runs.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from strandline.testing.simulation.scenarios.play import AS_WRITTEN
 
 SEEDS_MAX = 2_000
 UNEXPLAINED = 3
-"""The exit code when a mutation was not found."""
+"""The exit code if a mutation was not found."""
 FOLDER = Path("build/simulation")
 
 
 @dataclass(slots=True)
 class Search:
-    """One way of looking for one mutation."""
+    """One way of hunting one mutation."""
 
     found_after: int | None = None
-    """How many runs it took, the one that found it included. None: it was not found."""
+    """The number of runs up to and including the find; None: it was not found."""
     runs: int = 0
-    """How many were begun; with several processes some more than it took."""
+    """The number of runs that were started; with several processes some more than were needed."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
     invariant: str = ""
     text: str = ""
     command: str = ""
-    """It shows it again."""
+    """Repeats the find."""
     no_finds: list[str] = field(default_factory=list)
-    """Commands that fail without the mutation as well."""
+    """Commands of runs that fail without the mutation as well."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[str], Iterator[Replay]]] = {"random": random_seeds, "s
 
 
 def search(workers: Workers, replays: Iterable[Replay]) -> Search:
-    """Until the first find, or the end of the runs."""
+    """Run until the first find, or until no run is left."""
     began, result = time.monotonic(), Search()
     suspects: dict[int, Done] = {}
     finds: dict[int, Done] = {}
@@ -90,7 +90,7 @@ def search(workers: Workers, replays: Iterable[Replay]) -> Search:
     def jobs() -> Iterator[Job]:
         for place, replay in enumerate(replays, 1):
             if finds:
-                return  # All that come before the find are under way.
+                return  # all runs before the find have been started
             result.runs = place
             yield Job(replay, place)
 
@@ -183,7 +183,7 @@ def write(rows: Sequence[Row], folder: Path) -> None:
 
 
 def chosen(names: Iterable[str]) -> list[str]:
-    """All of them where none is named."""
+    """The named mutations, or all of them if none is named."""
     return [numbered("mutation", name, MUTATIONS, WAITING) for name in names] or sorted(MUTATIONS)
 
 

@@ -1,9 +1,9 @@
-"""Production code with one guard less: does the simulation notice?
+"""Production code with one guard removed: does the simulation notice?
 
-A simulation that finds nothing proves something only if it would have found it. Each mutation takes one guard out of the
-running code, from outside, for as long as `applied` lasts; production knows nothing of it. The simulation has to find every
-one of them in a bounded number of seeds (`sweep.hunt`); one that stays unfound says that the faults, the workload or the
-invariants are too weak.
+A simulation that finds nothing proves something only if it would have found a bug. Each mutation removes one guard from the
+running code, from outside, while `applied` lasts; production code does not know of it. The simulation has to find each of them
+within a bounded number of seeds (`hunt.py`). A mutation that stays unfound shows that the faults, the workload or the invariants
+are too weak.
 
 The numbers are those of the list that the invariants come from; each says what the guard is for.
 """
@@ -39,7 +39,7 @@ from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.observation.wrapping import removed
 
 Patch = tuple[Any, str, Any]
-"""Owner, name, what takes its place."""
+"""Owner, name of the attribute, and what replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Mutation:
     number: str
     """Such as "M01"."""
     meaning: str
-    """What the code does now."""
+    """What the code does without the guard."""
     patches: Callable[[], list[Patch]]
 
 
 MUTATIONS: dict[str, Mutation] = {}
 WAITING: dict[str, str] = {"M09": "eligible leader replicas (KIP-966)"}
-"""Mutations of guards that are not built yet, with the feature that brings them."""
+"""Mutations of guards that are not built yet, with the feature that they wait for."""
 
 
 def mutation(number: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
@@ -66,7 +66,7 @@ def mutation(number: str, meaning: str) -> Callable[[Callable[[], list[Patch]]],
 
 @contextlib.contextmanager
 def applied(number: str) -> Iterator[None]:
-    """The guard is gone until this ends. `UsageError` for a number that there is not."""
+    """Remove the guard within this block. Raises `UsageError` for an unknown number."""
     if number not in MUTATIONS:
         raise UsageError(f"there is no mutation {number!r}; there are {', '.join(sorted(MUTATIONS))}")
     undo: list[Patch] = []
@@ -241,7 +241,7 @@ def _vote_before_fsync() -> list[Patch]:
 
 
 class _Hasty:
-    """A disk whose durable writes are none."""
+    """A disk whose `write_atomic` is not durable."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -331,7 +331,7 @@ def _remember_one() -> list[Patch]:
 
 
 class _Equal(int):
-    """A checksum that fits."""
+    """A checksum that equals every other."""
 
     def __ne__(self, other: object) -> bool:
         return False

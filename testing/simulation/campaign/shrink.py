@@ -1,13 +1,13 @@
-"""Makes a failing run smaller, while it fails in the same way.
+"""Makes a failing run smaller while it still fails in the same way.
 
     shrunk = shrink(Replay(4711))
-    shrunk.replay.command       with as few faults, clients, topics, partitions and nodes as still show it
+    shrunk.replay.command       with as few faults, clients, topics, partitions and nodes as still show the failure
 
-Each step is one thing less: a kind of fault, half of the faults, one fault, a consumer, a broker. It is kept when the first
-violation is still of the same invariant, and taken back otherwise. Since a plan's faults draw their details from themselves
-(options.py), leaving one out leaves the others what they were, as far as the cluster is still the same.
+Each step removes something: a kind of fault, half of the faults, one fault, a consumer, a broker. The step is kept if the first
+violation is still of the same invariant, and undone otherwise. Because each fault of a plan draws its details from its own
+number (options.py), removing one leaves the others as they were, as long as the cluster is still the same.
 
-The result is not the smallest of all, but nothing that was tried can be taken away from it.
+The result is not the smallest possible run, but none of the tried steps makes it smaller.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from strandline.testing.simulation.runs.run import Report
 
 RUNS_MAX = 300
 SETTLE_S = 0.5
-"""How long the faults' phase goes on after the last fault has begun, at least."""
+"""The phase of faults lasts at least so many seconds after the beginning of the last fault."""
 
 Step = tuple[str, Options]
-"""What it takes away, and what is left."""
+"""What the step removes, and the remaining options."""
 
 
 @dataclass(slots=True)
 class Shrunk:
     replay: Replay
     report: Report
-    """Of its last run."""
+    """The report of its last run."""
     invariant: str
     runs: int
     steps: list[str]
-    """What was taken away, in that order."""
+    """What was removed, in order."""
     faults_before: int = 0
     faults: int = 0
 
 
 def shrink(replay: Replay, *, runs_max: int = RUNS_MAX, tell: Callable[[str], object] = lambda text: None) -> Shrunk:
-    """`UsageError` when the run does not fail at all."""
+    """Shrink a failing run. Raises `UsageError` if the run does not fail."""
     return _Shrinking(replay, runs_max, tell).shrink()
 
 
 class OutOfRuns(Exception):
-    """As many runs as were granted have been done."""
+    """The limit of runs is reached."""
 
 
 class _Shrinking:
@@ -62,9 +62,9 @@ class _Shrinking:
             raise UsageError(f"{replay.command} does not fail, so there is nothing to shrink")
         self.result = Shrunk(replay, report, _first(report), 1, [])
         self.options = replay.options or draw_options(replay.seed)
-        """The smallest so far that fail."""
+        """The smallest options so far that fail."""
         self.tried: set[str] = set()
-        """Commands that did not fail, or not so."""
+        """Commands that did not fail, or failed in another way."""
 
     def shrink(self) -> Shrunk:
         result = self.result
@@ -82,13 +82,13 @@ class _Shrinking:
         return result
 
     def _calm_scenario(self) -> None:
-        """All that a scenario has to lose are its perturbations."""
+        """A scenario can only lose its perturbations."""
         calm = dataclasses.replace(self.replay, seed=0)
         if self.replay.seed and self._fails(calm):
             self.result.steps.append("the perturbations")
 
     def attempt(self, what: str, options: Options) -> bool:
-        """Take this step, if the run still fails with it."""
+        """Keep this step if the run still fails with it."""
         replay = Replay.of(self.replay.seed, options, until_s=self.replay.until_s, mutation=self.replay.mutation)
         if options == self.options or replay.command in self.tried:
             return False
@@ -111,7 +111,7 @@ class _Shrinking:
         return True
 
     def greedily(self, steps: Callable[[Options], Iterator[Step]]) -> bool:
-        """Take steps until none of them can be taken."""
+        """Take steps until none of them keeps the failure."""
         taken = False
         while any(self.attempt(what, options) for what, options in steps(self.options)):
             taken = True
@@ -126,7 +126,7 @@ def _first(report: Report) -> str:
 
 
 def _fewer_faults(shrinking: _Shrinking) -> bool:
-    """Whole kinds first, then halves, quarters, ... of what is left, then one by one."""
+    """Remove whole kinds first, then halves, quarters and so on of what is left, then single faults."""
     taken = shrinking.greedily(_without_kinds)
     size = len(shrinking.options.faults)
     while size >= 1:
@@ -187,7 +187,7 @@ def _with_topic(options: Options, name: str, **changes: Any) -> Options:
 
 
 def _less(number: int, least: int) -> Iterator[int]:
-    """Smaller ones, the smallest first."""
+    """Smaller values, the smallest first."""
     yield from dict.fromkeys(fewer for fewer in (least, number // 2, number - 1) if least <= fewer < number)
 
 
@@ -235,4 +235,4 @@ REDUCTIONS: tuple[Callable[[_Shrinking], bool], ...] = (
     _fewer_faults,
     *map(_greedy, (_fewer_clients, _shorter, _fewer_partitions, _fewer_nodes, _calmer, _lighter)),
 )
-"""In this order, again and again, until none of them helps."""
+"""In this order, again and again, until none of them removes anything."""

@@ -3,13 +3,13 @@
     make soak MINUTES=10
     python -m strandline.testing.simulation.campaign.sweep --seeds 0..299 --written 3 --perturbed 10
 
-A sweep is judged by three things. No run may break a promise; whatever did is kept in a file, and the next sweep begins with
-it. Every fiftieth run is done again, in another process with another hash seed, and must have the same trace to the last
-event, or no failure could ever be replayed. And no coverage mark may stay at zero (marks.py): a sweep that never saw a
-diverging truncation has not tested one. Rare ones count from some thousands of seeds on. (Those that need a story of their own
-are counted and told, but not held against it.)
+Three things decide whether a sweep passes. No run may break a promise; failed runs are written to a file, and the next sweep
+begins with them. Every fiftieth run is repeated in another process with another hash seed, and must have the same trace to the
+last event, because otherwise no failure could be replayed. And no coverage mark may stay at zero (marks.py): a sweep that never
+saw a diverging truncation has not tested one. Rare marks count from some thousands of seeds on. Marks that only a story reaches
+are counted and printed, but never fail a sweep.
 
-The exit code is 0 when all of that is so, and 3 when it is not.
+The exit code is 0 if all of that holds, and 3 if not.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN
 
 CANARY_EVERY = 50
-"""Runs, of which one is done twice."""
+"""One of so many runs is done twice."""
 LARGE = 300
-"""Random seeds from which on a mark at zero is held against a sweep."""
+"""From this number of random seeds on, a mark at zero fails the sweep."""
 LONG = 3_000
-"""Random seeds from which on that holds for the rare marks, too."""
+"""From this number of random seeds on, a rare mark at zero fails it, too."""
 PERTURBED_SHARE = 0.3
-"""Of an endless sweep's runs; the others are random seeds."""
+"""Share of perturbed scenarios in an endless sweep; the others are random seeds."""
 WARM_RUNS = 100
-"""After so many a process has loaded what it needs: from there on its memory has to stay as it is."""
+"""After so many runs a process has loaded what it needs: from then on its memory must not grow."""
 TELL_EVERY_S = 10.0
 SEEDS = 1_000_000_000
 BAD = 3
@@ -54,7 +54,7 @@ FOLDER = Path("build/simulation")
 
 
 def planned(seeds: Iterable[int], *, written: int = 0, perturbed: int = 0) -> Iterator[Replay]:
-    """These seeds, and every scenario so often as it is written and perturbed."""
+    """These seeds, and every scenario so often as written and so often perturbed."""
     for seed in chain(range(written), range(AS_WRITTEN, AS_WRITTEN + perturbed)):
         for scenario in sorted(SCENARIOS):
             yield Replay(seed, scenario)
@@ -63,7 +63,7 @@ def planned(seeds: Iterable[int], *, written: int = 0, perturbed: int = 0) -> It
 
 
 def endless(draw: random.Random, share: float = PERTURBED_SHARE) -> Iterator[Replay]:
-    """Every scenario as it is written, then seeds and perturbed scenarios for ever."""
+    """Every scenario as written, then seeds and perturbed scenarios for ever."""
     yield from planned((), written=1)
     while True:
         seed = draw.randrange(SEEDS)
@@ -97,11 +97,11 @@ class Failure:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one process."""
+    """The memory of one process."""
 
     runs: int = 0
     warm_bytes: int = 0
-    """After the first runs; 0: it has not come so far."""
+    """After the first `WARM_RUNS` runs; 0: not reached yet."""
     last_bytes: int = 0
     max_bytes: int = 0
 
@@ -114,13 +114,13 @@ class Memory:
 
 @dataclass(slots=True)
 class Tally:
-    """Of a whole sweep, as far as it has come."""
+    """The results of a sweep so far."""
 
     cores: int
     seeds: int = 0
-    """Random ones."""
+    """Number of random seeds."""
     performances: int = 0
-    """Of scenarios."""
+    """Number of runs of scenarios."""
     scenarios: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     messages: int = 0
@@ -146,15 +146,14 @@ class Tally:
 
     @property
     def marks_at_zero(self) -> list[str]:
-        """Those that the random seeds should have come through, if they were enough to tell."""
+        """Marks that the random seeds should have reached, if there were enough of them to tell."""
         expected = ((SWEEP, LARGE), (RARE, LONG))
         absent = {n for reach, seeds in expected if self.seeds >= seeds for n in missing(self.marks[SWEEP], reach=reach)}
         return [name for name in MARKS if name in absent]
 
     @property
     def rare_marks_at_zero(self) -> list[str]:
-        """Those that come about seldom, or in stories made for them and in tests, as far as they are not held against the
-        sweep."""
+        """Marks that are rare, or that only stories and tests reach, as far as they do not fail the sweep."""
         seen = self.marks[SWEEP] + self.marks[SCENARIO]
         absent = {*missing(seen, reach=RARE), *missing(seen, reach=SCENARIO)} - {*self.marks_at_zero}
         return [name for name in MARKS if name in absent]
@@ -185,7 +184,7 @@ class Tally:
             self.failures.append(Failure(done.job.replay, *found))
 
     def see(self, done: Done) -> None:
-        """What it cost."""
+        """Note the memory of a process after a run."""
         self.cpu_s += done.cpu_s
         if done.rss_bytes:
             self.memory.setdefault(done.worker, Memory()).see(done.rss_bytes)
@@ -236,12 +235,12 @@ class Sweep:
         self.tally = Tally(cores)
         self.canary_every = canary_every
         self.keep = keep
-        """Where the runs that failed are written, for the next sweep to begin with."""
+        """The file for failed runs, with which the next sweep begins."""
         self.tell = tell
         self._told_at = 0.0
 
     def run(self, replays: Iterable[Replay]) -> Tally:
-        """Until they are all done; what has been done by then is counted also when somebody interrupts."""
+        """Run all of them. An interrupt ends the sweep, and what was done counts."""
         began = self._told_at = time.monotonic()
         kept = [] if self.keep is None else read_kept(self.keep)
         if kept:
@@ -290,7 +289,7 @@ class Sweep:
             self.tell(f"{t.wall_s:6.0f} s  {t.seeds} seeds, {t.performances} performances, {speed}, {len(t.failures)} failures")
 
     def _keep(self, pending: Iterable[Replay]) -> None:
-        """What failed, and what had failed before and was not come to."""
+        """Write the runs that failed, and those that failed before and were not repeated yet."""
         if self.keep is None:
             return
         failed = {failure.replay: failure.as_dict() for failure in self.tally.failures}

@@ -1,14 +1,14 @@
-"""Processes that run simulations, one per core: a job is a line of JSON, and so is what came of it.
+"""Processes that run simulations, one per core: a job is a line of JSON, and so is its result.
 
-A seed needs a core for a second and shares nothing with the next, so threads would not help and shared memory is not needed.
-Each process has a hash seed of its own: what depends on the order of a set differs between two of them, and running a seed
-in both shows it.
+A seed needs a core for about a second and shares nothing with the next one, so threads would not help and shared memory is not
+needed. Each process has a hash seed of its own: whatever depends on the order of a set differs between two of them, so running a
+seed in both shows it.
 
     with Workers(2) as workers:
         for done in workers.run(jobs):
             done.report["verdict"]
 
-A process that does not come back, or has grown too large, is ended and replaced; the job that it had is a failure.
+A process that hangs or grows too large is killed and replaced; its job counts as a failure.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.runs.run import VIOLATION
 
 TIMEOUT_S = 600.0
-"""Wall time after which a run will not end any more."""
+"""Wall-clock seconds after which a run counts as hanging."""
 RSS_BYTES_MAX = 1 << 30
-"""A process that is larger is replaced. A run leaves nothing behind, so this should never be."""
+"""A larger process is replaced. A run leaves nothing behind, so this should never happen."""
 ADDRESS_SPACE_BYTES_MAX = 3 << 30
-"""A run that fills the memory without end fails by itself, before the machine does."""
+"""A run that allocates without end fails by itself, before the machine does."""
 LEFT_OUT = ("options",)
-"""What a line need not say: a seed draws it again."""
+"""Fields that the line omits, because the seed draws them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     replay: Replay
     tag: Any = None
-    """For whoever asked: comes back as it was."""
+    """Returned with the result as it was given."""
     avoid: int = -1
-    """A process that shall not do it."""
+    """The number of a process that must not run this job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class Done:
     report: dict[str, Any]
     """`Report.as_dict`, without the options."""
     worker: int
-    """The process's number; one that was replaced has a new one."""
+    """The number of the process; a replacement has a new one."""
     cpu_s: float = 0.0
     rss_bytes: int = 0
     died: bool = False
-    """The process did: the report is not the run's own."""
+    """The process died, so the report is not the run's own."""
 
     @property
     def violation(self) -> dict[str, Any] | None:
-        """The first of them."""
+        """The first violation."""
         violations = self.report.get("violations") or [None]
         return violations[0] if self.report["verdict"] == VIOLATION else None
 
@@ -77,7 +77,7 @@ class _Worker:
     job: Job | None = None
     since: float = 0.0
     pending: bytearray = field(default_factory=bytearray)
-    """Of a line that has not come to its end."""
+    """The beginning of a line that has not ended yet."""
 
     @property
     def stdin(self) -> IO[bytes]:
@@ -100,12 +100,12 @@ class Workers:
         first: int = 1,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`first` is the number of the first process, and its hash seed; `env` is laid over this process's environment."""
+        """`first` is the number of the first process, and its hash seed; `env` is laid over the environment of this process."""
         self.count = count
         self.timeout_s = timeout_s
         self.rss_bytes_max = rss_bytes_max
         self.replaced = 0
-        """How many processes were ended before their time."""
+        """How many processes were killed."""
         self._first: deque[Job] = deque()
         self._workers: dict[int, _Worker] = {}
         self._started = first - 1
@@ -123,12 +123,12 @@ class Workers:
         self._selector.close()
 
     def soon(self, job: Job) -> None:
-        """Before the next of `run`'s jobs."""
+        """Run this job before the next one of `run`."""
         self._first.append(job)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Done]:
-        """Do them all; what is done comes as it gets done. A job is taken when a process is free for it, not before. Whoever
-        leaves off early leaves processes at work, which the end of the `with` ends."""
+        """Run all jobs; yields each result when it is there. A job is taken from `jobs` only when a process is free. A caller
+        that stops early leaves processes at work, which the end of the `with` block kills."""
         source = iter(jobs)
         exhausted = False
         while True:
@@ -157,7 +157,7 @@ class Workers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **self._env, "PYTHONHASHSEED": str(self._started)},
-            start_new_session=True,  # Ctrl-C is for us alone
+            start_new_session=True,  # Ctrl-C is handled in this process only
         )
         worker = self._workers[self._started] = _Worker(self._started, process)
         os.set_blocking(worker.stdout.fileno(), False)
@@ -167,7 +167,7 @@ class Workers:
         del self._workers[worker.number]
         self._selector.unregister(worker.stdout)
         worker.process.kill()
-        with contextlib.suppress(BrokenPipeError):  # a job that it did not live to take is still in the buffer
+        with contextlib.suppress(BrokenPipeError):  # the buffer still holds a job that it did not take
             worker.stdin.close()
         with worker.process:  # closes the other pipe, and waits
             pass
@@ -185,7 +185,7 @@ class Workers:
             worker.stdin.write(json.dumps(job.replay.as_dict()).encode() + b"\n")
             worker.stdin.flush()
         except BrokenPipeError:
-            pass  # It is gone, and the end of its output says so.
+            pass  # The process has died: its output ended.
 
     def _wait(self, busy: list[_Worker]) -> Iterator[Done]:
         oldest = min(worker.since for worker in busy)
@@ -220,7 +220,7 @@ class Workers:
 
 
 def failure(replay: Replay, text: str) -> dict[str, Any]:
-    """The report of a run that brought none."""
+    """The report of a run that returned none."""
     violation = {"invariant": "simulator", "text": text, "partition": "", "node": 0, "time_s": 0.0, "story": ""}
     return {
         "seed": replay.seed,
@@ -237,7 +237,7 @@ def failure(replay: Replay, text: str) -> dict[str, Any]:
 
 
 def report_of(replay: Replay) -> dict[str, Any]:
-    """What the run says, or what became of the simulator in it."""
+    """The report of the run, or of a crash of the simulator itself."""
     try:
         values = replay.run().as_dict()
     except Exception:
@@ -246,7 +246,7 @@ def report_of(replay: Replay) -> dict[str, Any]:
 
 
 def rss_bytes() -> int:
-    """What this process occupies now; where that is not told, the most that it ever did."""
+    """The present memory of this process; where the system does not report that, its maximum."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -255,12 +255,12 @@ def rss_bytes() -> int:
 
 
 def main() -> None:
-    """Until the input ends. Nothing but the answers gets to the output."""
+    """Serve jobs until the input ends. Only results go to the output."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (min(ADDRESS_SPACE_BYTES_MAX, most) if most >= 0 else ADDRESS_SPACE_BYTES_MAX, most))
-    warnings.simplefilter("ignore")  # coroutines of processes that were killed
+    warnings.simplefilter("ignore")  # coroutines of killed processes are never awaited
     try:
         with kept():
             for line in sys.stdin:

@@ -1,6 +1,6 @@
-"""A run as a page of text: what was drawn, what was done to the cluster, what came of it, and the verdict.
+"""A run as a page of text: the options, the faults, the outcome, and the verdict.
 
-`story.py` tells of a violation, and of every record of a run that is to be understood; this is the page above those.
+`story.py` explains a violation, or tells a whole run record by record; this is the page above it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from strandline.testing.simulation.story.picture import Picture
 from strandline.testing.simulation.story.sentences import Sentences
 
 EVENTS = ("phase", "scenario.begins", "scenario.says", "fault.begin", "node.", "controller.elected")
-"""What is done to the cluster, and what it does about its head."""
+"""Events that stand on the page: what was done to the cluster."""
 HEADINGS = ("phase", "scenario.says")
 SETTLED = "nothing that was promised is lost, and every invariant held"
 
 
 def page(report: Report) -> str:
-    """Without the stories of violations; `stories` has those."""
+    """The page of a run, without the stories of its violations; `stories` returns those."""
     parts = [
         _section("What was drawn", _drawn(report)),
         _section("What was done", done(report.trace) if report.trace is not None else []),
@@ -34,7 +34,7 @@ def page(report: Report) -> str:
 
 
 def stories(report: Report) -> str:
-    """Each violation; of the first ones all that is known."""
+    """Each violation; the first few with everything that is known of them."""
     told = [v["story"] for v in report.violations if v["story"]]
     short = [f"{v['invariant']} at {v['time_s']:.3f} s: {v['text']}" for v in report.violations if not v["story"]]
     more = [f"And {len(short)} more:", *(line for text in short for line in _wrapped(text, hang=4))] if short else []
@@ -42,7 +42,7 @@ def stories(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """The last line."""
+    """The last line of the page."""
     if report.verdict == OK:
         return f"ok: {SETTLED}"
     if report.good:
@@ -68,7 +68,7 @@ def _drawn(report: Report) -> list[str]:
 
 
 def done(trace: Trace) -> list[str]:
-    """Phases, headings and faults, in their order."""
+    """Phases, headings and faults, in order."""
     picture, lines = Picture(), []
     sentences = Sentences(picture)
     for event in trace.events(kinds=EVENTS):
@@ -80,7 +80,7 @@ def done(trace: Trace) -> list[str]:
 
 
 def _is_told_otherwise(event: Event, picture: Picture) -> bool:
-    """Faults that a node's own event tells; the start of a process that never ran before."""
+    """Whether another line reports the event: a fault that an event of its node reports, or the first start of a process."""
     if event.kind == "scenario.begins":
         return True
     if event.kind == "node.started":

@@ -1,14 +1,14 @@
-"""The phases of a seed, after TigerBeetle's: first nothing may break, then everything must come back.
+"""The phases of a run, after TigerBeetle's: first nothing may break, then everything must heal.
 
-    warm-up      the cluster starts, the topics are there, records flow
-    faults       the nemesis follows its plan; safety only
-    core         a quorum of controllers and enough brokers are healed, the rest stays broken for ever: within a bounded time
-                 the core has to do everything that a core of this size promises
-    full heal    everybody is back: within the same bound all replicas are in sync
+    warm-up      the cluster starts, the topics are created, records flow
+    faults       the nemesis follows its plan; only safety is checked
+    core         a quorum of controllers and enough brokers are healed, the rest stays broken: within a bounded time the core must
+                 do everything that a core of this size promises
+    full heal    all nodes are healed: within the same bound all replicas are in sync
     final check  everything is read once more, the history is judged, the replicas are compared byte by byte
 
-The bound is three times the longest time-out of the run. What is not back by then is a violation of I24, told with its
-cause: which partition has no leader, who is fenced, which log is behind, what everybody waits for.
+The bound is three times the longest time-out of the run. If it is missed, the run violates I24, and the violation names the
+causes: partitions without a leader, fenced brokers, logs that are behind, what each node waits for.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from strandline.testing.simulation.options import Options
 
 WARM_UP_S = 30.0
 LOOK_S = 0.05
-"""How often the heal is looked at."""
+"""Seconds between two looks at the heal."""
 TIMEOUTS = 3
-"""The bound of liveness, in longest time-outs."""
+"""The bound of liveness, in multiples of the longest time-out."""
 
 
 class BeyondRepair(Exception):
-    """More was destroyed than replication survives, which this run permitted: it ends here."""
+    """More was destroyed than replication survives, and the run permitted it. The run ends here."""
 
 
 class Phases:
@@ -71,7 +71,7 @@ class Phases:
         return TIMEOUTS * self.options.timeout_s_max
 
     async def play(self) -> None:
-        """The whole run; raises what went wrong."""
+        """Play the whole run; raises what went wrong."""
         await self.warm_up()
         self._enter("faults")
         await self.nemesis.run()
@@ -124,7 +124,7 @@ class Phases:
         return complaints
 
     def _choose_left_out(self) -> list[int]:
-        """A minority of the controllers, and brokers without which every partition keeps a live member of its ISR."""
+        """Choose a minority of the controllers, and brokers without which every partition still has a live member of its ISR."""
         cluster, draw = self.cluster, self.draw
         chosen: list[int] = []
         candidates = [*cluster.broker_ids, *cluster.controller_ids]
@@ -145,7 +145,7 @@ class Phases:
         return bool(ready) and all(any(n in ready for n in p.isr) for p in partitions)
 
     def _break_for_good(self, node: int) -> None:
-        """Down, silent, or unable to move: nobody mends it before the full heal."""
+        """Leave a node down, silent, or paused until the full heal."""
         how = self.draw.choice(("crash", "cut", "pause"))
         self.world.trace.emit("fault.begin", node, fault=f"left out: {how}", victim=node)
         if how == "cut":
@@ -163,7 +163,7 @@ class Phases:
         await self._within(lambda: self.complaints([]), "everything heals", [])
 
     async def _within(self, complaints: Callable[[], list[str]], what: str, left_out: list[int]) -> None:
-        """Wait until there is nothing to complain of; a violation of I24 at the bound."""
+        """Wait until `complaints` is empty. Raises a violation of I24 at the bound."""
         deadline = self.world.now + self.bound_s
         while found := complaints():
             if self.world.now >= deadline:
@@ -174,7 +174,7 @@ class Phases:
     # -- what has to hold after a heal --------------------------------------------------------------------------------
 
     def complaints(self, left_out: list[int]) -> list[str]:
-        """What keeps this cluster, without those left out, from being as it should be."""
+        """What still differs from a healed cluster, apart from the nodes that were left out."""
         cluster = self.cluster
         active = cluster.active_controller
         if active is None:
@@ -184,7 +184,7 @@ class Phases:
         core = [n for n in cluster.broker_ids if n not in left_out]
         for n in core:
             complaints += self._complaints_of_broker(n, image)
-        # A controller that has found its disk damaged begins again without a vote, and needs all the others for that.
+        # A controller that found its disk damaged restarts without a vote, and needs all other voters for that.
         excused = self.budget.rotten_controllers if left_out else ()
         for n in cluster.controller_ids:
             if n not in left_out and n not in excused:
@@ -217,7 +217,7 @@ class Phases:
     def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
         live = [n for n in p.replicas if n in core]
         if not any(n in core for n in p.isr):
-            return []  # nobody who may lead is there
+            return []  # no eligible replica is up
         if p.leader not in core:
             return [f"{name} has no leader (ISR {list(p.isr)}, leader {p.leader})"]
         if not set(live) <= set(p.isr):
@@ -250,7 +250,7 @@ class Phases:
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
             await self._read_all()
-            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # who found damage stepped back
+            await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # a leader that finds damage resigns
         except OutOfTime as e:
             raise self._unhealed(str(e)) from None
         self._declare_log_starts()
@@ -268,7 +268,7 @@ class Phases:
             raise self._unhealed(f"the final read failed: {e!r}") from e
 
     def _replicas(self) -> list[tuple[str, list[tuple[int, Any]]]]:
-        """Every partition with its replicas' objects."""
+        """Each partition with the objects of its replicas."""
         image = self.cluster.image()
         found = []
         for topic_id, topic in image.topics_by_id.items():
@@ -278,7 +278,7 @@ class Phases:
         return found
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
-        """Of the run's topics, as the leaders have them."""
+        """The high watermarks of the run's topics, as their leaders have them."""
         image = self.cluster.image()
         found = {}
         for name, index in (place for topic in self.options.topics for place in topic.places):
@@ -289,7 +289,7 @@ class Phases:
         return found
 
     def _behind(self) -> list[str]:
-        """Replicas whose log end or high watermark is not their leader's log end."""
+        """Replicas whose log end or high watermark differs from the log end of their leader."""
         complaints = self.complaints([])
         if complaints:
             return complaints
@@ -300,7 +300,7 @@ class Phases:
         return complaints
 
     def _declare_log_starts(self) -> None:
-        """What retention has deleted anywhere, nobody has to find."""
+        """Tell the history which records retention has deleted on any replica: they need not be found."""
         starts: dict[str, int] = {}
         for event in self.world.trace.events(kinds="log.start_moved"):
             starts[event.partition] = max(starts.get(event.partition, 0), int(event.fields["to"]))
@@ -322,7 +322,7 @@ class Phases:
                 raise Violation("I11", f"the leader epochs of {name} are not in order: {epochs}", partition=name)
 
     async def stop_all(self) -> None:
-        """Every process ends in order, and leaves no task behind."""
+        """Stop every process in order, and check that it leaves no task behind."""
         self._enter("stop")
         await self.nemesis.heal()
         self.nemesis.going = False
@@ -342,7 +342,7 @@ class Phases:
         return Violation("I24", f"{text}{self.diagnosis(list(left_out))}")
 
     def _is_beyond_repair(self) -> bool:
-        """Whether somebody leads what he cannot read, as the last who has it: a power cut has torn the only replica."""
+        """Whether a leader cannot read its own log and holds the last copy: a power cut has torn the only replica."""
         return any(
             p.leader_state is not None and p.log.corrupt_at is not None
             for broker in self.cluster.brokers.values()
@@ -353,7 +353,7 @@ class Phases:
     # -- why it is not healed -----------------------------------------------------------------------------------------
 
     def diagnosis(self, left_out: list[int]) -> str:
-        """For people: what everybody has, and waits for."""
+        """What each node has and waits for, for people."""
         lines = [f"\n  left out: {left_out}" if left_out else ""]
         for n, c in sorted(self.cluster.controllers.items()):
             if c.has_quorum:
@@ -385,7 +385,7 @@ class Phases:
 
 
 def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
-    """`whole_log`; a violation of I4 where it cannot be read, for no disk but a rotten one may damage a log for good."""
+    """`whole_log`, or a violation of I4 if the log cannot be read: only a disk that rots may damage a log for good."""
     try:
         return whole_log(log, start)
     except BrokerError as e:
@@ -393,7 +393,7 @@ def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
 
 
 def whole_log(log: Any, start: int) -> bytes:
-    """All its bytes from this offset on, however it was cut into segments."""
+    """All bytes of the log from this offset on, independent of its segments."""
     offset, parts = start, []
     while offset < log.log_end_offset:
         buffers = [bytes(buffer) for buffer in log.read(offset, 1 << 30, log.log_end_offset).buffers]

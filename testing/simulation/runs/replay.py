@@ -1,13 +1,13 @@
-"""What it takes to run a simulation again, exactly: a seed, and what differs from what the seed would draw.
+"""What it takes to repeat a run exactly: a seed, and the differences from what the seed draws.
 
     replay = Replay(42, changes={"faults": [3, 7], "brokers": 2})
     report = replay.run()
     replay.command          strandline simulate --seed 42 --options '{"faults": [3, 7], "brokers": 2}'
 
-`changes` is a JSON object with the fields of `Options`. Settings are laid over those that were drawn, and null takes one
-away. In a list a number means the one that was drawn (a fault by its number, a topic, producer or consumer by its place),
-an object with "drawn" that one with other values, and any other object a new one. So the command of a run that was shrunk to
-two faults stays short enough to be read.
+`changes` is a JSON object with fields of `Options`. Settings are laid over the drawn ones, and null removes one. In a list, a
+number refers to the drawn item (a fault by its number; a topic, producer or consumer by its position), an object with "drawn" is
+that item with other values, and any other object is a new item. So the command of a run that was shrunk to two faults stays
+readable.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Replay:
 
     @classmethod
     def of(cls, seed: int, options: Options, **more: Any) -> Replay:
-        """With these options, whatever the seed would draw."""
+        """A replay with these options, whatever the seed draws."""
         return cls(seed, changes=difference(options, draw_options(seed)) or None, **more)
 
     @cached_property
     def options(self) -> Options | None:
-        """None where the seed's own are meant, or a scenario has none."""
+        """The options to run with; None for those that the seed draws, and for a scenario, which has none."""
         return None if not self.changes else changed(draw_options(self.seed), self.changes)
 
     def run(self, *, full_trace: bool = False) -> Report:
@@ -65,7 +65,7 @@ class Replay:
 
     @property
     def _more(self) -> list[str]:
-        """What follows seed and scenario on the command line."""
+        """The arguments after seed and scenario on the command line."""
         words = []
         if self.until_s is not None:
             words += ["--until", f"{self.until_s:g}"]
@@ -81,7 +81,7 @@ class Replay:
         return shlex.join(["strandline", "simulate", "--seed", str(self.seed), *scenario, *self._more])
 
     def as_dict(self) -> dict[str, Any]:
-        """What is not as usual; for JSON."""
+        """The fields that differ from the defaults, for JSON."""
         values = {name: getattr(self, name) for name in ("scenario", "until_s", "mutation", "changes")}
         return {"seed": self.seed, **{name: value for name, value in values.items() if value is not None}}
 
@@ -116,7 +116,7 @@ def changed(drawn: Options, changes: Changes) -> Options:
 
 
 def kinds_of(faults: Iterable[Any], weights: Mapping[str, float]) -> dict[str, float]:
-    """The swarm of a plan that was changed: what it still has. It is there to be read; a run goes by the plan."""
+    """The kinds of faults that a changed plan still has. Only readers use it: a run follows its plan."""
     kinds = [fault["kind"] for fault in faults if isinstance(fault, Mapping) and isinstance(fault.get("kind"), str)]
     return {kind: weights.get(kind, FAULTS.get(kind, 0.0)) for kind in (*FAULTS, *kinds) if kind in kinds}
 
@@ -145,13 +145,14 @@ def _known(what: str, name: str, known: Collection[str]) -> None:
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """The end of a complaint: what may have been meant."""
+    """The end of an error message: the name that may have been meant."""
     near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
 
 def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str, str]) -> str:
-    """S03 for "S03", "s3" or "3". `UsageError` for one that there is not, or not yet: `waiting` says what it needs."""
+    """ "S03" for "S03", "s3" or "3". Raises `UsageError` for an unknown number, and for one that waits: `waiting` names the
+    missing feature."""
     letter = min(known)[0]
     number = int(word.upper().removeprefix(letter)) if re.fullmatch(f"{letter}?[0-9]{{1,4}}", word, re.IGNORECASE) else -1
     name = f"{letter}{number:02}"
@@ -167,7 +168,7 @@ def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str,
 
 
 def parse_seeds(text: str) -> range:
-    """`A..B`, both included."""
+    """`A..B`, both ends included."""
     first, dots, last = text.partition("..")
     if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
         raise UsageError(f"--seeds takes a range such as 0..99, not {text!r}")
@@ -175,7 +176,7 @@ def parse_seeds(text: str) -> range:
 
 
 def _check(options: Options) -> None:
-    """What the types do not say."""
+    """Checks that the types alone do not make."""
     topics = {topic.name: topic for topic in options.topics}
     if not topics:
         raise UsageError("there must be a topic")
@@ -205,7 +206,7 @@ def _check(options: Options) -> None:
 
 
 def difference(options: Options, drawn: Options) -> dict[str, Any]:
-    """The smallest changes that make these options of those: `changed(drawn, difference(options, drawn)) == options`."""
+    """The smallest changes that turn `drawn` into these options: `changed(drawn, difference(options, drawn)) == options`."""
     here, there = options.as_dict(), drawn.as_dict()
     changes: dict[str, Any] = {}
     for name, value in here.items():
@@ -226,7 +227,7 @@ def difference(options: Options, drawn: Options) -> dict[str, Any]:
 
 
 def _reference(item: Mapping[str, Any], drawn: Sequence[Mapping[str, Any]]) -> Any:
-    """The drawn one's number where that says it all; else the drawn one that is nearest, with what differs."""
+    """The number of an equal drawn item; otherwise the nearest drawn item with the differences."""
     best: Any = item
     for place, other in enumerate(drawn):
         number = other.get("number", place)

@@ -3,8 +3,8 @@
     report = run_seed(42)
     report.verdict        "ok", "violation", or "loss permitted" (something was lost, and the faults permitted it)
 
-A violation is whatever the run finds: an invariant, the history's anomalies, a heal that does not come, an exception that
-nobody caught, a log line with a traceback. The same seed with the same options gives the same trace, to the last event.
+A violation is anything that the run finds: a broken invariant, an anomaly of the history, a heal that misses its bound, an
+unhandled exception, a log line with a traceback. The same seed with the same options gives the same trace, to the last event.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ OK, VIOLATION, LOSS = "ok", "violation", "loss permitted"
 LIMIT_S = 600.0
 STEPS_MAX = 3_000_000
 STORIES_MAX = 3
-"""Of how many violations the whole page is told; one run may break a promise a hundred times."""
+"""Number of violations with a full page. One run may break a promise a hundred times."""
 NEVER = frozenset({"aborted-read", "unwritten-read", "int-poll-skip", "int-nonmonotonic-poll"})
-"""What a client may never see, even after a loss that was permitted."""
+"""Anomalies that no client may see, not even after a permitted loss."""
 
 
 @dataclass(slots=True)
@@ -50,22 +50,22 @@ class Report:
     """Each with `invariant`, `text`, `partition`, `node`, `time_s`, `story`."""
     trace_sha256: str = ""
     events: int = 0
-    """Steps of the scheduler."""
+    """Number of steps of the scheduler."""
     messages: int = 0
-    """Frames that arrived."""
+    """Number of frames that arrived."""
     virtual_s: float = 0.0
     wall_s: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
-    """How often each kind was done."""
+    """How often each kind of fault happened."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """How often each was planned, and the budget refused it or found no victim."""
+    """How often each kind was planned but did not happen, because the budget refused it or no victim existed."""
     marks: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     history: Verdict | None = None
     sent: int = 0
     acked: int = 0
     phase: str = ""
-    """The one in which the run ended."""
+    """The phase in which the run ended."""
     trace: Trace | None = None
     """Not part of the JSON."""
 
@@ -94,8 +94,9 @@ def run_seed(
     mutation: str | None = None,
     replay: str = "",
 ) -> Report:
-    """Run it. `options` replace what the seed would draw; `until_s` ends the run at that virtual time; `mutation` takes a
-    guard out of the production code meanwhile. `replay` is what else the command line needs to do all this again."""
+    """Run one seed, or a scenario under this seed. `options` replace what the seed draws; `until_s` ends the run at that virtual
+    time; `mutation` removes a guard from the production code meanwhile. `replay` holds the other arguments that the command line
+    needs to repeat the run, for the page of a violation. Raises `UsageError` for an unknown scenario or mutation."""
     with _mutated(mutation):
         if scenario is not None:
             more = {"until_s": until_s, "full_trace": full_trace, "replay": replay}
@@ -118,7 +119,7 @@ def _mutated(mutation: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _time_outs_of(options: Options) -> Iterator[None]:
-    """Times that production has no setting for, and that are longer than any run."""
+    """Shorten time-outs that production has no setting for, and that are longer than any run."""
     with (
         mock.patch.object(fetch_session, "EVICTION_S", options.session_eviction_s),
         mock.patch.object(alter_partition, "REQUEST_TIMEOUT_MS", options.proposal_timeout_ms),
@@ -206,7 +207,7 @@ class _Run:
         losses = [a for a in verdict.anomalies if a.name not in NEVER]
         self._anomalies(a for a in verdict.anomalies if a.name in NEVER)
         if losses:
-            if not self.report.violations:  # What is permitted excuses nothing else.
+            if not self.report.violations:  # A permitted loss excuses no other violation.
                 self.report.verdict = LOSS
             if not self.phases.budget.exceeded:
                 self._anomalies(losses)
@@ -221,7 +222,7 @@ class _Run:
         self._violated(Violation(anomaly.name, str(anomaly), partition=name))
 
     def _tracebacks(self) -> None:
-        """Log lines with a traceback: somebody caught what should not have happened."""
+        """Log lines with a traceback: code caught an exception that should not have happened."""
         for event in self.world.trace.events(kinds="log."):
             if event.fields.get("level") == "error" and "exception" in event.fields:
                 text = f"{event.kind} of node {event.node} at {event.time:.3f}: {event.fields['exception']}"
