@@ -30,7 +30,8 @@ from strandline.client.admin_types import (
     ReplicaInfo,
     TopicDescription,
 )
-from strandline.client.consumer.batches import BinaryColumn, FetchedBatch, HeadersColumn, arrow_batches, arrow_schema
+from strandline.client.consumer.batches import FetchedBatch, arrow_batches, arrow_schema
+from strandline.client.consumer.columns import BinaryColumn, HeadersColumn
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.consumer.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from strandline.client.errors import (

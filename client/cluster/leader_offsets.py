@@ -1,16 +1,17 @@
-"""Offsets of partitions, asked of their leaders: all partitions of one leader in one request, all leaders at the same time.
+"""Offsets of partitions, asked of their leaders, for an overview of the cluster.
 
-For a look at the cluster: a partition whose leader does not answer is left out, and holds up none of the others beyond the
-deadline.
+A partition whose leader does not answer is left out; it holds up none of the others beyond the deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from strandline.client.admin_types import TopicDescription
 from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.leader_fan_out import ask_leaders
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.protocol.apis import LIST_OFFSETS
 from strandline.protocol.errors import StrandlineError
@@ -20,7 +21,7 @@ RETRY_S = 0.05
 
 Answers = dict[TopicPartition, OffsetAndTimestamp | None]
 Describe = Callable[[Sequence[str], float], Awaitable[list[TopicDescription]]]
-"""The topics of these names as the cluster knows them now, by a deadline."""
+"""Describes the topics of these names as the cluster knows them now, until a deadline (on the loop's clock)."""
 
 
 class OffsetQuestions:
@@ -29,15 +30,16 @@ class OffsetQuestions:
         self._describe = describe
 
     async def ask(self, wanted: Mapping[TopicPartition, int], deadline: float) -> Answers:
-        """By partition, what its leader answered for this timestamp until the deadline (on the loop's clock)."""
+        """By partition, its leader's answer for the timestamp. Leaders are asked until all have answered, or the deadline (on the
+        loop's clock)."""
         loop = asyncio.get_running_loop()
         found: Answers = {}
         while True:
             missing = {place: timestamp for place, timestamp in wanted.items() if place not in found}
             by_leader = self._by_leader(await self._describe(sorted({p.topic for p in missing}), deadline), missing)
             timeout_ms = max(1.0, (deadline - loop.time()) * 1000)
-            for answers in await asyncio.gather(*(self._ask(i, asked, timeout_ms) for i, asked in by_leader.items())):
-                found |= answers
+            for answers in (await ask_leaders(by_leader, partial(self._ask, timeout_ms=timeout_ms))).values():
+                found |= {} if isinstance(answers, StrandlineError) else answers
             if all(place in found for places in by_leader.values() for place in places) or loop.time() + RETRY_S >= deadline:
                 return found
             await asyncio.sleep(RETRY_S)
@@ -46,7 +48,7 @@ class OffsetQuestions:
     def _by_leader(
         topics: Sequence[TopicDescription], wanted: Mapping[TopicPartition, int]
     ) -> dict[int, dict[TopicPartition, ListOffsetsPartition]]:
-        """What to ask of each leader. A partition that has none is asked of no broker."""
+        """The partitions to ask each leader about. Those without a leader are left out."""
         by_leader: dict[int, dict[TopicPartition, ListOffsetsPartition]] = {}
         for topic in topics:
             for p in topic.partitions:
@@ -57,13 +59,9 @@ class OffsetQuestions:
         return by_leader
 
     async def _ask(self, leader_id: int, asked: Mapping[TopicPartition, ListOffsetsPartition], timeout_ms: float) -> Answers:
-        """What this leader answered without an error."""
-        try:
-            response = await self._cluster.request(
-                leader_id, LIST_OFFSETS, ListOffsetsRequest(-1, 0, list(asked.values())), timeout_ms
-            )
-        except StrandlineError:
-            return {}
+        """The leader's answers that are no errors."""
+        request = ListOffsetsRequest(-1, 0, list(asked.values()))
+        response = await self._cluster.request(leader_id, LIST_OFFSETS, request, timeout_ms)
         assert isinstance(response, ListOffsetsResponse)
         good = {(a.topic_id, a.partition): a for a in response.partitions if not a.error_code}
         answers: Answers = {}

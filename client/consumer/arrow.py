@@ -1,26 +1,47 @@
-"""From columns to Arrow: buffers are handed over, not copied, unless several batches become one.
+"""From columns to Arrow: buffers are passed on, and copied only if several batches become one.
 
-pyarrow is imported with the first call, never with this module: a client without it is whole but for these rows. Its
-types are those that Spark has for its Kafka source, and Spark compares them exactly.
+The first call imports pyarrow, not this module, so that a client without pyarrow works except for this. The types are those of
+Spark's Kafka source, and Spark compares them exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from strandline.client.consumer.columns import BinaryColumn, HeadersColumn
 from strandline.client.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from strandline.client.consumer.batches import BinaryColumn, FetchedBatch, HeadersColumn
-
 _MS_MAX = (2**63 - 1) // 1000
-"""What microseconds in 64 bits can say, in milliseconds: some 292,000 years on either side of 1970."""
+"""The latest time, in milliseconds, that 64 bits hold in microseconds: some 292,000 years from 1970."""
 _CONSTANT_ROWS = 16_384
-"""A constant column is made for so many rows once, and cut to size."""
+"""A constant column is built once with so many rows, and cut to size."""
+
+
+class ColumnBatch(Protocol):
+    """What is read of a `FetchedBatch`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offsets(self) -> memoryview: ...
+    @property
+    def timestamps_ms(self) -> memoryview: ...
+    @property
+    def timestamp_type(self) -> int: ...
+    @property
+    def keys(self) -> BinaryColumn: ...
+    @property
+    def values(self) -> BinaryColumn: ...
+    @property
+    def headers(self) -> HeadersColumn | None: ...
+    def __len__(self) -> int: ...
 
 
 @cache
@@ -29,7 +50,7 @@ def arrow_form() -> ArrowForm:
 
 
 class ArrowForm:
-    """pyarrow, and what is made of it once."""
+    """pyarrow, its types and schemas, and a cache of constant columns. UsageError without pyarrow."""
 
     def __init__(self) -> None:
         try:
@@ -57,8 +78,8 @@ class ArrowForm:
     def schema(self, include_headers: bool) -> pa.Schema:
         return self._whole if include_headers else self._plain
 
-    def record_batch(self, batches: list[FetchedBatch], include_headers: bool) -> pa.RecordBatch:
-        """All rows of these batches, of one partition."""
+    def record_batch(self, batches: Sequence[ColumnBatch], include_headers: bool) -> pa.RecordBatch:
+        """All rows of these batches, which are of one partition."""
         pa = self._pa
         first, count = batches[0], sum(map(len, batches))
         columns = [
@@ -85,7 +106,7 @@ class ArrowForm:
         buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
         return pa.Array.from_buffers(kind or pa.binary(), column.count, buffers, offset=column.first)
 
-    def _headers_of(self, batch: FetchedBatch) -> Any:
+    def _headers_of(self, batch: ColumnBatch) -> Any:
         headers = batch.headers
         if headers is None:
             return self._pa.nulls(len(batch), self._headers)
@@ -108,14 +129,14 @@ class ArrowForm:
         return self._pa.Array.from_buffers(kind, sum(map(len, parts)), [None, self._pa.py_buffer(data)])
 
     def _times(self, parts: list[memoryview]) -> Any:
-        """A time that microseconds cannot say becomes the last, or the first, that they can."""
+        """A time outside the range of microseconds becomes the nearest one inside."""
         try:
             return self._numbers(parts, self._milliseconds).cast(self._microseconds)
         except self._pa.ArrowInvalid:
             near = [max(-_MS_MAX, min(time, _MS_MAX)) * 1000 for part in parts for time in part]
             return self._pa.array(near, self._microseconds)
 
-    def _timestamp_types(self, batches: list[FetchedBatch], count: int) -> list[Any]:
+    def _timestamp_types(self, batches: Sequence[ColumnBatch], count: int) -> list[Any]:
         int32, kind = self._pa.int32(), batches[0].timestamp_type
         if all(batch.timestamp_type == kind for batch in batches):
             return [self._constant(kind, int32, count)]

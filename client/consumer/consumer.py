@@ -36,10 +36,10 @@ from strandline.client.arguments import (
     checked_partitions,
     checked_whole,
 )
-from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, Cluster
-from strandline.client.cluster.metadata import TopicInfo
+from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
@@ -49,12 +49,12 @@ from strandline.client.consumer.records import (
     deserialize,
 )
 from strandline.client.consumer.subscription import EARLIEST, LATEST, PartitionState, Subscription
+from strandline.client.consumer.topic_tracker import TopicTracker
 from strandline.client.errors import (
     ClientClosed,
     CorruptRecords,
     OffsetOutOfRange,
     RequestTimeout,
-    StrandlineError,
     TopicRecreated,
     UsageError,
 )
@@ -98,9 +98,7 @@ class Consumer:
         self._fetcher: Fetcher | None = None
         self._home: Home | None = None
         self._stopped = False
-        self._topic_errors: dict[str, StrandlineError] = {}
-        """Subscribed topics that do not exist, not raised yet."""
-        self._missing_since: dict[str, float] = {}
+        self._tracker: TopicTracker | None = None
         self._assigning: Coroutine[Any, Any, None] | None = None
         """The newest `assign`. If no one has awaited it, reading is an error."""
         self._assigning_places: list[TopicPartition] = []
@@ -117,6 +115,7 @@ class Consumer:
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         cluster.listeners.append(self._on_cluster)
         self._fetcher = Fetcher(self.options, cluster, self._subscription)
+        self._tracker = TopicTracker(self.options, cluster, self._subscription, self._fetcher, lambda state: self._begin(state))
         cluster.want_topics(self._subscription.topics)
         try:
             await cluster.start()
@@ -165,9 +164,8 @@ class Consumer:
         names = _checked_topics(topics)
         self._drop(self._subscription.subscribe(names))
         self._assigning = None
-        self._topic_errors.clear()
-        self._missing_since.clear()
-        if self._cluster is not None:
+        if self._cluster is not None and self._tracker is not None:
+            self._tracker.forget_topics()
             self._cluster.want_topics(names)
             self._cluster.request_refresh()
             self._on_cluster()
@@ -180,9 +178,7 @@ class Consumer:
 
     def _drop(self, states: Iterable[PartitionState]) -> None:
         if self._fetcher is not None:
-            for state in states:
-                self._fetcher.ready.pop(state, None)
-                self._fetcher.look_at(state)
+            self._fetcher.drop(states)
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
         """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
@@ -223,7 +219,7 @@ class Consumer:
                 )
             )
         assert self._fetcher is not None
-        self._fetcher.look_at(state)
+        self._fetcher.check_soon(state)
         if state.error is not None:
             self._fetcher.wake()
 
@@ -250,101 +246,9 @@ class Consumer:
         return {name: known[name].topic_id for name in _checked_topics([topics]) if name in known}
 
     def _on_cluster(self) -> None:
-        """Metadata was refreshed: find new partitions of subscribed topics, and topics that are missing or others by now."""
-        if self._fetcher is None or self._cluster is None or self._stopped:
-            return
-        if not self._subscription.topics:
-            for state in list(self._subscription.states.values()):
-                self._check_assigned(state)
-        cache = self._cluster.cache
-        for topic in list(self._subscription.topics):
-            info = cache.topics.get(topic)
-            if info is None:
-                self._on_missing(topic)
-                continue
-            self._missing_since.pop(topic, None)
-            self._topic_errors.pop(topic, None)
-            added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
-            self._drop(removed)
-            for state in added:
-                self._begin(state)
-            if added:
-                self._fetcher.on_cluster()
-
-    def _on_missing(self, topic: str) -> None:
-        """Ask again for a while; then it is an error, or a wait for somebody to create it."""
-        assert self._fetcher is not None
-        assert self._cluster is not None
-        if topic not in self._cluster.cache.failed:
-            return
-        loop = asyncio.get_running_loop()
-        waited_ms = (loop.time() - self._missing_since.setdefault(topic, loop.time())) * 1000
-        if waited_ms >= MISSING_TOPIC_GRACE_MS and self.options.on_missing_topic == "raise":
-            self._topic_errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
-            self._fetcher.wake()
-        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
-
-    def _check_assigned(self, state: PartitionState) -> None:
-        """Does the cluster still know the log that was assigned? Who waits for a seek is not told of it again."""
-        assert self._fetcher is not None
-        assert self._cluster is not None
-        topic, index = state.place
-        cache = self._cluster.cache
-        info = cache.topics.get(topic)
-        if (info is None and topic not in cache.failed) or isinstance(state.error, TopicRecreated):
-            return
-        is_other = info is not None and info.topic_id != state.topic_id
-        if info is not None and not is_other and index in info.partitions:
-            if state.on_found():
-                self._fetcher.look_at(state)
-        elif info is not None and is_other and state.position < 0:
-            self._begin(self._renew(state, info.topic_id, None if state.reset is None else EARLIEST))
-        else:
-            self._on_missing_assigned(state, info if is_other else None)
-
-    def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
-        """Ask again for a while; then it is an error. `other`: the topic that has the name now."""
-        assert self._fetcher is not None
-        assert self._cluster is not None
-        topic, index = state.place
-        waited_ms = state.on_missing(asyncio.get_running_loop().time())
-        if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
-            error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
-            self._on_recreated(state, error)
-            return
-        if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self.options.on_missing_topic == "raise":
-            state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
-            self._fetcher.wake()
-        self._cluster.request_refresh_in(_ask_again_s(waited_ms))
-
-    def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
-        """Without a reset policy it is an error. With one, the new topic is read by the policy, once the records that were
-        fetched of the old one are handed out."""
-        assert self._fetcher is not None
-        if self._follows_policy(state):
-            policy = self.options.auto_offset_reset
-            reason = f'the position {error.position} is of a log that is gone; auto_offset_reset="{policy}" applies'
-            logger.warning("consumer.topic_recreated", topic=error.topic, partition=error.partition, reason=reason)
-            if not state.has_buffered:
-                self._read_recreated(state, error.topic_id)
-                return
-        state.fail(error)
-        self._fetcher.wake()
-
-    def _follows_policy(self, state: PartitionState) -> bool:
-        """Whether `auto_offset_reset` says where to go on in a recreated topic."""
-        return self._subscription.default_reset is not None and self._subscription.states.get(state.place) is state
-
-    def _read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
-        self._begin(self._renew(state, topic_id, self._subscription.default_reset))
-
-    def _renew(self, state: PartitionState, topic_id: bytes, reset: int | None = None) -> PartitionState:
-        """Read the topic that has the name now."""
-        assert self._fetcher is not None
-        renewed = self._subscription.renew(state, topic_id, reset)
-        self._drop([state])
-        self._fetcher.learn_leader(renewed)
-        return renewed
+        """Metadata was refreshed."""
+        if self._tracker is not None and not self._stopped:
+            self._tracker.on_cluster()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -375,7 +279,7 @@ class Consumer:
 
         It raises the error of a partition that cannot be read on: OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic,
         CorruptRecords. A `seek` clears it."""
-        limit = _checked_limit("max_records", max_records) or self.options.max_poll_records
+        limit = checked_limit("max_records", max_records) or self.options.max_poll_records
         left = limit or MANY_RECORDS
 
         def pull(state: PartitionState) -> list[ConsumerRecord]:
@@ -399,8 +303,8 @@ class Consumer:
         Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` is
         returned all the same. After a `seek`, or after records that were taken one by one, it begins at the position."""
         room = Room(
-            _checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
-            _checked_limit("max_bytes", max_bytes) or MANY_BYTES,
+            checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
+            checked_limit("max_bytes", max_bytes) or MANY_BYTES,
         )
         return await self._poll(partitions, timeout_ms, lambda state: self._pull_batches(state, room))
 
@@ -414,38 +318,21 @@ class Consumer:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         await asyncio.sleep(0)
         while not result and await self._next_ready(only, deadline) is not None:
-            for state in [s for s in fetcher.ready if (only is None or s.place in only) and not s.paused]:
+            for state in fetcher.ready_states(only):
                 taken = pull(state)
                 if taken:
                     result[state.place] = taken
         return result
 
-    def _pull(self, state: PartitionState, left: int, whole: bool) -> list[ConsumerRecord]:
-        """Up to `left` records of one partition; `whole`: never part of a batch, so that nothing is sliced twice."""
-        records: list[ConsumerRecord] = []
-        while left > 0:
-            more = state.pull(self._decode, 1 << 62 if whole else left)
-            if not more:
-                break
-            left -= len(more)
-            if records:
-                records.extend(more)
-            else:
-                records = more
+    def _pull(self, state: PartitionState, left: int, *, whole: bool) -> list[ConsumerRecord]:
+        records = pull_records(state, self._decode, left, whole=whole)
         self._after_reading(state)
         return records
 
     def _pull_batches(self, state: PartitionState, room: Room) -> list[FetchedBatch]:
-        """What there is room for. A partition that gets none now keeps its turn."""
-        batches: list[FetchedBatch] = []
-        looked = False
-        while (header := state.next_header()) is not None and room.holds(header):
-            looked = True
-            batch = state.pull_batch(self._decode_columns)
-            if batch is not None:
-                room.take(header)
-                batches.append(batch)
-        if looked:
+        """The batches that there is room for. A partition of which none is taken keeps its turn."""
+        batches, taken = pull_batches(state, self._decode_columns, room)
+        if taken:
             self._after_reading(state)
         return batches
 
@@ -471,9 +358,9 @@ class Consumer:
         while True:
             fetcher, _ = self._running()
             self._raise_errors(first_time=True)
-            for state in fetcher.ready:
-                if not state.paused and (only is None or state.place in only) and state.has_buffered:
-                    return state
+            state = fetcher.next_ready(only)
+            if state is not None:
+                return state
             if self._subscription.failed:
                 await asyncio.sleep(0)  # A loop that swallows a standing error lets others run all the same.
             self._raise_errors(first_time=False)
@@ -481,12 +368,10 @@ class Consumer:
                 return None
 
     def _raise_errors(self, first_time: bool) -> None:
-        for topic, error in self._topic_errors.items():
-            if first_time:
-                del self._topic_errors[topic]
-            raise error
+        assert self._tracker is not None
+        self._tracker.raise_missing(forget=first_time)
         for state in self._subscription.failed:
-            if isinstance(state.error, TopicRecreated) and self._follows_policy(state):
+            if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state):
                 continue  # It is read on by the policy when its buffer is empty.
             if state.error is not None and state.error_was_raised != first_time and not state.paused:
                 state.error_was_raised = True
@@ -511,13 +396,11 @@ class Consumer:
     def _after_reading(self, state: PartitionState) -> None:
         """Serve the others first next time, and let the fetcher fill up what was emptied."""
         assert self._fetcher is not None
-        if isinstance(state.error, TopicRecreated) and self._follows_policy(state) and not state.has_buffered:
-            self._read_recreated(state, state.error.topic_id)
-            return
-        self._fetcher.ready.pop(state, None)
-        if state.has_buffered and self._subscription.states.get(state.place) is state:
-            self._fetcher.ready[state] = None
-        self._fetcher.look_at(state)
+        assert self._tracker is not None
+        if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state) and not state.has_buffered:
+            self._tracker.read_recreated(state, state.error.topic_id)
+        else:
+            self._fetcher.on_read(state)
 
     def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
         options = self.options
@@ -547,15 +430,15 @@ class Consumer:
         leader_epoch = checked_whole("a leader epoch", leader_epoch, -1)
         state = self._state(partition)
         if isinstance(state.error, TopicRecreated) and state.error_was_raised:
-            state = self._renew(state, state.error.topic_id)  # Who was not told yet means an offset of the old log.
+            assert self._tracker is not None
+            # Before the error was raised, the caller means an offset of the old log.
+            state = self._tracker.renew(state, state.error.topic_id)
         self._move(state, offset, leader_epoch)
 
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
         fetcher, _ = self._running()
         state.seek(offset, leader_epoch)
-        if not state.has_buffered:
-            fetcher.ready.pop(state, None)
-        fetcher.look_at(state)
+        fetcher.on_moved(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read these partitions, or all, from their first record."""
@@ -568,12 +451,13 @@ class Consumer:
     async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
         states = [self._state(place) for place in partitions] or list(self._subscription.states.values())
         fetcher, _ = self._running()
-        found = await fetcher.positions.look_up({state.place: timestamp for state in states})
+        assert self._tracker is not None
+        found = await fetcher.offset_fetcher.look_up({state.place: timestamp for state in states})
         for state in states:
             answer = found[state.place]
             if self._subscription.states.get(state.place) is state and answer.offset >= 0:
                 is_same = answer.topic_id == state.topic_id
-                self._move(state if is_same else self._renew(state, answer.topic_id), answer.offset)
+                self._move(state if is_same else self._tracker.renew(state, answer.topic_id), answer.offset)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record. It waits at most `max_block_ms` until a first position is known; RequestTimeout."""
@@ -583,7 +467,7 @@ class Consumer:
         while state.position < 0:
             if state.error is not None:
                 raise state.error
-            fetcher.look_at(state)
+            fetcher.check_soon(state)
             if not await fetcher.wait(deadline):
                 raise RequestTimeout("the position is not known yet", topic=state.place.topic, partition=state.place.partition)
             self._running()
@@ -604,14 +488,14 @@ class Consumer:
 
     async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         fetcher, _ = self._running()
-        found = await fetcher.positions.offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
+        found = await fetcher.offset_fetcher.offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
         return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
         log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record."""
         fetcher, _ = self._running()
-        return await fetcher.positions.offsets(checked_by_partition(wanted))
+        return await fetcher.offset_fetcher.offsets(checked_by_partition(wanted))
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
@@ -627,7 +511,7 @@ class Consumer:
             state = self._state(place)
             state.paused = True
             state.version += 1
-            self._running()[0].look_at(state)
+            self._running()[0].check_soon(state)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Read these paused partitions again."""
@@ -635,10 +519,7 @@ class Consumer:
         for place in partitions:
             state = self._state(place)
             state.paused = False
-            if state.has_buffered:
-                fetcher.ready[state] = None
-                fetcher.wake()
-            fetcher.look_at(state)
+            fetcher.on_resumed(state)
 
     def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
         """Fetch no records of this partition from `offset` on; None removes the bound. The consumer returns what it has fetched
@@ -646,7 +527,7 @@ class Consumer:
         fetch ahead of its end."""
         state = self._state(partition)
         state.fetch_until = None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX)
-        self._running()[0].look_at(state)
+        self._running()[0].check_soon(state)
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
@@ -686,37 +567,6 @@ class Consumer:
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}
-
-
-class Room:
-    """What one `fetch_batches` may still hand out."""
-
-    __slots__ = ("bytes", "is_untouched", "records")
-
-    def __init__(self, max_records: int, max_bytes: int) -> None:
-        self.records = max_records
-        self.bytes = max_bytes
-        self.is_untouched = True
-
-    def holds(self, header: BatchHeader) -> bool:
-        """The first batch is always held: a limit below its size would stand in the way for ever."""
-        return self.is_untouched or (header.record_count <= self.records and header.size <= self.bytes)
-
-    def take(self, header: BatchHeader) -> None:
-        self.records -= header.record_count
-        self.bytes -= header.size
-        self.is_untouched = False
-
-
-def _ask_again_s(waited_ms: float) -> float:
-    """When to look again for a topic that has been missing for so long."""
-    return 0.05 if waited_ms < MISSING_TOPIC_GRACE_MS else 1.0
-
-
-def _checked_limit(name: str, limit: int | None) -> int | None:
-    if limit is not None and limit < 1:
-        raise UsageError(f"{name} is at least 1, not {limit}")
-    return limit
 
 
 def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:

@@ -1,22 +1,25 @@
-"""The consumer's shell: keeps every assigned partition's buffer filled ahead of its reader.
+"""The consumer's shell: keeps the buffer of each assigned partition filled ahead of its reader.
 
-Per broker there is one *main* fetch: incremental, long-polling, for all partitions that it leads. A partition that
-becomes ready while the main fetch is parked at the broker (its buffer was drained, it was sought, resumed) does not wait
-for it: it is asked for in an *extra* fetch beside, without a session, and joins the main one later.
+There is one *main* fetch per broker: incremental (KIP-227), long-polling, for all partitions that the broker leads. A partition
+that needs records while the main fetch waits at the broker (its buffer was emptied, or it was sought or resumed) does not wait
+for it: an *extra* fetch without a session asks for it, and it joins the main one later.
 
-What changed is put into a set, and one call per loop turn looks at it; an idle consumer costs one parked request per
-broker.
+Partitions that changed are put into a set, and one call per iteration of the event loop checks them. An idle consumer costs one
+waiting request per broker.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
-from strandline.client.cluster.cluster import Cluster
-from strandline.client.consumer.fetch_session import FetchPlan, FetchSession
+from strandline.client.cluster.cluster import STALL_S, Cluster
+from strandline.client.consumer.broker_fetches import BrokerFetches, SentFetch
+from strandline.client.consumer.fetch_session import FetchPlan
 from strandline.client.consumer.offset_fetcher import OffsetFetcher, truncated
+from strandline.client.consumer.records import TopicPartition
 from strandline.client.consumer.subscription import PartitionState, Subscription
 from strandline.client.errors import OffsetOutOfRange, RequestFailed, describe
 from strandline.client.options import ConsumerOptions
@@ -31,49 +34,12 @@ logger = get_logger(__name__)
 
 
 FETCH_GRACE_MS = 5_000
-"""A broker that has not answered a fetch this long after its wait was over is taken for dead."""
-STALL_S = 0.5
-"""A fetch that is this much longer under way than its wait makes us look whether the leader has moved."""
+"""A broker that has not answered a fetch so long after its wait has ended is taken for dead."""
 STOOD_STILL_S = 0.2
-"""A timer that fires so late means that the event loop did not run, and answers lie unread in the sockets."""
+"""If a timer fires so late, the event loop did not run, and responses may wait unread in the sockets."""
 LOOK_AGAIN_S = 5.0
-"""So long without a record of any partition: a leader that is cut off from the others, and does not know it, would let
-us wait for ever. The others know."""
-
-
-class Asked:
-    """One fetch request on its way, and what it asks for."""
-
-    __slots__ = ("partitions", "sent_at")
-
-    def __init__(self, partitions: dict[TopicIdPartition, FetchPartition]) -> None:
-        self.partitions = partitions
-        self.sent_at = 0.0
-
-
-class Lane:
-    """The way to one broker."""
-
-    __slots__ = ("broker_id", "extras", "left", "main", "session")
-
-    def __init__(self, broker_id: int) -> None:
-        self.broker_id = broker_id
-        self.session = FetchSession()
-        self.main: Asked | None = None
-        self.extras: dict[Asked, None] = {}
-        self.left: dict[PartitionState, None] = {}
-        """What the main fetch under way asks for, and the session holds no more: to be looked at when it is answered."""
-
-    def on_their_way(self) -> list[Asked]:
-        return [*self.extras] if self.main is None else [self.main, *self.extras]
-
-    def is_asked(self, state: PartitionState) -> bool:
-        """Whether a request on its way asks for exactly what is wanted now."""
-        for asked in self.on_their_way():
-            known = asked.partitions.get(state.key)
-            if known is not None and known.fetch_offset == state.fetch_offset:
-                return True
-        return False
+"""After so long without a record of any partition, the metadata is refreshed. A leader that is cut off from the other brokers,
+and does not know it, would let the consumer wait for ever; the others know the new leader."""
 
 
 class Fetcher:
@@ -83,49 +49,49 @@ class Fetcher:
         self._subscription = subscription
         self._loop = asyncio.get_running_loop()
         self._isolation = int(options.isolation_level == "read_committed")
-        self._lanes: dict[int, Lane] = {}
-        self._home: dict[TopicIdPartition, Lane] = {}
-        """The lane whose session holds the partition."""
+        self._brokers: dict[int, BrokerFetches] = {}
+        self._session_of: dict[TopicIdPartition, BrokerFetches] = {}
+        """By partition, the broker whose session holds it."""
         self._dirty: dict[PartitionState, None] = {}
         self._stalled: dict[PartitionState, None] = {}
         self._scheduled = False
         self._closed = False
         self._waiters: list[asyncio.Future[bool]] = []
-        """Who waits for something to hand out; the result is whether there may be news."""
-        self.ready: dict[PartitionState, None] = {}
-        """States with something buffered, in the order in which they are served."""
+        """Calls that wait for records; the result is whether there may be some."""
+        self._ready: dict[PartitionState, None] = {}
+        """States with something in their buffers, in the order in which they are served."""
         self.last_fetch_at = self._seen_data_at = self._loop.time()
         self._watch_timer: asyncio.Handle | None = None
         self._watch_at = 0.0
-        """When the timer is due."""
+        """When the timer is due, on the loop's clock."""
         self.counters = {"fetches": 0, "fetched_bytes": 0, "fetch_errors": 0}
-        self.positions = OffsetFetcher(options, cluster, subscription, self.look_at, self.wake)
+        self.offset_fetcher = OffsetFetcher(options, cluster, subscription, self.check_soon, self.wake)
         cluster.listeners.append(self.on_cluster)
 
-    # -- what makes it run --------------------------------------------------------------------------------------------
+    # -- scheduling ---------------------------------------------------------------------------------------------------
 
-    def look_at(self, state: PartitionState) -> None:
-        """Something about the partition changed."""
+    def check_soon(self, state: PartitionState) -> None:
+        """Something about the partition changed: check soon whether and where it must be fetched."""
         self._dirty[state] = None
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
     def on_cluster(self) -> None:
-        """Metadata was refreshed, or a connection made."""
+        """Metadata was refreshed, or a connection was opened or lost."""
         for state in self._subscription.states.values():
-            self.learn_leader(state)
+            self.update_leader(state)
         stalled, self._stalled = self._stalled, {}
         for state in stalled:
-            self.look_at(state)
+            self.check_soon(state)
 
-    def learn_leader(self, state: PartitionState) -> None:
-        """From the metadata that is there."""
+    def update_leader(self, state: PartitionState) -> None:
+        """Take over the partition's leader from the metadata."""
         cache = self._cluster.cache
         info = cache.partition(*state.place) if cache.is_current(state.place.topic, state.topic_id) else None
         if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
             state.on_leader(info.leader_epoch)
-            self.look_at(state)
+            self.check_soon(state)
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -133,70 +99,70 @@ class Fetcher:
             return
         now = self._loop.time()
         dirty, self._dirty = self._dirty, {}
-        lanes: dict[Lane, None] = {}
-        extras: dict[Lane, list[PartitionState]] = {}
+        brokers: dict[BrokerFetches, None] = {}
+        extras: dict[BrokerFetches, list[PartitionState]] = {}
         for state in dirty:
-            lane = self._place(state, now)
-            if lane is None:
+            broker = self._choose_broker(state, now)
+            if broker is None:
                 continue
-            lanes[lane] = None
-            if lane.main is not None and state.key not in lane.session.wanted:
-                extras.setdefault(lane, []).append(state)
-        for lane, states in extras.items():
-            self._send_extra(lane, states)
-        for lane in lanes:
-            self._send_main(lane)
+            brokers[broker] = None
+            if broker.main is not None and state.key not in broker.session.wanted:
+                extras.setdefault(broker, []).append(state)
+        for broker, states in extras.items():
+            self._send_extra(broker, states)
+        for broker in brokers:
+            self._send_main(broker)
 
-    def _place(self, state: PartitionState, now: float) -> Lane | None:
-        """Put the partition into the session of its leader's lane, or take it out; the lane to be served, if any."""
+    def _choose_broker(self, state: PartitionState, now: float) -> BrokerFetches | None:
+        """Put the partition into its leader's session, or take it out. Returns the broker to which a request may be sent."""
         current = self._subscription.by_key.get(state.key)
         if current is not None and current is not state:
-            return None  # Assigned anew: the newer state has taken this one's place.
-        old = self._home.get(state.key)
-        lane = None
+            return None  # The partition was assigned again and has a newer state.
+        old = self._session_of.get(state.key)
+        broker = None
         if current is state:
-            lane = self._lane(state, self._leader(state), now)
-        if old is not None and (lane is None or old is not lane):
+            broker = self._broker_to_fetch_from(state, self._leader(state), now)
+        if old is not None and (broker is None or old is not broker):
             old.session.remove(state.key)
-            del self._home[state.key]
-        if lane is None:
+            del self._session_of[state.key]
+        if broker is None:
             return None
-        if lane.is_asked(state):
-            if lane.main is not None and state.key not in lane.session.wanted:
-                lane.left[state] = None
+        if broker.asks_for(state):
+            if broker.main is not None and state.key not in broker.session.wanted:
+                broker.left_session[state] = None
             return None
-        if lane.main is not None:
-            # The parked fetch asks for something else: see the extra fetch.
-            lane.session.remove(state.key)
-            self._home.pop(state.key, None)
-            return lane
-        lane.session.put(self._fetch_partition(state))
-        self._home[state.key] = lane
-        return lane
+        if broker.main is not None:
+            # The waiting fetch asks for something else: an extra fetch asks for the partition.
+            broker.session.remove(state.key)
+            self._session_of.pop(state.key, None)
+            return broker
+        broker.session.put(self._fetch_partition(state))
+        self._session_of[state.key] = broker
+        return broker
 
     def _leader(self, state: PartitionState) -> int:
-        """-1: none is known."""
+        """The broker id of the partition's leader; -1 if none is known."""
         cache = self._cluster.cache
         return cache.leader(*state.place) if cache.is_current(state.place.topic, state.topic_id) else -1
 
-    def _lane(self, state: PartitionState, leader_id: int, now: float) -> Lane | None:
-        """The lane that the partition should be fetched on now; None: not at all, for now."""
+    def _broker_to_fetch_from(self, state: PartitionState, leader_id: int, now: float) -> BrokerFetches | None:
+        """The broker to fetch the partition from; None if it must not be fetched now."""
         wants_position = state.reset is not None or state.needs_validation
         if not wants_position and not state.is_fetchable(now, self._options.max_partition_fetch_bytes):
             if state.retry_at > now:
-                self._loop.call_later(state.retry_at - now, self.look_at, state)
+                self._loop.call_later(state.retry_at - now, self.check_soon, state)
             return None
         if leader_id < 0:
             self._stalled[state] = None
             self._cluster.request_refresh()
             return None
         if wants_position:
-            self.positions.ask_soon(state, leader_id)
+            self.offset_fetcher.ask_soon(state, leader_id)
             return None
-        lane = self._lanes.get(leader_id)
-        if lane is None:
-            lane = self._lanes[leader_id] = Lane(leader_id)
-        return lane
+        broker = self._brokers.get(leader_id)
+        if broker is None:
+            broker = self._brokers[leader_id] = BrokerFetches(leader_id)
+        return broker
 
     def _fetch_partition(self, state: PartitionState) -> FetchPartition:
         return FetchPartition(
@@ -210,24 +176,24 @@ class Fetcher:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _send_main(self, lane: Lane) -> None:
-        session = lane.session
-        if lane.main is not None or not session.wanted:
+    def _send_main(self, broker: BrokerFetches) -> None:
+        session = broker.session
+        if broker.main is not None or not session.wanted:
             return
-        asked = Asked(dict(session.wanted))
-        if self._send(lane, asked, session.plan):
-            lane.main = asked
+        sent = SentFetch(dict(session.wanted))
+        if self._send(broker, sent, session.plan):
+            broker.main = sent
 
-    def _send_extra(self, lane: Lane, states: list[PartitionState]) -> None:
+    def _send_extra(self, broker: BrokerFetches, states: list[PartitionState]) -> None:
         partitions = {state.key: self._fetch_partition(state) for state in states}
-        asked = Asked(partitions)
-        if self._send(lane, asked, lambda: FetchPlan(0, -1, list(partitions.values()), [])):
-            lane.extras[asked] = None
+        sent = SentFetch(partitions)
+        if self._send(broker, sent, lambda: FetchPlan(0, -1, list(partitions.values()), [])):
+            broker.extras[sent] = None
 
-    def _send(self, lane: Lane, asked: Asked, plan: Callable[[], FetchPlan]) -> bool:
-        connection = self._cluster.connection_or_refresh(lane.broker_id)
+    def _send(self, broker: BrokerFetches, sent: SentFetch, plan: Callable[[], FetchPlan]) -> bool:
+        connection = self._cluster.connection_or_refresh(broker.broker_id)
         if connection is None:
-            self._stall(asked)
+            self._stall(sent)
             return False
         options = self._options
         planned = plan()
@@ -243,122 +209,122 @@ class Fetcher:
             planned.partitions,
             planned.forgotten,
         )
-        asked.sent_at = self._loop.time()
+        sent.sent_at = self._loop.time()
         if self._watch_timer is None:
             self._watch_in(STALL_S)
         timeout_ms = min(options.request_timeout_ms, options.fetch_max_wait_ms + FETCH_GRACE_MS)
         self.counters["fetches"] += 1
-        answer = partial(self._on_response, lane, asked)
+        answer = partial(self._on_response, broker, sent)
         connection.send(FETCH, body, on_response=answer, timeout_ms=timeout_ms, of_silence=True)
         return True
 
     def _watch(self) -> None:
-        """Twice a second while anything is asked: brokers that hang, or that nobody else listens to any more."""
+        """Twice a second while a fetch is in flight: look for brokers that hang, and for leaders that are cut off."""
         if self._loop.time() - self._watch_at > STOOD_STILL_S:
-            # The loop reads its sockets between two iterations.
-            self._watch_timer = self._loop.call_soon(self._loop.call_soon, self._look_at_lanes)
+            # The event loop reads its sockets between two iterations.
+            self._watch_timer = self._loop.call_soon(self._loop.call_soon, self._check_brokers)
         else:
-            self._look_at_lanes()
+            self._check_brokers()
 
-    def _look_at_lanes(self) -> None:
+    def _check_brokers(self) -> None:
         self._watch_timer = None
         if self._closed:
             return
         now = self._loop.time()
         limit_s = self._options.fetch_max_wait_ms / 1000 + STALL_S
-        asked = [(lane, asked) for lane in self._lanes.values() for asked in lane.on_their_way()]
-        for lane in {lane: None for lane, request in asked if now - request.sent_at > limit_s}:
-            self._cluster.suspect(lane.broker_id)
+        oldest = {broker: broker.oldest_sent_at() for broker in self._brokers.values()}
+        for broker, sent_at in oldest.items():
+            self._cluster.suspect_if_stalled(broker.broker_id, sent_at, limit_s)
         if now - self._seen_data_at > LOOK_AGAIN_S:
             self._seen_data_at = now
             self._cluster.request_refresh()
-        if asked:
+        if any(sent_at is not None for sent_at in oldest.values()):
             self._watch_in(STALL_S)
 
     def _watch_in(self, delay_s: float) -> None:
         self._watch_at = self._loop.time() + delay_s
         self._watch_timer = self._loop.call_at(self._watch_at, self._watch)
 
-    def _stall(self, asked: Asked) -> None:
-        for key in asked.partitions:
+    def _stall(self, sent: SentFetch) -> None:
+        for key in sent.partitions:
             state = self._subscription.by_key.get(key)
             if state is not None:
                 self._stalled[state] = None
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _on_response(self, lane: Lane, asked: Asked, response: Message | Exception) -> None:
-        is_main = lane.main is asked
+    def _on_response(self, broker: BrokerFetches, sent: SentFetch, response: Message | Exception) -> None:
+        is_main = broker.main is sent
         if is_main:
-            lane.main = None
+            broker.main = None
         else:
-            lane.extras.pop(asked, None)
+            broker.extras.pop(sent, None)
         if self._closed:
             return
-        if is_main and lane.left:
-            left, lane.left = lane.left, {}
+        if is_main and broker.left_session:
+            left, broker.left_session = broker.left_session, {}
             for state in left:
-                self.look_at(state)
+                self.check_soon(state)
         if not isinstance(response, FetchResponse):
-            self._on_lost(lane, asked, response)
+            self._on_lost(broker, sent, response)
             return
         if is_main:
-            if not lane.session.on_response(response.error_code, response.session_id):
-                self._look_at_all(lane, asked)
+            if not broker.session.on_response(response.error_code, response.session_id):
+                self._check_all_soon(broker, sent)
                 return
         elif response.error_code:
-            self._look_at_all(lane, asked, self._options.retry_backoff_ms)
+            self._check_all_soon(broker, sent, self._options.retry_backoff_ms)
             return
         self.last_fetch_at = self._loop.time()
         for answer, records in zip(response.partitions, response.records, strict=False):
-            self._on_partition(lane, asked, answer, records)
+            self._on_partition(broker, sent, answer, records)
         if is_main:
-            self._send_main_soon(lane)
+            self._send_main_soon(broker)
         else:
-            self._look_at_all(lane, asked)
+            self._check_all_soon(broker, sent)
 
-    def _send_main_soon(self, lane: Lane) -> None:
-        """After the partitions that this answer changed were looked at."""
-        self._loop.call_soon(self._send_main_if_open, lane)
+    def _send_main_soon(self, broker: BrokerFetches) -> None:
+        """Send the next main fetch after the partitions that this response changed were checked."""
+        self._loop.call_soon(self._send_main_if_open, broker)
 
-    def _send_main_if_open(self, lane: Lane) -> None:
+    def _send_main_if_open(self, broker: BrokerFetches) -> None:
         if not self._closed:
-            self._send_main(lane)
+            self._send_main(broker)
 
-    def _on_lost(self, lane: Lane, asked: Asked, error: object) -> None:
-        """No answer: the connection broke, or the broker hangs. Its leaders may have moved."""
+    def _on_lost(self, broker: BrokerFetches, sent: SentFetch, error: object) -> None:
+        """There is no response: the connection was lost, or the broker hangs. Its partitions may have new leaders."""
         self.counters["fetch_errors"] += 1
         if isinstance(error, BrokerError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
-            logger.warning("consumer.fetch_timed_out", broker_id=lane.broker_id)
-        lane.session.reset()
+            logger.warning("consumer.fetch_timed_out", broker_id=broker.broker_id)
+        broker.session.reset()
         self._cluster.request_refresh()
-        self._look_at_all(lane, asked, 10)
+        self._check_all_soon(broker, sent, 10)
 
-    def _look_at_all(self, lane: Lane, asked: Asked, delay_ms: float = 0) -> None:
-        """But for those that are asked for elsewhere by now: what this broker did not say does not concern them."""
-        for key in asked.partitions:
+    def _check_all_soon(self, broker: BrokerFetches, sent: SentFetch, delay_ms: float = 0) -> None:
+        """Check the request's partitions soon, except those that are in the session of another broker by now."""
+        for key in sent.partitions:
             state = self._subscription.by_key.get(key)
-            if state is not None and self._home.get(key, lane) is lane:
+            if state is not None and self._session_of.get(key, broker) is broker:
                 if delay_ms:
                     state.retry_at = self._loop.time() + delay_ms / 1000
-                self.look_at(state)
+                self.check_soon(state)
 
-    def _on_partition(self, lane: Lane, asked: Asked, answer: FetchPartitionResponse, records: memoryview) -> None:
+    def _on_partition(self, broker: BrokerFetches, sent: SentFetch, answer: FetchPartitionResponse, records: memoryview) -> None:
         key = (answer.topic_id, answer.partition)
         state = self._subscription.by_key.get(key)
-        wanted = asked.partitions.get(key)
+        wanted = sent.partitions.get(key)
         if state is None or wanted is None or wanted.fetch_offset != state.fetch_offset:
             return
         if wanted.current_leader_epoch != state.leader_epoch:
-            self.look_at(state)  # Somebody else leads by now: what the old leader says, late perhaps, is no news.
+            self.check_soon(state)  # Another broker leads by now: a late response of the old leader does not count.
             return
         if answer.error_code:
-            self._on_error(lane, state, to_code(answer.error_code), answer)
+            self._on_error(broker, state, to_code(answer.error_code), answer)
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._on_diverging(state, answer)
         else:
             self._on_data(state, answer, records)
-        self.look_at(state)
+        self.check_soon(state)
 
     def _on_data(self, state: PartitionState, answer: FetchPartitionResponse, records: memoryview) -> None:
         state.highwater = answer.high_watermark
@@ -370,10 +336,10 @@ class Fetcher:
             self._seen_data_at = self._loop.time()
             fetch_offset = state.fetch_offset
             state.on_fetched(records)
-            if state.fetch_offset == fetch_offset:  # Nothing in them helps: damage. Ask again, but not at full speed.
+            if state.fetch_offset == fetch_offset:  # No batch can be used, so they are damaged. Ask again, but not at once.
                 state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
             if state.has_buffered or state.error is not None:
-                self.ready[state] = None
+                self._ready[state] = None
                 self.wake()
 
     def _on_diverging(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
@@ -381,7 +347,7 @@ class Fetcher:
             state.fail(truncated(state, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset))
             self.wake()
 
-    def _on_error(self, lane: Lane, state: PartitionState, code: ErrorCode, answer: FetchPartitionResponse) -> None:
+    def _on_error(self, broker: BrokerFetches, state: PartitionState, code: ErrorCode, answer: FetchPartitionResponse) -> None:
         self.counters["fetch_errors"] += 1
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state, answer)
@@ -392,17 +358,17 @@ class Fetcher:
             elif cache.update_leader(*state.place, leader.leader_id, leader.leader_epoch):
                 state.on_leader(leader.leader_epoch)
             else:
-                cache.forget_leader(*state.place, lane.broker_id)
+                cache.forget_leader(*state.place, broker.broker_id)
                 self._cluster.request_refresh()
         elif ERRORS[code].retriable:
             state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
         else:
-            place = state.place
-            state.fail(
-                RequestFailed(
-                    describe(code), topic=place.topic, partition=place.partition, broker_id=lane.broker_id, api="Fetch", code=code
-                )
-            )
+            facts: dict[str, Any] = {
+                "topic": state.place.topic,
+                "partition": state.place.partition,
+                "broker_id": broker.broker_id,
+            }
+            state.fail(RequestFailed(describe(code), **facts, api="Fetch", code=code))
             self.wake()
 
     def _on_out_of_range(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
@@ -410,7 +376,7 @@ class Fetcher:
             return
         place, position = state.place, state.position
         if self._subscription.default_reset is None:
-            known = answer.log_start_offset >= 0  # a broker that refuses a fetch need not name them
+            known = answer.log_start_offset >= 0  # a broker that rejects a fetch need not name them
             holds = f", which holds offsets {answer.log_start_offset} to {answer.high_watermark - 1}" if known else ""
             way_out = "seek to an offset between beginning_offsets() and end_offsets(), or choose an auto_offset_reset"
             text = f"the position {position} is outside the log{holds}; {way_out}"
@@ -422,23 +388,60 @@ class Fetcher:
 
     # -- the reader's side --------------------------------------------------------------------------------------------
 
+    def next_ready(self, only: set[TopicPartition] | None) -> PartitionState | None:
+        """The first partition that has records, and is not paused; of `only`, if given."""
+        for state in self._ready:
+            if not state.paused and (only is None or state.place in only) and state.has_buffered:
+                return state
+        return None
+
+    def ready_states(self, only: set[TopicPartition] | None) -> list[PartitionState]:
+        """The partitions that may have records, and are not paused; of `only`, if given."""
+        return [state for state in self._ready if (only is None or state.place in only) and not state.paused]
+
+    def on_read(self, state: PartitionState) -> None:
+        """Records of the partition were returned: serve the others first next time, and fill its buffer again."""
+        self._ready.pop(state, None)
+        if state.has_buffered and self._subscription.states.get(state.place) is state:
+            self._ready[state] = None
+        self.check_soon(state)
+
+    def on_moved(self, state: PartitionState) -> None:
+        """The partition has another position."""
+        if not state.has_buffered:
+            self._ready.pop(state, None)
+        self.check_soon(state)
+
+    def on_resumed(self, state: PartitionState) -> None:
+        """The partition is no longer paused."""
+        if state.has_buffered:
+            self._ready[state] = None
+            self.wake()
+        self.check_soon(state)
+
+    def drop(self, states: Iterable[PartitionState]) -> None:
+        """These partitions are no longer read."""
+        for state in states:
+            self._ready.pop(state, None)
+            self.check_soon(state)
+
     def wake(self) -> None:
-        """Somebody who waits for records should look."""
+        """Wake all calls that wait for records, so that they look again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            _tell(waiter, True)
+            _settle(waiter, True)
 
     async def wait(self, deadline: float | None) -> bool:
-        """Until something arrived or failed; False at the deadline."""
+        """Wait until something arrived or failed. Returns False at the deadline (on the loop's clock)."""
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiters.append(waiter)
-        timer = None if deadline is None else self._loop.call_at(deadline, _tell, waiter, False)
+        timer = None if deadline is None else self._loop.call_at(deadline, _settle, waiter, False)
         try:
             return await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            if waiter in self._waiters:  # Nobody woke it: it was cancelled, or its time was over.
+            if waiter in self._waiters:  # It was cancelled, or the deadline came.
                 self._waiters.remove(waiter)
 
     async def close(self) -> None:
@@ -447,10 +450,10 @@ class Fetcher:
             self._watch_timer.cancel()
         if self.on_cluster in self._cluster.listeners:
             self._cluster.listeners.remove(self.on_cluster)
-        await self.positions.close()
+        await self.offset_fetcher.close()
         self.wake()
 
 
-def _tell(waiter: asyncio.Future[bool], has_news: bool) -> None:
+def _settle(waiter: asyncio.Future[bool], has_news: bool) -> None:
     if not waiter.done():
         waiter.set_result(has_news)

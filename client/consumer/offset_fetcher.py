@@ -1,15 +1,17 @@
-"""Where to read: look-ups of offsets by timestamp, and the check of a position against a new leader's epochs.
+"""Where to read: offsets by timestamp (ListOffsets), and the validation of a position against a new leader's epochs (KIP-320).
 
-Both ask the partition's leader, all partitions of one leader in one request, and are tried again until an answer
-settles them. A background task lives only as long as there is a question.
+Both ask the partition's leader, with all partitions of one leader in one request, and are repeated until an answer settles them.
+A background task lives only while a question is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition, by_topic
 from strandline.client.consumer.subscription import PartitionState, Subscription
 from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
@@ -32,12 +34,10 @@ from strandline.protocol.partitions import TopicIdPartition
 logger = get_logger(__name__)
 
 RETRY_S = 0.02
-ANSWER_TIMEOUT_MS = 2_000
-"""A leader has nothing to wait for: one that does not answer by then hangs, or is gone, and another may lead."""
 
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
-    """The log no longer holds what was read before the position."""
+    """The error for a log that no longer holds the records before the position."""
     place = state.place
     known = f"the log ends at offset {end_offset} in epoch {epoch}" if end_offset >= 0 else "the log knows no such epoch"
     return LogTruncated(
@@ -57,23 +57,23 @@ class OffsetFetcher:
         options: ConsumerOptions,
         cluster: Cluster,
         subscription: Subscription,
-        look_at: Callable[[PartitionState], None],
+        check_soon: Callable[[PartitionState], None],
         wake: Callable[[], None],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._subscription = subscription
-        self._look_at = look_at
+        self._check_soon = check_soon
         self._wake = wake
         self._isolation = int(options.isolation_level == "read_committed")
         self._questions: dict[int, dict[PartitionState, None]] = {}
-        """By leader: states that want an answer, collected for one loop turn."""
+        """By leader, the states to ask about, collected during one iteration of the event loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # -- in the background --------------------------------------------------------------------------------------------
 
     def ask_soon(self, state: PartitionState, leader_id: int) -> None:
-        """The state needs its position looked up or validated."""
+        """Look up or validate the state's position."""
         if state.asking:
             return
         state.asking = True
@@ -89,7 +89,7 @@ class OffsetFetcher:
             task.add_done_callback(self._tasks.pop)
 
     async def _ask(self, leader_id: int, states: list[PartitionState]) -> None:
-        """One round. Whatever is not settled by it is looked at again, and asked again."""
+        """Ask once. A state that this does not settle is checked and asked about again."""
         try:
             await self._look_up(leader_id, [state for state in states if state.reset is not None])
             await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
@@ -100,7 +100,7 @@ class OffsetFetcher:
         finally:
             for state in states:
                 state.asking = False
-                self._look_at(state)
+                self._check_soon(state)
         self._wake()
 
     async def _look_up(self, leader_id: int, states: list[PartitionState]) -> None:
@@ -113,7 +113,7 @@ class OffsetFetcher:
         for state, timestamp in asked.items():
             answer = answers.get(state.key)
             if state.reset != timestamp or answer is None:
-                continue  # Sought meanwhile.
+                continue  # A seek came first.
             code = to_code(answer.error_code)
             if code == ErrorCode.NONE:
                 state.seek(answer.offset if answer.offset >= 0 else 0, -1)
@@ -142,7 +142,7 @@ class OffsetFetcher:
         if 0 <= state.fetch_offset <= answer.end_offset:
             state.needs_validation = False
         elif state.drop_prefetched() and state.fetch_epoch >= 0:
-            pass  # What was handed out may still be fine: ask about that.
+            pass  # The records that the user got may still be in the log: validate that position next.
         elif state.fetch_epoch < 0:
             state.needs_validation = False
         else:
@@ -164,14 +164,15 @@ class OffsetFetcher:
     # -- for the caller -----------------------------------------------------------------------------------------------
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is that young."""
+        """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is at or after the timestamp."""
         return {
             place: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
             for place, answer in (await self.look_up(wanted)).items()
         }
 
     async def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
-        """The same, as the leaders answered it: with the id of the topic that has the name at present."""
+        """`offsets` as the leaders' answers, which have the id of the topic that they are about. RequestTimeout after
+        `max_block_ms`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + self._options.max_block_ms / 1000
@@ -198,7 +199,7 @@ class OffsetFetcher:
         return found
 
     async def _know_topics(self, wanted: Iterable[TopicPartition], deadline: float) -> None:
-        """Raises UnknownTopic if one of the partitions does not exist, or no longer exists."""
+        """UnknownTopic if one of the partitions does not exist, or no longer exists."""
         loop = asyncio.get_running_loop()
         for topic, partitions in by_topic(wanted).items():
             await self._cluster.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)
@@ -209,35 +210,24 @@ class OffsetFetcher:
         found: dict[TopicPartition, ListOffsetsPartitionResponse],
         deadline: float,
     ) -> StrandlineError | None:
-        """Ask every leader once; returns the last retriable error."""
-        by_leader: dict[int, dict[TopicIdPartition, TopicPartition]] = {}
+        """Ask each leader once, and add the answers to `found`. Returns the last retriable error; other errors are raised."""
         cache = self._cluster.cache
-        last: StrandlineError | None = None
-        for place in wanted:
-            topic = cache.topics.get(place.topic)
-            info = cache.partition(*place)
-            if topic is None or info is None:
-                last = self._cluster.unknown_topic(place.topic, 0)
-            elif info.leader_id >= 0:
-                by_leader.setdefault(info.leader_id, {})[topic.topic_id, place.partition] = place
+        unknown = [partition for partition in wanted if cache.partition(*partition) is None]
+        last: StrandlineError | None = self._cluster.unknown_topic(unknown[-1].topic, 0) if unknown else None
+        leaders = by_leader(cache, wanted)
         left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
-        questions = [
-            self._list_offsets(
-                leader_id, [ListOffsetsPartition(*key, -1, wanted[place]) for key, place in places.items()], left_ms
-            )
-            for leader_id, places in by_leader.items()
-        ]
-        answered = await asyncio.gather(*questions, return_exceptions=True)  # A silent leader holds up none of the others.
-        for (leader_id, places), answers in zip(by_leader.items(), answered, strict=True):
-            if isinstance(answers, BaseException):
-                if not isinstance(answers, StrandlineError):
-                    raise answers
+        questions = {
+            leader_id: [ListOffsetsPartition(*key, -1, wanted[partition]) for key, partition in partitions.items()]
+            for leader_id, partitions in leaders.items()
+        }
+        for leader_id, answers in (await ask_leaders(questions, partial(self._list_offsets, timeout_ms=left_ms))).items():
+            if isinstance(answers, StrandlineError):
                 last = answers
                 continue
-            for key, place in places.items():
+            for key, partition in leaders[leader_id].items():
                 answer = answers.get(key)
                 if answer is not None:
-                    last = self._take_answer(place, leader_id, answer, found) or last
+                    last = self._take_answer(partition, leader_id, answer, found) or last
         return last
 
     def _take_answer(

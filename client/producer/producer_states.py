@@ -1,18 +1,20 @@
-"""What the logs know of their producers: asked of each partition's leader, all partitions of one leader in one request.
+"""What the partitions' leaders know of the producers that wrote there (DescribeProducers, KIP-664).
 
-For a named producer that answers the question of every attempt: how many rows of my work epoch are there already? What
-an answer tells counts when it is committed: the high watermark has passed the last offset that was found, in the leader
-epoch in which it was found. Else a new leader may not have it. Rows that another attempt appends meanwhile are not
-waited for: what is sent in their place is refused as a duplicate, and the question is asked again.
+A new attempt of a named producer reads from that how many rows of its work epoch are written. It may rely on rows only when they
+are committed: the high watermark has passed the last offset that was found, in the leader epoch in which it was found. Otherwise
+a new leader may not have them. Rows that another attempt appends meanwhile are not waited for: the rows that this attempt sends
+in their place are rejected as duplicates, and the leaders are asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from strandline.client.admin_types import PartitionProducers, ProducerDescription
 from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.errors import ProducerFenced, RequestFailed, RequestTimeout, UnknownTopic, describe
 from strandline.protocol.apis import DESCRIBE_PRODUCERS
@@ -27,22 +29,21 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import work_epoch_of
 
 RETRY_S = 0.02
-ANSWER_TIMEOUT_MS = 2_000
-"""A leader has nothing to wait for: one that does not answer by then hangs, or is gone, and another may lead."""
 
 Answers = dict[TopicPartition, PartitionProducers]
 
 
 class ProducerQuestions:
-    """Asks until each leader has answered, or the deadline is there (on the loop's clock)."""
+    """Asks the leaders of partitions about producers, until each has answered."""
 
     def __init__(self, cluster: Cluster, oldest_epoch: int = -1) -> None:
         self._cluster = cluster
         self._oldest_epoch = oldest_epoch
-        """Only leaders may answer that take nothing older of the named producer."""
+        """Only leaders may answer that reject all earlier epochs of the named producer; -1: all leaders."""
 
     async def describe(self, places: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
-        """What each partition's leader knows of these producers, or of all. RequestTimeout with the last error."""
+        """By partition, what its leader knows of these producers, or of all (None). RequestTimeout, with the last error, at the
+        deadline (on the loop's clock); UnknownTopic."""
         loop = asyncio.get_running_loop()
         started, attempts, found = loop.time(), 0, Answers()
         await self._check_known(places, deadline)
@@ -76,36 +77,23 @@ class ProducerQuestions:
         try:
             await self._cluster.refresh(self._left_ms(deadline))
         except StrandlineError:
-            pass  # The next round tells.
+            pass  # The next round reports it.
 
     async def _ask_leaders(
         self, places: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
     ) -> StrandlineError | None:
-        """Each leader once, all at the same time. The last error that may pass; one that does not is raised."""
-        by_leader: dict[int, dict[TopicIdPartition, TopicPartition]] = {}
-        for place in places:
-            leader_id, key = self._leader(place)
-            if leader_id >= 0:
-                by_leader.setdefault(leader_id, {})[key] = place
+        """Ask each leader once, and add the answers to `found`. Returns the last retriable error; other errors are raised."""
         timeout_ms = min(ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms, self._left_ms(deadline))
-        questions = [self._ask(leader_id, asked, producer_ids, timeout_ms) for leader_id, asked in by_leader.items()]
-        answered = await asyncio.gather(*questions, return_exceptions=True)  # A silent leader holds up none of the others.
+        ask = partial(self._ask, producer_ids=producer_ids, timeout_ms=timeout_ms)
         last: StrandlineError | None = None
-        for leader_id, answers in zip(by_leader, answered, strict=True):
+        for leader_id, answers in (await ask_leaders(by_leader(self._cluster.cache, places), ask)).items():
             if isinstance(answers, StrandlineError):
                 self._cluster.suspect(leader_id)
                 last = answers
-            elif isinstance(answers, BaseException):
-                raise answers
-            else:
-                for place, answer in answers.items():
-                    last = self._take(place, leader_id, answer, found) or last
+                continue
+            for place, answer in answers.items():
+                last = self._take(place, leader_id, answer, found) or last
         return last
-
-    def _leader(self, place: TopicPartition) -> tuple[int, TopicIdPartition]:
-        topic = self._cluster.cache.topics.get(place.topic)
-        leader_id = self._cluster.cache.leader(place.topic, place.partition)
-        return (-1 if topic is None else leader_id), (topic.topic_id if topic is not None else b"", place.partition)
 
     async def _ask(
         self,
@@ -155,15 +143,15 @@ async def committed_rows(
     producer_epoch: int,
     deadline: float,
 ) -> dict[TopicPartition, int]:
-    """Of this work epoch of a named producer: how many rows of each partition are committed.
+    """By partition, how many rows of this named producer's work epoch are committed.
 
-    ProducerFenced when a later epoch or work epoch has written to one of them; RequestTimeout when at the deadline what was
-    found somewhere is still not committed, or a leader has not answered.
+    ProducerFenced if a later epoch or work epoch has written to one of the partitions. RequestTimeout if at the deadline the rows
+    that were found in one of them are not committed yet, or a leader has not answered.
     """
     loop = asyncio.get_running_loop()
     rows: dict[TopicPartition, int] = {}
     awaited: dict[TopicPartition, tuple[int, ProducerDescription]] = {}
-    """What was found first, and in which leader epoch."""
+    """By partition, the producer's first description that was found, and its leader epoch."""
     while True:
         left = [place for place in places if place not in rows]
         for place, answer in (await questions.describe(left, [producer_id], deadline)).items():
@@ -182,19 +170,19 @@ async def committed_rows(
             return {place: rows[place] for place in places}
         if loop.time() + RETRY_S >= deadline:
             offset = awaited[left[0]][1].last_offset
-            text = f"what attempts before this one have written up to offset {offset} is not committed yet"
+            text = f"the rows that earlier attempts have written up to offset {offset} are not committed yet"
             raise RequestTimeout(text, topic=left[0].topic, partition=left[0].partition)
         await asyncio.sleep(RETRY_S)
 
 
 def _rows_of(answer: PartitionProducers, producer_id: int, producer_epoch: int) -> ProducerDescription | None:
-    """The name's entry, if it is of this work epoch; None when this work epoch has written nothing there."""
+    """The name's entry, if it is of this work epoch; None if this work epoch has written nothing there."""
     known = next(iter(answer.producers), None)
     if known is None or work_epoch_of(known.producer_id) < work_epoch_of(producer_id):
         return None
     if known.producer_id != producer_id or known.producer_epoch > producer_epoch:
-        newer = f"work epoch {known.work_epoch}, epoch {known.producer_epoch}"
-        text = f"{newer} of this name has written here; this is work epoch {work_epoch_of(producer_id)}, epoch {producer_epoch}"
+        own = f"this producer is of work epoch {work_epoch_of(producer_id)}, epoch {producer_epoch}"
+        text = f"work epoch {known.work_epoch}, epoch {known.producer_epoch} of this name has written here; {own}"
         place = answer.partition
         raise ProducerFenced(text, topic=place.topic, partition=place.partition, code=ErrorCode.PRODUCER_FENCED)
     return known

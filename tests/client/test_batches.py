@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from strandline.client import arrow_batches, arrow_schema
 from strandline.client.consumer.arrow import arrow_form
-from strandline.client.consumer.batches import CREATE_TIME, LOG_APPEND_TIME, BinaryColumn, FetchedBatch, fetched_batch
+from strandline.client.consumer.batches import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, fetched_batch
+from strandline.client.consumer.columns import BinaryColumn
 from strandline.client.consumer.records import TopicPartition, decode_records
 from strandline.client.errors import UsageError
 from strandline.protocol.errors import BrokerError, ErrorCode

@@ -142,7 +142,7 @@ async def test_rows_count_when_the_high_watermark_has_passed_them(cluster: Scrip
         await write(first, 0, 5)
     partition.high_watermark = 3
     async with attempt(cluster) as second:
-        with pytest.raises(RequestTimeout, match="up to offset 4 is not committed yet"):
+        with pytest.raises(RequestTimeout, match="up to offset 4 are not committed yet"):
             await second.written([P0], timeout_ms=100)
         question = asyncio.ensure_future(second.written([P0]))
         partition.high_watermark = 5

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from strandline.client import Consumer, TopicPartition
 from strandline.client.cluster import cluster
-from strandline.client.consumer import consumer
+from strandline.client.consumer import topic_tracker
 from strandline.client.consumer.subscription import EARLIEST, Subscription
 from strandline.client.errors import OffsetOutOfRange, StrandlineError, TopicRecreated, UnknownTopic
 
@@ -21,7 +21,7 @@ GRACE_MS = 250
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cluster, consumer):
+    for module in (cluster, topic_tracker):
         monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", GRACE_MS)
 
 

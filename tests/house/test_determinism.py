@@ -255,7 +255,7 @@ def test_names_of_ours_that_look_like_it_are_left_alone() -> None:
 
 SHARED: dict[tuple[str, str], str] = {
     ("client/consumer/arrow.py", "@cache"): "pyarrow's types, made at their first use",
-    ("client/consumer/batches.py", "@lru_cache"): "a function of the length alone, remembered",
+    ("client/consumer/columns.py", "@lru_cache"): "a function of the length alone, remembered",
     ("client/producer/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
     ("protocol/frames.py", "__missing__"): "the decoder of an API, made at its first use",
     ("protocol/records/check.py", "@lru_cache"): "a function of bytes and index alone, remembered",

@@ -599,7 +599,7 @@ async def a_consumers_position_is_no_more() -> None:
     state.seek(5, 1)
     fetcher._on_out_of_range(state, FetchPartitionResponse(*P, C.OFFSET_OUT_OF_RANGE))
     state.seek(5, 1)
-    fetcher.positions._on_end_offset(state, EpochEndOffsetPartition(*P, 0, 0, 3))
+    fetcher.offset_fetcher._on_end_offset(state, EpochEndOffsetPartition(*P, 0, 0, 3))
     await fetcher.close()
 
 

@@ -1,0 +1,43 @@
+"""A question about many partitions: all partitions of one leader in one request, all leaders at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from strandline.client.cluster.metadata import MetadataCache
+from strandline.client.consumer.records import TopicPartition
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.partitions import TopicIdPartition
+
+ANSWER_TIMEOUT_MS = 2_000
+"""A leader answers such a question at once. If it has not by then, it hangs or is gone, and another broker may lead."""
+
+Asked = TypeVar("Asked")
+Answers = TypeVar("Answers")
+
+
+def by_leader(cache: MetadataCache, partitions: Iterable[TopicPartition]) -> dict[int, dict[TopicIdPartition, TopicPartition]]:
+    """The partitions of each leader. Partitions without a known leader are left out."""
+    leaders: dict[int, dict[TopicIdPartition, TopicPartition]] = {}
+    for partition in partitions:
+        topic = cache.topics.get(partition.topic)
+        leader_id = cache.leader(*partition)
+        if topic is not None and leader_id >= 0:
+            leaders.setdefault(leader_id, {})[topic.topic_id, partition.partition] = partition
+    return leaders
+
+
+async def ask_leaders(
+    asked: Mapping[int, Asked], ask: Callable[[int, Asked], Coroutine[Any, Any, Answers]]
+) -> dict[int, Answers | StrandlineError]:
+    """By leader, its answers, or why there are none. `ask(leader_id, what is asked of it)` sends one request. A leader that does
+    not answer holds up none of the others."""
+    answered = await asyncio.gather(*(ask(leader_id, what) for leader_id, what in asked.items()), return_exceptions=True)
+    results: dict[int, Answers | StrandlineError] = {}
+    for leader_id, answers in zip(asked, answered, strict=True):
+        if isinstance(answers, BaseException) and not isinstance(answers, StrandlineError):
+            raise answers
+        results[leader_id] = answers
+    return results

@@ -1,0 +1,49 @@
+"""What a consumer fetches from one broker: the fetch session, and the requests in flight."""
+
+from __future__ import annotations
+
+from strandline.client.consumer.fetch_session import FetchSession
+from strandline.client.consumer.subscription import PartitionState
+from strandline.protocol.messages.data import FetchPartition
+from strandline.protocol.partitions import TopicIdPartition
+
+
+class SentFetch:
+    """One fetch request in flight, and the partitions that it asks for."""
+
+    __slots__ = ("partitions", "sent_at")
+
+    def __init__(self, partitions: dict[TopicIdPartition, FetchPartition]) -> None:
+        self.partitions = partitions
+        self.sent_at = 0.0
+        """On the loop's clock."""
+
+
+class BrokerFetches:
+    __slots__ = ("broker_id", "extras", "left_session", "main", "session")
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.session = FetchSession()
+        self.main: SentFetch | None = None
+        """The long-polling fetch of the session."""
+        self.extras: dict[SentFetch, None] = {}
+        """Fetches without a session, beside the main one."""
+        self.left_session: dict[PartitionState, None] = {}
+        """Partitions that the main fetch in flight asks for, and that have left the session. They are checked when it is
+        answered."""
+
+    def in_flight(self) -> list[SentFetch]:
+        return [*self.extras] if self.main is None else [self.main, *self.extras]
+
+    def oldest_sent_at(self) -> float | None:
+        """When the oldest request in flight was sent."""
+        return min((sent.sent_at for sent in self.in_flight()), default=None)
+
+    def asks_for(self, state: PartitionState) -> bool:
+        """Whether a request in flight asks for exactly the records that the partition needs now."""
+        for sent in self.in_flight():
+            known = sent.partitions.get(state.key)
+            if known is not None and known.fetch_offset == state.fetch_offset:
+                return True
+        return False

@@ -1,0 +1,151 @@
+"""What happens to a consumer's partitions when their topics change: partitions are added, topics are missing, deleted, recreated.
+
+A topic that is deleted and recreated under its name is another topic, with another id (KIP-516). What follows from that for a
+subscribed topic and for an assigned partition is told in consumer.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, Cluster
+from strandline.client.cluster.metadata import TopicInfo
+from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.subscription import EARLIEST, PartitionState, Subscription
+from strandline.client.errors import StrandlineError, TopicRecreated
+from strandline.client.options import ConsumerOptions
+from strandline.protocol.loggers import get_logger
+
+logger = get_logger(__name__)
+
+
+class TopicTracker:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        subscription: Subscription,
+        fetcher: Fetcher,
+        begin: Callable[[PartitionState], None],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._subscription = subscription
+        self._fetcher = fetcher
+        self._begin = begin
+        """Begins to read a state that was just added to the subscription."""
+        self._errors: dict[str, StrandlineError] = {}
+        """Subscribed topics that do not exist, until the error is raised."""
+        self._missing_since: dict[str, float] = {}
+        """Subscribed topics that the cluster does not know, and since when, on the loop's clock."""
+
+    def forget_topics(self) -> None:
+        """Other topics are subscribed: forget which ones were missing."""
+        self._errors.clear()
+        self._missing_since.clear()
+
+    def raise_missing(self, *, forget: bool) -> None:
+        """Raise the error of a subscribed topic that does not exist, if there is one. `forget`: and do not raise it again."""
+        for topic, error in self._errors.items():
+            if forget:
+                del self._errors[topic]
+            raise error
+
+    def on_cluster(self) -> None:
+        """Metadata was refreshed: find new partitions, and topics that are missing or were recreated."""
+        if not self._subscription.topics:
+            for state in list(self._subscription.states.values()):
+                self._check_assigned(state)
+        for topic in list(self._subscription.topics):
+            self._check_subscribed(topic, self._cluster.cache.topics.get(topic))
+
+    # -- subscribed topics --------------------------------------------------------------------------------------------
+
+    def _check_subscribed(self, topic: str, info: TopicInfo | None) -> None:
+        if info is None:
+            self._on_missing(topic)
+            return
+        self._missing_since.pop(topic, None)
+        self._errors.pop(topic, None)
+        added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
+        self._fetcher.drop(removed)
+        for state in added:
+            self._begin(state)
+        if added:
+            self._fetcher.on_cluster()
+
+    def _on_missing(self, topic: str) -> None:
+        """Refresh again for a while. After that it is an error, or the consumer waits until the topic is created."""
+        if topic not in self._cluster.cache.failed:
+            return
+        now = asyncio.get_running_loop().time()
+        waited_ms = (now - self._missing_since.setdefault(topic, now)) * 1000
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise":
+            self._errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
+            self._fetcher.wake()
+        self._cluster.request_refresh_in(_refresh_delay_s(waited_ms))
+
+    # -- assigned partitions ------------------------------------------------------------------------------------------
+
+    def _check_assigned(self, state: PartitionState) -> None:
+        """Whether the cluster still has the log that was assigned. A state that waits for a seek gets no second error."""
+        topic, index = state.place
+        cache = self._cluster.cache
+        info = cache.topics.get(topic)
+        if (info is None and topic not in cache.failed) or isinstance(state.error, TopicRecreated):
+            return
+        is_other = info is not None and info.topic_id != state.topic_id
+        if info is not None and not is_other and index in info.partitions:
+            if state.on_found():
+                self._fetcher.check_soon(state)
+        elif info is not None and is_other and state.position < 0:
+            self._begin(self.renew(state, info.topic_id, None if state.reset is None else EARLIEST))
+        else:
+            self._on_missing_assigned(state, info if is_other else None)
+
+    def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
+        """Refresh again for a while; after that it is an error. `other`: the topic that has the name now."""
+        topic, index = state.place
+        waited_ms = state.on_missing(asyncio.get_running_loop().time())
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
+            error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
+            self._on_recreated(state, error)
+            return
+        if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self._options.on_missing_topic == "raise":
+            state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
+            self._fetcher.wake()
+        self._cluster.request_refresh_in(_refresh_delay_s(waited_ms))
+
+    def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
+        """Without a reset policy it is an error. With one, the new topic is read by the policy, after the records of the old one
+        that were fetched already."""
+        if self.follows_policy(state):
+            policy = self._options.auto_offset_reset
+            reason = f'the position {error.position} is of a deleted log; auto_offset_reset="{policy}" applies'
+            logger.warning("consumer.topic_recreated", topic=error.topic, partition=error.partition, reason=reason)
+            if not state.has_buffered:
+                self.read_recreated(state, error.topic_id)
+                return
+        state.fail(error)
+        self._fetcher.wake()
+
+    def follows_policy(self, state: PartitionState) -> bool:
+        """Whether `auto_offset_reset` says where to continue in a recreated topic."""
+        return self._subscription.default_reset is not None and self._subscription.states.get(state.place) is state
+
+    def read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
+        """Read the topic that has the name now, by the reset policy."""
+        self._begin(self.renew(state, topic_id, self._subscription.default_reset))
+
+    def renew(self, state: PartitionState, topic_id: bytes, reset: int | None = None) -> PartitionState:
+        """Replace the state by one for the topic that has the name now. Returns it; the caller sets its position."""
+        renewed = self._subscription.renew(state, topic_id, reset)
+        self._fetcher.drop([state])
+        self._fetcher.update_leader(renewed)
+        return renewed
+
+
+def _refresh_delay_s(missing_ms: float) -> float:
+    """When to refresh again for a topic that has been missing for so long."""
+    return 0.05 if missing_ms < MISSING_TOPIC_GRACE_MS else 1.0
