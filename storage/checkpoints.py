@@ -1,4 +1,4 @@
-"""The small text files of a data directory, in exactly Kafka's formats where Kafka has the file.
+"""The small text files of a data directory, in exactly Kafka's format if Kafka has the file.
 
     replication-offset-checkpoint, recovery-point-offset-checkpoint, log-start-offset-checkpoint (per data directory)
         0                       version
@@ -16,7 +16,7 @@
         version: 0
         topic_id: rXFtV1X6TzW9AKhaBFMPEg          (base64url of the 16 bytes, unpadded)
 
-    stray.metadata (per stray log; ours, Kafka has none)
+    stray.metadata (per stray log; Kafka has no such file)
         version: 0
         since_ms: 1700000000000
         witness_topic_id: rXFtV1X6TzW9AKhaBFMPEg
@@ -24,11 +24,11 @@
     meta.properties (per data directory)
         version=1, cluster.id, node.id, directory.id
 
-    .kafka_cleanshutdown (per data directory, only while nobody runs on it)
+    .kafka_cleanshutdown (per data directory, only while no process runs on it)
         {"version":0,"brokerEpoch":17}
 
-A parser answers None for a file that is empty, half written, or of a version it does not know; whether that is to be
-rebuilt (what can be derived from the batches) or a reason not to start (what cannot) is the caller's to say.
+A `decode` returns None for a file that is empty, half written, or of an unknown version. The caller decides whether the file is
+rebuilt (if it can be derived from the batches) or the process does not start (if it cannot).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ TopicPartition = tuple[str, int]
 
 
 def _number(text: str, maximum: int) -> int | None:
-    """Plain digits only: `int()` would also take `+1`, `1_000` and other alphabets' digits."""
+    """The number, or None unless `text` has only ASCII digits and is at most `maximum`. `int()` would also accept `+1`, `1_000`
+    and digits of other alphabets."""
     if not _NUMBER.match(text):
         return None
     value = int(text)
@@ -70,9 +71,9 @@ def _number(text: str, maximum: int) -> int | None:
 
 
 def _checkpoint_rows(data: bytes) -> list[list[str]] | None:
-    """The rows of a `version, count, rows` file, split at blanks; None when any part is not as promised."""
+    """The rows of a file of the form `version, count, rows`, split at blanks; None if any part is wrong."""
     if not data.endswith(b"\n"):
-        return None  # half written: the last number may have lost digits
+        return None  # Half written: the last number may lack digits.
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError:
@@ -90,7 +91,7 @@ def _checkpoint_text(rows: Sequence[str]) -> bytes:
 
 
 class OffsetCheckpoint:
-    """One offset per partition, for all logs of a data directory."""
+    """A file with one offset per partition, for all logs of a data directory."""
 
     @staticmethod
     def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -113,7 +114,7 @@ class OffsetCheckpoint:
 
 
 class LeaderEpochCheckpoint:
-    """Where each leader epoch of one log begins."""
+    """The file with the start offset of each leader epoch of one log."""
 
     @staticmethod
     def encode(entries: Sequence[tuple[int, int]]) -> bytes:
@@ -121,7 +122,8 @@ class LeaderEpochCheckpoint:
 
     @staticmethod
     def decode(data: bytes) -> list[tuple[int, int]] | None:
-        """None too when the epochs do not increase or the offsets decrease: no log can have written that."""
+        """(epoch, start offset) of each entry; None also if the epochs do not increase or the offsets decrease, because no log
+        writes that."""
         rows = _checkpoint_rows(data)
         if rows is None:
             return None
@@ -142,7 +144,7 @@ def uuid_to_text(uuid: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes | None:
-    """None unless it is the unpadded base64url of 16 bytes."""
+    """The 16 bytes of an unpadded base64url text; None if it is not one."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError, ValueError):
@@ -151,7 +153,7 @@ def uuid_from_text(text: str) -> bytes | None:
 
 
 class PartitionMetadata:
-    """Which topic a directory belongs to, for ever: names come back, ids do not."""
+    """The file with the topic id of a log's directory. A topic's name may be reused, its id is not."""
 
     @staticmethod
     def encode(topic_id: bytes) -> bytes:
@@ -170,13 +172,13 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class StrayMetadata:
-    """Why and since when a directory is a stray. Written only where the cluster's word was proven to be about this very log."""
+    """Since when a directory is a stray, and the proof that the metadata that did not list it belongs to its cluster."""
 
     since_ms: int
-    """By the wall clock."""
+    """Wall-clock time."""
     witness_id: bytes
-    """The topic id of another log of this directory that the same metadata knew. Ids are random and never come back, so that
-    metadata goes on from the one in which the stray's topic was created, and has deleted or moved it since."""
+    """The topic id of another log of this directory that the same metadata listed. Ids are random and never reused, so that
+    metadata continues the one in which the stray's topic was created, and has deleted or moved the topic since."""
 
     def encode(self) -> bytes:
         return f"version: 0\nsince_ms: {self.since_ms}\nwitness_topic_id: {uuid_to_text(self.witness_id)}\n".encode()
@@ -192,7 +194,7 @@ class StrayMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose data directory this is. Primary: nothing else on the disk could tell, so it is never guessed."""
+    """The owner of a data directory. No other file could tell it, so it is never guessed or rebuilt."""
 
     cluster_id: str | None
     node_id: int
@@ -206,11 +208,11 @@ class MetaProperties:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> MetaProperties:
-        """UsageError when it is not a complete, known meta.properties."""
+        """UsageError unless `data` is a complete meta.properties of a known version."""
         values = _properties(data, path)
         version = values.get("version", "")
         if _NUMBER.match(version) and int(version) > 1:
-            raise UsageError(f"{path} has version {version}, written by a newer release; this one knows version 1")
+            raise UsageError(f"{path} has version {version}, written by a newer release; this release supports version 1")
         if version != "1":
             raise UsageError(f"{path} is damaged: its version is {version!r}, not 1")
         node_id = _number(values.get("node.id", ""), 2**31 - 1)
@@ -237,7 +239,7 @@ def _properties(data: bytes, path: str) -> dict[str, str]:
 
 
 class CleanShutdown:
-    """The marker that an orderly stop leaves behind, with the broker epoch that ended."""
+    """The marker file of an orderly stop, with the broker epoch that ended."""
 
     @staticmethod
     def encode(broker_epoch: int) -> bytes:
@@ -245,7 +247,7 @@ class CleanShutdown:
 
     @staticmethod
     def decode(data: bytes) -> int | None:
-        """The broker epoch (-1: not told); None when the marker is not one, which then counts as no marker."""
+        """The broker epoch, -1 if the marker has none. None if the file is not a valid marker, which then counts as missing."""
         try:
             fields = json.loads(data)
         except ValueError:
@@ -257,6 +259,7 @@ class CleanShutdown:
 
 
 def read_if_present(files: Files, path: str) -> bytes | None:
+    """The file's content, None if it does not exist. DiskError if it cannot be read."""
     try:
         return files.read(path)
     except DiskError as e:

@@ -1,15 +1,15 @@
-"""What the storage needs of a disk, as an interface, and how a disk fails.
+"""The interface of a disk, and how it fails.
 
-Two implementations stand behind it: `RealFiles` (`files.py`) and `MemoryFiles` (`memory_files.py`), a disk in memory that
-knows the difference between the page cache and the platter, for tests and simulation. The rules both keep:
+There are two implementations: `RealFiles` (`files.py`), and `MemoryFiles` (`memory_files.py`) for tests and simulation, a disk in
+memory that distinguishes the page cache from the platter. Both keep these rules:
 
-- **An append is whole or absent.** When a write fails half way, what was written of it is cut off again; the file's
-  size, as told by `size`, never covers a part of an append.
-- **Nothing is durable before an fsync**: a file's bytes by `File.fsync`, its name by `Files.fsync_dir` of the directory.
-- **Every failure is a `DiskError`** that says which path, which operation and which errno: a full disk, a broken sector
-  and a read-only mount are facts about the world, not bugs of ours, and take a log directory offline.
+- **An append is complete or absent.** If a write fails half-way, the written part is cut off again. `File.size` never covers a
+  part of an append.
+- **Nothing is durable before an fsync**: `File.fsync` for a file's bytes, `Files.fsync_dir` of its directory for its name.
+- **Every failure is a `DiskError`** with path, operation and errno. A full disk, a broken sector or a read-only mount is no bug
+  of this program; it takes a log directory offline.
 
-Paths are strings, with `/`.
+Paths are strings with `/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DiskError(StrandlineError):
-    """The disk refused or failed. Takes the log directory offline; never retried as if nothing had happened."""
+    """A disk operation failed. It takes the log directory offline, and is not simply retried."""
 
     def __init__(self, operation: str, path: str, errno: int) -> None:
         self.operation = operation
@@ -44,9 +44,9 @@ class DiskError(StrandlineError):
 
 
 class ColdRead(StrandlineError):
-    """The bytes are not in the page cache: reading them may block for milliseconds.
+    """The bytes are not in the page cache, so reading them may block for milliseconds.
 
-    `warm()` reads them, touches no state of the log and may run on a thread; afterwards the read is asked again.
+    `warm()` reads them into the page cache. It touches no state of the log and may run on a thread. Then the caller reads again.
     """
 
     def __init__(self, files: Files, path: str, size: int, position: int) -> None:
@@ -58,7 +58,7 @@ class ColdRead(StrandlineError):
 
 
 class File(ABC):
-    """One file. `size` is what the owner wrote; bytes beyond it, left by a failed append, do not count."""
+    """An open file. `size` is its length in bytes, without bytes that a failed append may have left at its end."""
 
     __slots__ = ("path", "size")
 
@@ -67,56 +67,59 @@ class File(ABC):
 
     @abstractmethod
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers one after the other at the end: all of them, or DiskError and none."""
+        """Append the buffers in order. DiskError if that fails; none is appended then."""
 
     @abstractmethod
     def pread(self, size: int, position: int, *, may_block: bool = True) -> memoryview:
-        """Up to `size` bytes from `position`, fewer at the end of the file; ColdRead when it might block and must not."""
+        """Up to `size` bytes from `position`, fewer at the end of the file. ColdRead if it could block and `may_block` is
+        False."""
 
     @abstractmethod
     def pwrite(self, data: Buffer, position: int) -> None:
-        """Overwrite in place (whole, or DiskError)."""
+        """Overwrite bytes at `position`. DiskError unless all are written."""
 
     @abstractmethod
     def truncate(self, size: int) -> None: ...
 
     @abstractmethod
     def fsync(self) -> None:
-        """Make the bytes durable. After a DiskError nothing is known of any byte since the last success: no retry counts."""
+        """Make the bytes durable. After a DiskError no byte since the last successful fsync is known to be durable, and a retry
+        that succeeds proves nothing."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Lock(ABC):
-    """Held until `release` or the end of the process."""
+    """A lock that is held until `release` or the end of the process."""
 
     @abstractmethod
     def release(self) -> None: ...
 
 
 class Files(ABC):
-    """A file system, as far as we use one."""
+    """The part of a file system that the package uses. All methods raise DiskError if the disk fails."""
 
     @abstractmethod
     def open(self, path: str, *, create: bool) -> File:
-        """For reading and appending. `create` makes it when missing; its name is durable after `fsync_dir`."""
+        """Open a file for reading and appending. `create`: create it if it is missing; `fsync_dir` makes its name durable."""
 
     @abstractmethod
     def read(self, path: str) -> bytes: ...
 
     @abstractmethod
     def write(self, path: str, data: Buffer) -> None:
-        """Replace by way of a temporary file and a rename, without waiting for the disk: after a lost page cache the file
-        may be old, empty or missing. Only for what can be derived again."""
+        """Replace a file by a temporary file and a rename, without an fsync. After a lost page cache the file may be old, empty
+        or missing, so this is only for files that can be rebuilt."""
 
     @abstractmethod
     def write_atomic(self, path: str, data: Buffer) -> None:
-        """Replace durably: temporary file, fsync, rename, directory fsync. After any crash it is the old or the new one."""
+        """Replace a file durably: temporary file, fsync, rename, fsync of the directory. After any crash it is old or new,
+        whole."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """DiskError when that cannot be found out: what looks missing is made anew."""
+        """Whether the path exists. DiskError if that cannot be found out, because callers create what is missing."""
 
     @abstractmethod
     def size(self, path: str) -> int: ...
@@ -127,14 +130,14 @@ class Files(ABC):
 
     @abstractmethod
     def is_dir(self, path: str) -> bool:
-        """DiskError when that cannot be found out."""
+        """Whether the path is a directory, and not a link to one. DiskError if that cannot be found out."""
 
     def owner(self, path: str) -> int | None:
-        """The user id that a file or directory belongs to; None when that cannot be said."""
+        """The user id of the owner of a file or directory; None if not known."""
         return None
 
     def boot_id(self) -> str:
-        """While this stays the same, what a write left in the page cache was not lost; empty when that cannot be said."""
+        """An id of the machine's boot: while it stays the same, no write in the page cache was lost. Empty if not known."""
         return ""
 
     @abstractmethod
@@ -142,34 +145,34 @@ class Files(ABC):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Unlink; silently nothing when missing."""
+        """Remove a file. Does nothing if it is missing."""
 
     @abstractmethod
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all in it; silently nothing when missing. Symbolic links are not followed."""
+        """Remove a directory with everything in it. Does nothing if it is missing. Symbolic links are not followed."""
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
-        """Atomic within one directory; replaces a file."""
+        """Rename a file or directory, atomically within one directory. Replaces an existing file."""
 
     @abstractmethod
     def fsync_dir(self, path: str) -> None: ...
 
     @abstractmethod
     def fsync_path(self, path: str) -> None:
-        """fsync by name, through a descriptor of its own: may run on a thread beside the owner of the open file."""
+        """fsync a file or directory by its path, through a new descriptor, so that it may run on a thread."""
 
     @abstractmethod
     def warm(self, path: str, size: int, position: int) -> None:
-        """Bring bytes into the page cache; may run on a thread."""
+        """Read bytes into the page cache. May run on a thread."""
 
     @abstractmethod
     def exclusive(self) -> AbstractContextManager[object]:
-        """One at a time, where a thread and the loop may both have something to replace."""
+        """A lock for replacements of files that both a thread and the event loop may make."""
 
     @abstractmethod
     def lock(self, path: str) -> Lock:
-        """An exclusive lock; UsageError when another holder lives."""
+        """Take an exclusive lock on a file. UsageError if another process holds it."""
 
 
 def join(directory: str, name: str) -> str:
@@ -177,7 +180,7 @@ def join(directory: str, name: str) -> str:
 
 
 def make_dirs_durably(files: Files, path: str) -> None:
-    """A directory, with those above it, whose names a power cut does not take away again."""
+    """Create a directory and its parents, and make their names durable."""
     made = []
     while not files.exists(path) and path != parent(path):
         made.append(path)

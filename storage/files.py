@@ -1,13 +1,13 @@
-"""The only door to the disk: nothing else in the package opens a file.
+"""The file system, and the only module of the package that opens files.
 
-`RealFiles` is the operating system's file system. Appends go straight into the page cache (0.5 us for small ones, 11 us
-for 64 KiB: less than handing them to a thread would cost); what may block for long (fsync, unlink of a big file, a read
-of cold bytes) has forms that may run on a thread.
+`RealFiles` is the operating system's file system. Appends go directly to the page cache (0.5 us for small ones, 11 us for
+64 KiB: less than a thread would cost). Operations that may block for long (fsync, unlink of a large file, a read of cold bytes)
+have forms that may run on a thread.
 
-A process may own thousands of logs, and each log several files. An open `RealFile` therefore does not always hold a
-descriptor: at most `descriptors_max` are open, the one that has rested longest gives way, and a file that is used again
-opens itself again. Weak spot: a file renamed or removed under us while its descriptor is parked is met as ENOENT; so
-logs close their files before they rename a directory.
+A process may own thousands of logs with several files each, so an open `RealFile` does not always hold a descriptor. At most
+`descriptors_max` are open; a file that was not used recently gives up its descriptor ("is parked") and reopens itself at its next
+use. Weak spot: if a parked file is renamed or removed, its next use fails with ENOENT; so logs close their files before they
+rename a directory.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RealFile(File):
         self.size = before + total
 
     def _append_rest(self, fd: int, buffers: Sequence[Buffer], position: int, written: int) -> None:
-        """A short write: go on until done, or until the disk says why it cannot."""
+        """Continue after a short write, until everything is written or the disk reports an error."""
         rest = memoryview(b"".join(buffers))
         while written < len(rest):
             more = os.pwrite(fd, rest[written:], position + written)
@@ -86,7 +86,7 @@ class RealFile(File):
 
     @staticmethod
     def _cut_back(fd: int, size: int) -> None:
-        """Best effort: `size` has not moved, so that bytes which stay behind are overwritten by the next append."""
+        """Remove the bytes of a failed append. Best effort: `size` has not changed, so the next append overwrites what stays."""
         with suppress(OSError):
             os.ftruncate(fd, size)
 
@@ -102,7 +102,7 @@ class RealFile(File):
             raise DiskError("read", self.path, e.errno or errno.EIO) from e
 
     def _pread_cached(self, fd: int, size: int, position: int) -> memoryview:
-        """What the page cache has. A part of it is as good as nothing: the caller warms the range and asks again."""
+        """Read from the page cache. ColdRead unless it has the whole range; the caller then warms the range and reads again."""
         buffer = bytearray(size)
         try:
             got = os.preadv(fd, [buffer], position, _NO_WAIT)
@@ -141,7 +141,7 @@ class RealFile(File):
         self.park()
 
     def park(self) -> None:
-        """Give the descriptor back; the next use opens the file again."""
+        """Close the descriptor; the next use opens the file again."""
         fd, self._fd = self._fd, _PARKED
         if fd >= 0:
             self._files.open_descriptors -= 1
@@ -149,7 +149,7 @@ class RealFile(File):
                 os.close(fd)
 
     def recently_used(self) -> bool:
-        """Whether it was used since the last time somebody asked."""
+        """Whether the file was used since the last call of this method."""
         used, self._used = self._used, False
         return used
 
@@ -165,7 +165,7 @@ class RealFile(File):
 
 
 def _stat(path: str, look: Callable[[str], os.stat_result]) -> os.stat_result | None:
-    """None when there is nothing of this name. (`os.path.exists` says so, too, when it could not find out.)"""
+    """The file's status, None if it does not exist. DiskError if that cannot be found out, where `os.path.exists` says False."""
     try:
         return look(path)
     except OSError as e:
@@ -199,8 +199,8 @@ class RealFiles(Files):
         self.open_descriptors = 0
         self._exclusive = threading.Lock()
         self._open: deque[RealFile] = deque()
-        """Files in the order of their opening; parked and closed ones are dropped when they come to the front
-        or have become too many."""
+        """Files in the order in which they were opened. Parked and closed ones are dropped when they reach the front, or when the
+        queue grows too long."""
 
     def open(self, path: str, *, create: bool) -> RealFile:
         fd = self.open_descriptor(path, create=create)
@@ -224,7 +224,7 @@ class RealFiles(Files):
         self._open.append(file)
 
     def _park_one(self) -> None:
-        """Second chance: a file that was used since the last look goes to the back of the queue, once."""
+        """Park the first file that was not used since the last call ("second chance"); used ones go to the back of the queue."""
         for _ in range(2 * len(self._open)):
             file = self._open.popleft()
             if not file.has_descriptor:

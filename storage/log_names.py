@@ -1,4 +1,4 @@
-"""The names of logs' directories: `<topic>-<partition>`, there and back."""
+"""The directory names of logs, `<topic>-<partition>`: built and parsed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.storage.checkpoints import TopicPartition
 
-# A log's name ends with its partition, one on its way out with a suffix: no topic's name, `x-delete` neither, blurs them.
+# A log's directory ends with its partition, a renamed one with a suffix, so no topic name (such as `x-delete`) confuses the two.
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _MAX_PARTITION = 2**31 - 1
 
 
 def log_name(topic: str, partition: int) -> str:
-    """The directory's name. Refuses what would lead out of the data directory or could not be parsed back."""
+    """The directory name. INVALID_TOPIC_EXCEPTION if it would leave the data directory, or could not be parsed again."""
     name = f"{topic}-{partition}"
     match = _LOG_NAME.match(name)
     if match is None or topic in (".", "..") or not 0 <= partition <= _MAX_PARTITION:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be kept for topic {topic!r}, partition {partition}")
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic!r}, partition {partition} is no valid name of a log")
     return name
 
 

@@ -1,4 +1,4 @@
-"""What the logs of a directory count together."""
+"""The metrics of the logs of one data directory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from strandline.protocol.metrics import Histogram
 
 
 class LogMetrics:
-    """Belongs to the loop; what a thread measured is added when it is done."""
+    """Counters that all logs of a directory share. Only the event loop writes them; a thread's measurements are added when it is
+    done."""
 
     __slots__ = ("corrupt_ranges", "flush", "stopwatch", "truncated_records", "truncations")
 
     def __init__(self) -> None:
         self.stopwatch = STOPWATCH
         self.flush = Histogram()
-        """One flush of one log; of its closed segments or of all."""
+        """Duration in seconds of a flush of one log, of its closed segments or of all."""
         self.truncations = 0
         self.truncated_records = 0
-        """Offsets, strictly speaking."""
+        """Truncated offsets, strictly speaking."""
         self.corrupt_ranges = 0
-        """Damaged places that were found."""
+        """How many damaged ranges were found."""
 
     def on_flushed(self, took_s: list[float]) -> None:
         for seconds in took_s:
@@ -30,7 +31,7 @@ class LogMetrics:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Times a flush; one that fails does not count."""
+        """Measure the duration of a flush. A flush that fails is not counted."""
         began_at = self.stopwatch()
         yield
         self.flush.observe(self.stopwatch() - began_at)

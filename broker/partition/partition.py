@@ -424,7 +424,7 @@ class Partition:
             if self.log.corrupt_at is not None:
                 self._check_may_drop_damage(self.log.corrupt_at)
             logger.info("partition.restarted", **self.fields, offset=offset)
-            self.log.truncate_fully_and_start_at(offset, ProducerStates.told(producers, offset))
+            self.log.truncate_fully_and_start_at(offset, ProducerStates.from_leader(producers, offset))
 
     def _truncate(self, offset: int, reason: str) -> None:
         log_ = self.log

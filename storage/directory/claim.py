@@ -1,13 +1,12 @@
-"""Taking a data directory, before anything in it is changed: is it ours, and has anybody else got it?
+"""Claiming a data directory: checks that it belongs to this node and that no other process uses it, before anything is changed.
 
-    take:    look (whose is it?), make the directory if there is none, lock it, look once more
-    open:    format it if it is fresh (meta.properties, durably), then read the checkpoints: a `LogDir`
+    Claim.take       check the owner, create the directory if there is none, lock it, check the owner again
+    LogDir.open      format it if it is fresh (meta.properties, durably), then read the checkpoints
 
-Between the two a node may find out what it needs for the format: a fresh directory does not know its cluster, and a
-broker or controller without a configured `cluster.id` asks others for it first. Nothing is ever formatted over data: a
-directory with logs and without meta.properties is refused, and so is one that is another node's, another cluster's, a
-controller's where a broker's is expected, or written by a newer release. All refusals are found by looking alone: the
-directory stays byte for byte as it was.
+Between the two a node may find out its cluster: a fresh directory does not name one, and a broker or controller without a
+configured `cluster.id` asks other nodes for it. A directory with data is never formatted: one with logs and without
+meta.properties is refused, and so is one of another node, of another cluster, of the other role (broker or controller), or of a
+newer release. A refusal leaves the directory byte for byte as it was.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _CHECKPOINTS = frozenset({HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS})
 
 
 class Claim:
-    """A data directory that this process holds. Give it back (`release`) or go on with it (`LogDir.open_claimed`)."""
+    """A locked data directory of this process. Continue with `LogDir.open_claimed`, or give it back by `release`."""
 
     def __init__(
         self, files: Files, path: str, lock: Lock, node_id: int, meta: MetaProperties | None, wanted: str | None
@@ -48,14 +47,15 @@ class Claim:
         self.lock = lock
         self.node_id = node_id
         self.meta = meta
-        """What the directory says of itself; None: it is fresh."""
+        """The content of meta.properties; None if the directory is fresh."""
         self.cluster_id = meta.cluster_id if meta is not None and meta.cluster_id is not None else wanted
-        """The cluster's id, from the directory or else from the configuration; None: not known yet."""
+        """The cluster id, from the directory or else from the configuration; None if not known yet."""
 
     @classmethod
     def take(cls, files: Files, path: str, *, node_id: int, cluster_id: str | None = None, role: str | None = None) -> Claim:
-        """`cluster_id`, the configured one, and `role` ("broker" or "controller") are checked where given. UsageError, in
-        one sentence, when the directory must not or cannot be used."""
+        """Lock the directory, or create it. UsageError, in one sentence, if it must not or cannot be used.
+
+        `cluster_id` (from the configuration) and `role` ("broker" or "controller") are checked if given."""
         try:
             _look(files, path, node_id, cluster_id, role)
             make_dirs_durably(files, path)
@@ -72,13 +72,13 @@ class Claim:
             raise
 
     def format(self, cluster_id: str | None, random: Random | None) -> MetaProperties:
-        """What meta.properties says from now on, durably; written when the directory is fresh or knows no cluster."""
+        """Write meta.properties durably if the directory is fresh or names no cluster. Returns its content."""
         meta = self.meta
         if meta is None or (meta.cluster_id is None and cluster_id is not None):
             directory_id = _new_directory_id(self.path, self.node_id, cluster_id, random) if meta is None else meta.directory_id
             self.meta = meta = MetaProperties(cluster_id, self.node_id, directory_id)
             self.files.write_atomic(join(self.path, META_PROPERTIES), meta.encode())
-            with suppress(DiskError):  # where we may not open the parent, it is a mount point or an operator's
+            with suppress(DiskError):  # A parent that this process may not open is a mount point, or an operator made it.
                 self.files.fsync_dir(parent(self.path))
         return meta
 
@@ -87,7 +87,7 @@ class Claim:
 
 
 def cannot_use(files: Files, path: str, e: DiskError) -> UsageError:
-    """One sentence; where it is a matter of permissions, it names the owner and who we are."""
+    """The error for a directory that the disk refuses. For a lack of permissions it names the owner and this process's user."""
     text = f"data directory {path} cannot be used: {e}"
     if e.errno in (errno.EACCES, errno.EPERM):
         existing = path
@@ -98,7 +98,7 @@ def cannot_use(files: Files, path: str, e: DiskError) -> UsageError:
 
 
 def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: str | None) -> MetaProperties | None:
-    """Whose the directory is, None when it is nobody's yet. Changes nothing; UsageError when it is not ours."""
+    """The directory's meta.properties, None if it is fresh or missing. Changes nothing; UsageError if it must not be used."""
     if not files.exists(path):
         return None
     names = set(files.list(path))
@@ -117,7 +117,7 @@ def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: s
 
 
 def _check_role(path: str, names: set[str], role: str | None) -> None:
-    """meta.properties does not tell a broker's directory from a controller's; what lies beside it does."""
+    """Refuse a directory of the other role. Its other files tell the role, because meta.properties does not."""
     if role == "broker" and METADATA_LOG in names:
         raise UsageError(f"{path} is a controller's data directory (it holds {METADATA_LOG}); this is a broker")
     if role == "controller":
@@ -131,11 +131,11 @@ def _check_role(path: str, names: set[str], role: str | None) -> None:
 def _check_is_fresh(files: Files, path: str, names: set[str]) -> None:
     holds = any(name != METADATA_LOG and parse_log_name(name) for name in names)
     if holds or (METADATA_LOG in names and files.list(join(path, METADATA_LOG))):
-        raise UsageError(f"{path} holds logs but no meta.properties: it is not known whose they are")
+        raise UsageError(f"{path} holds logs but no meta.properties, so their node and cluster are not known")
 
 
 def _new_directory_id(path: str, node_id: int, cluster_id: str | None, random: Random | None) -> bytes:
-    """Random where a source is given; else a name-based one, the same for the same directory of the same node."""
+    """A random id if a source is given; else one derived from cluster, node and path, the same each time."""
     if random is not None:
         return new_uuid(random)
     return hashlib.sha256(f"{cluster_id} {node_id} {path}".encode()).digest()[:16]

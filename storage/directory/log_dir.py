@@ -1,14 +1,14 @@
 """A data directory: the logs of one broker, and what is kept for all of them together.
 
-    meta.properties        whose it is: refused when it is another node's, another cluster's, newer, or unreadable
-    .lock                  held by the process that runs on it
-    .kafka_cleanshutdown   left by an orderly stop, taken away at the start: without it every log scans its tail
-    boot-id                of the kernel whose page cache has all that was written here; see below
+    meta.properties        the owner; a directory of another node or cluster, or of a newer release, is refused
+    .lock                  held by the process that uses the directory
+    .kafka_cleanshutdown   written by an orderly stop, removed at the start; without it every log scans its tail
+    boot-id                the machine's boot id; while it stays the same, no write to this directory was lost; see below
     *-checkpoint           high watermarks, recovery points, log starts; replaced as a whole
-    orders-0/              a log; `partition.metadata` in it says of which topic, by id: names come back, ids do not
-    orders-0.<id>-delete/  a log on its way out; renamed first, so that the name is free at once
-    orders-0.<id>-stray/   a log that the cluster does not give to this broker, or (id 0) whose topic cannot be told; `strays.py`
-                           says when it may be removed
+    orders-0/              a log; its `partition.metadata` has the topic id, because a topic's name may be reused
+    orders-0.<id>-delete/  a deleted log; it was renamed first, so that its name is free at once
+    orders-0.<id>-stray/   a log that is not assigned to this broker, or (id 0) whose topic is not known; `strays.py` says when it
+                           may be removed
 
 Records are acknowledged when they are in the page caches of the in-sync replicas, as in Kafka. A killed process loses none of
 them. A machine that loses power may lose some, and the log does not show it: it just ends earlier. So a directory that was not
@@ -16,8 +16,8 @@ closed in order, and is opened under another boot id, is *in doubt*: its logs ha
 a follower fetches the missing records from its leader. A replica that becomes the leader logs
 `partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two.
 
-The first disk error takes the whole directory offline (`offline`): what its files hold is known again only after a
-restart. Files and directories that are not ours by name are left alone.
+The first disk error takes the whole directory offline (`offline`), because only a restart can tell what its files hold. Files and
+directories with other names are not touched.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
 _NAME_BYTES_MAX = 255
-"""What file systems take."""
+"""The limit of common file systems."""
 
 
 class ExistingLog(NamedTuple):
@@ -70,19 +70,21 @@ class ExistingLog(NamedTuple):
 
 
 class CheckpointOrder:
-    """What was written last, by path. One write at a time: the loop and a thread may both have one to make."""
+    """The order of checkpoints, and the last content written to each file. `Files.exclusive` guards it, because the event loop
+    and a thread may write at the same time."""
 
     def __init__(self) -> None:
         self.taken = 0
-        """Counts the moments at which checkpoints were taken."""
+        """How many checkpoints were taken; the number of the last one."""
         self.written: dict[str, tuple[int, bytes]] = {}
+        """By path: number of the checkpoint that was written last, and its content."""
 
 
 class CheckpointFiles(NamedTuple):
-    """Checkpoints as they were at one moment; `write` may take place on a thread.
+    """The checkpoints of one moment. `write` may run on a thread.
 
-    An older one never replaces a newer one: offsets may have been lowered in between, and a checkpoint that still
-    vouches for what was truncated would be a lie. What has not changed is not written again.
+    An older checkpoint never replaces a newer one: a truncation may have lowered offsets in between, and the older checkpoint
+    would still cover the truncated records. An unchanged file is not written again.
     """
 
     files: Files
@@ -108,25 +110,26 @@ class LogDir:
         self.path = path
         self.meta = meta
         self.was_clean = False
-        """Whether the last process that ran here stopped in order."""
+        """Whether the last process that used the directory stopped in order."""
         self.in_doubt = False
-        """Whether a page cache may have been lost since, and not all logs know yet what that has cost."""
+        """Whether a page cache may have been lost, and some log with `possible_data_loss` has not followed a leader or led
+        since."""
         self.previous_broker_epoch = -1
-        """The broker epoch that the clean-shutdown marker names, -1 for none."""
+        """The broker epoch in the clean-shutdown marker; -1 if there is none."""
         self.logs: dict[TopicPartition, Log] = {}
-        """The open ones."""
+        """The open logs."""
         self.budget = TailBudget(tail_bytes_max)
         self.failure = DirFailure()
         self.metrics = LogMetrics()
         self._lock = lock
         self._existing: dict[TopicPartition, bytes] = {}
-        """Directories that were found at the start or made since, with their topic ids."""
+        """The topic ids of the logs that were found at the start or created since."""
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
-        """What the checkpoints said, for logs that are not open yet."""
+        """The offsets of the checkpoints, of logs that are not open yet."""
         self._departed: set[TopicPartition] = set()
-        """Deleted logs that a checkpoint file on the disk may still speak of."""
+        """Deleted logs that a checkpoint on the disk may still contain."""
         self._leaving: list[str] = []
         self._order = CheckpointOrder()
 
@@ -141,7 +144,7 @@ class LogDir:
         random: Random | None = None,
         tail_bytes_max: int = 4 << 20,
     ) -> LogDir:
-        """Take a data directory, making it when missing. UsageError, in one sentence, when it must not be used."""
+        """Lock and open a data directory; create it if it is missing. UsageError, in one sentence, if it must not be used."""
         claim = Claim.take(files, path, node_id=node_id, cluster_id=cluster_id)
         return cls.open_claimed(claim, cluster_id=cluster_id, random=random, tail_bytes_max=tail_bytes_max)
 
@@ -149,7 +152,7 @@ class LogDir:
     def open_claimed(
         cls, claim: Claim, *, cluster_id: str | None, random: Random | None = None, tail_bytes_max: int = 4 << 20
     ) -> LogDir:
-        """Go on with a directory that was taken: formatted when it is fresh. On an error it is given back."""
+        """Open a claimed directory, and format it if it is fresh. On an error the claim is released."""
         try:
             log_dir = cls(claim.files, claim.path, claim.lock, claim.format(cluster_id, random), tail_bytes_max)
             log_dir._load()
@@ -171,7 +174,7 @@ class LogDir:
         return self.failure.error
 
     def fail(self, error: DiskError) -> None:
-        """A disk error that was met outside of a log."""
+        """Take the directory offline because of a disk error outside of a log."""
         if self.failure.error is None:
             self.failure.error = error
             logger.error("log_dir.failed", log_dir=self.path, operation=error.operation, path=error.path, reason=str(error))
@@ -184,7 +187,7 @@ class LogDir:
         if epoch is not None:
             self.was_clean, self.previous_broker_epoch = True, epoch
         if marker is not None:
-            # Gone for good before anything is written: a marker that came back after a power cut would tell a lie.
+            # Removed durably before anything is written: a marker that a power cut brought back would be wrong.
             self.files.remove(join(self.path, CLEAN_SHUTDOWN))
             self.files.fsync_dir(self.path)
         self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
@@ -200,10 +203,11 @@ class LogDir:
         written = read_if_present(self.files, path)
         self.in_doubt = not is_new and not was_clean and (not present or written != present)
         if not self.in_doubt and written != present:
-            self.files.write(path, present)  # A power cut that undoes this leaves another id, or none: both are doubts.
+            # If a power cut undoes this write, another id or none is left, and the directory is in doubt.
+            self.files.write(path, present)
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Empty when missing or damaged: a lower bound of 0 is always true, and costs a longer scan."""
+        """The offsets of a checkpoint; none if it is missing or damaged. Offset 0 is always correct, and costs a longer scan."""
         data = read_if_present(self.files, join(self.path, name))
         if data is None:
             return {}
@@ -229,7 +233,7 @@ class LogDir:
             self._existing[key] = topic_id
 
     def _set_aside(self, name: str, topic_id: bytes, reason: str, stray: StrayMetadata | None = None) -> None:
-        """Out of the way, but not deleted. `stray`: the proof that it may be removed one day; None: there is none."""
+        """Rename a directory instead of deleting it. `stray`: the proof that it may be removed later; None if there is none."""
         target = self._free_name(name, topic_id, STRAY_SUFFIX)
         self.files.rename(join(self.path, name), join(self.path, target))
         if stray is not None:
@@ -237,7 +241,7 @@ class LogDir:
         logger.warning("log_dir.log_set_aside", log_dir=self.path, log=name, renamed=target, reason=reason)
 
     def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
-        """`<log>.<topic id><suffix>`, numbered when that is taken; a long topic's name is cut short, as in Kafka."""
+        """`<log>.<topic id><suffix>`, with a number if that exists. A long topic name is shortened, as in Kafka."""
         topic, _, partition = name.rpartition("-")
         ending, count = f"-{partition}.{topic_id.hex()}{suffix}", 1
         while self.files.exists(join(self.path, candidate := topic[: _NAME_BYTES_MAX - len(ending)] + ending)):
@@ -253,9 +257,11 @@ class LogDir:
     def open_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int, *, may_be_new: bool = True
     ) -> Log:
-        """The partition's log; made when there is none. INCONSISTENT_TOPIC_ID when the directory is another topic's.
-        `may_be_new`: whether an empty log can be all there is. Where the partition had a leader before, a log that is made here
-        lacks what that one had, and the next process has to know it, too."""
+        """Open the partition's log, or create it.
+
+        INCONSISTENT_TOPIC_ID if the directory has another topic id; KAFKA_STORAGE_ERROR if the directory is offline; DiskError.
+        `may_be_new`: False if the partition had a leader before. A log that is created then lacks that leader's records, and the
+        directory is in doubt, so that the next process knows it."""
         self._check_online()
         key = (topic, partition)
         known = self._existing.get(key)
@@ -300,7 +306,7 @@ class LogDir:
             metrics=self.metrics,
         )
         if create or not self.was_clean:
-            # Made durable by the log's first flush; a directory that lost it holds nothing that was promised.
+            # The log's first flush makes it durable. A directory that loses it before holds no durable record.
             log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self.checkpoint_all
         if not create and log.possible_data_loss:
@@ -309,14 +315,14 @@ class LogDir:
         return log
 
     def _doubt(self) -> None:
-        """A log has lost something, and nothing else on the disk shows it any more: the next process has to know it, too."""
+        """Record durably that a log may have lost records, because nothing else on the disk tells it to the next process."""
         if not self.in_doubt:
             self.in_doubt = True
             self.files.write(join(self.path, BOOT_ID), b"")
             self._order.written.pop(join(self.path, BOOT_ID), None)
 
     def _is_settled(self) -> bool:
-        """Whether all logs know what they lack."""
+        """Whether all logs are open and none has `possible_data_loss` any more."""
         return self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
@@ -324,7 +330,7 @@ class LogDir:
         for offsets in (self._high_watermarks, self._recovery_points, self._log_starts):
             stale |= offsets.pop(key, None) is not None
         if stale:
-            # A checkpoint of the deleted log must not speak for its successor of the same name.
+            # A checkpoint of the deleted log must not apply to the new log of the same name.
             self.checkpoint_all()
             self._departed.clear()
         self.files.make_dirs(path)
@@ -332,8 +338,9 @@ class LogDir:
         self._existing[key] = topic_id
 
     def delete_log(self, topic: str, partition: int, topic_id: bytes) -> str | None:
-        """Take a log away: its name is free at once. Returns the renamed directory, whose removal (`remove_tree`) may be
-        slow and is the caller's, off the loop; None when there is no such log or it is another topic's."""
+        """Rename the log's directory, so that its name is free at once. None if there is no log with this topic id.
+
+        Returns the new path. The caller removes it (`remove_tree`) outside the event loop, because that may be slow."""
         self._check_online()
         key = (topic, partition)
         if self._existing.get(key) != topic_id:
@@ -353,9 +360,9 @@ class LogDir:
         return target
 
     def set_aside(self, topic: str, partition: int, reason: str, stray: StrayMetadata | None = None) -> None:
-        """Rename a log that the cluster does not know (a stray) so that it is neither served nor lost. It keeps its topic id.
+        """Rename a log that is not in the cluster's metadata (a stray), so that it is neither served nor lost.
 
-        `stray`: since when, and what proves that the cluster's word is about this log; None: it is never removed by us."""
+        `stray`: since when it is a stray, and the proof that the metadata belongs to its cluster. None: it is never removed."""
         key = (topic, partition)
         log = self.logs.pop(key, None)
         if log is not None:
@@ -366,7 +373,7 @@ class LogDir:
             self._set_aside(log_name(topic, partition), topic_id, reason, stray)
 
     def leaving(self) -> list[str]:
-        """Directories whose removal an earlier process did not finish; hand each to `files.remove_tree`, off the loop."""
+        """The directories whose removal an earlier process did not finish. The caller removes each outside the event loop."""
         leaving, self._leaving = self._leaving, []
         return leaving
 
@@ -383,7 +390,7 @@ class LogDir:
         self._write(self.checkpoints())
 
     def checkpoints(self) -> CheckpointFiles:
-        """All three, to be written now or on a thread."""
+        """All three checkpoints (and the boot id, if the directory is no longer in doubt), to be written now or on a thread."""
         parts = [
             self._checkpoint(RECOVERY_POINTS, self._recovery_points, lambda log: log.recovery_point),
             self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save),
@@ -421,13 +428,14 @@ class LogDir:
             raise
 
     def flush_work(self) -> list[tuple[Log, FlushWork]]:
-        """Closed segments that are not durable yet: `work.run()` on a thread, then `log.on_flushed(work)` here."""
+        """The closed segments that are not durable yet: call `work.run()` on a thread, then `log.on_flushed(work)` on the
+        loop."""
         return [(log, work) for log in self.logs.values() if (work := log.flush_work()) is not None]
 
     # -- end ------------------------------------------------------------------------------------------------------
 
     def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
-        """Close all logs; an orderly end leaves the marker. Offline, or with `clean` False, nothing is written."""
+        """Close all logs, and write the marker of an orderly stop. If offline, or `clean` is False, nothing is written."""
         try:
             if clean and self.failure.error is None:
                 self._close_orderly(self.logs.values(), broker_epoch)
@@ -448,7 +456,7 @@ class LogDir:
             raise
 
     def _unopened_are_whole(self) -> bool:
-        """Whether the marker would be true of logs, too, that nobody opened in this run."""
+        """Whether the marker would also be correct for logs that were not opened in this run."""
         return self.was_clean or self._are_all_open()
 
     def _are_all_open(self) -> bool:
@@ -456,5 +464,5 @@ class LogDir:
 
 
 def _log_start_to_save(log: Log) -> int | None:
-    """Only where it is not simply the first segment's base offset, as in Kafka."""
+    """The log start if it is not the first segment's base offset; else None, as in Kafka."""
     return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None

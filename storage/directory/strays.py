@@ -1,14 +1,14 @@
-"""Strays: logs of a data directory that the cluster has deleted, or given to other brokers, while this broker was away.
+"""Strays: logs of a data directory that the cluster deleted, or moved to other brokers, while this broker was down.
 
-A stray is renamed at once (`LogDir.set_aside`), so that it is neither served nor in the way of a topic that got its name. It
-is removed after `log.stray.retention.ms`, and only if it is proven to be ours to remove (F23):
+A stray is renamed at once (`LogDir.set_aside`), so that it is not served and does not block a topic that got its name. It is
+removed after `log.stray.retention.ms`, but only if all of this proves that it may be removed (F23):
 
-- the directory's name, its `partition.metadata` and its `stray.metadata` fit together: this broker has set it aside;
-- the metadata that did not know it knew another log of this directory by its topic id, so it was the metadata of the cluster
-  in which the stray was written, and not that of a quorum that lost its disks and began again;
-- the metadata of today does not give the partition to this broker either.
+- the directory's name, its `partition.metadata` and its `stray.metadata` agree, so this broker set it aside;
+- the metadata that did not list it listed another log of this directory by its topic id, so it was the metadata of the cluster in
+  which the stray was written, and not that of a quorum that lost its disks and was started again;
+- the current metadata does not assign the partition to this broker either.
 
-Whatever lacks one of these stays where it is, for a person to look at.
+Any other stray stays where it is, for a person to look at.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _STRAY = re.compile(r"[a-zA-Z0-9._-]{1,249}-(\d{1,10})\.([0-9a-f]{32})(\.\d+)?-s
 
 
 class Stray(NamedTuple):
-    """A stray of which everything is known."""
+    """A stray whose files prove that this broker set it aside."""
 
     path: str
     topic_id: bytes
     partition: int
     since_ms: int
-    """When it was set aside, by the wall clock."""
+    """When it was set aside, in wall-clock time."""
 
     @property
     def leaving_path(self) -> str:
-        """What it is called while it is being removed: a removal that is broken off goes on at the next start."""
+        """Its path during the removal. If the removal is interrupted, the next start continues it."""
         return self.path.removesuffix("-stray") + "-delete"
 
 
 def find_strays(files: Files, log_dir: str) -> list[Stray]:
-    """The strays of a data directory that are proven to be ours to remove. DiskError."""
+    """The strays of a data directory that this broker set aside. DiskError if the directory cannot be read."""
     found = (_proven(files, log_dir, name) for name in files.list(log_dir))
     return [stray for stray in found if stray is not None]
 

@@ -2,14 +2,14 @@
 
     entries   (0, 0) (3, 5000) (7, 5000) (8, 10500)        epoch, start offset
 
-    epoch 3 ended where 7 began: at 5000 it wrote nothing that lived. The newest epoch ends at the log's end.
+    An epoch ends where the next one begins: 3 and 7 both begin at 5000, so no record of epoch 3 survived. The newest epoch ends
+    at the log end.
 
-Epochs strictly increase, start offsets never decrease (I11). An epoch is entered when its leader starts, even when it
-never writes: a later question "where did epoch 2 end?" is answered from the entry that follows (KAFKA-7415).
+Epochs strictly increase, start offsets never decrease (I11). An epoch is added when its leader starts, even if that leader never
+writes a record: the entry after it then tells where an older epoch ended (KAFKA-7415).
 
-The cache can be derived from the batches, all but an epoch that wrote nothing; and such an entry only matters while the
-leader that made it lives. So the file is replaced without waiting for the disk, and `Log.flush` makes it durable before
-a recovery point relies on it.
+All entries can be derived from the batches, except those of epochs without a record, and such an entry matters only while its
+leader lives. So the file is replaced without an fsync, and `Log.flush` makes it durable before a recovery point relies on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ UNKNOWN = (NO_EPOCH, NO_OFFSET)
 
 
 class LeaderEpochCache:
-    """Answers "which epoch wrote this offset" and "where did this epoch end"; tells `on_change` to save it."""
+    """Where each leader epoch begins. Answers which epoch wrote an offset, and where an epoch ended. Calls `on_change` after each
+    change, so that the owner saves the checkpoint."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = (), on_change: Callable[[], None] | None = None) -> None:
         self._epochs: list[int] = []
@@ -40,7 +41,7 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest epoch, -1 for none."""
+        """The newest epoch; -1 if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
@@ -48,10 +49,10 @@ class LeaderEpochCache:
         return self._starts[-1] if self._starts else NO_OFFSET
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Enter that `epoch` begins at `start_offset`; False when it is known already.
+        """Record that `epoch` begins at `start_offset`. False if it is the latest epoch already.
 
-        Entries that contradict it (a newer epoch, or one that begins later) are dropped: they were of leaders whose
-        records did not survive.
+        Entries that contradict it (a newer epoch, or one that begins later) are dropped: they belong to leaders whose records did
+        not survive.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"no epoch {epoch} can begin at {start_offset}")
@@ -68,11 +69,11 @@ class LeaderEpochCache:
         self._starts.append(start)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch that is not newer than `epoch`, and where it ended (exclusive): the answer to
-        OffsetForLeaderEpoch and the pivot of a truncation (KIP-101, KIP-279).
+        """The largest known epoch <= `epoch`, and its exclusive end offset: the answer to OffsetForLeaderEpoch, which decides
+        where a follower truncates (KIP-101, KIP-279).
 
-        (-1, -1) for an epoch newer than all known ones. For one older than all known ones it is itself and the start
-        of the oldest: nothing of it is left here.
+        (-1, -1) if `epoch` is newer than all known epochs. If it is older than all of them: `epoch` and the start of the oldest,
+        because the log has no record of it any more.
         """
         if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
             return UNKNOWN
@@ -82,13 +83,15 @@ class LeaderEpochCache:
         return (self._epochs[after - 1] if after else epoch), self._starts[after]
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote the record at `offset` (which must exist), -1 when unknown."""
+        """The epoch that wrote the record at `offset`, which must exist; -1 if not known."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop every epoch that begins at or after the log's new end: also when that is the old end (KAFKA-10706), for
-        an epoch without records must not outlive the truncation that was asked because of it."""
+        """Drop every epoch that begins at or after the log's new end. False if there was none.
+
+        This includes an epoch that begins at the old end (KAFKA-10706): an epoch without records must not survive the truncation
+        that it caused."""
         keep = bisect_left(self._starts, end_offset)
         if keep == len(self._starts):
             return False
@@ -97,7 +100,8 @@ class LeaderEpochCache:
         return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """The log now starts at `start_offset`: the epoch that covers it becomes the first and starts there."""
+        """The log now starts at `start_offset`: drop older epochs, and let the epoch of that offset start there. False if nothing
+        changed."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
             return False

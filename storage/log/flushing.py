@@ -1,4 +1,4 @@
-"""What outlives a call into a log: work that is handed to a thread, and the failure that ends a log directory."""
+"""The flush of closed segments as work for a thread, and the disk error that takes a log directory offline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.storage.disk import DiskError, Files
 
 
 class DirFailure:
-    """The first disk error of a log directory; shared by its logs, for after it none of them is written to again."""
+    """The first disk error of a log directory. Its logs share it, because after it none of them is written to."""
 
     __slots__ = ("error",)
 
@@ -18,7 +18,7 @@ class DirFailure:
 
 
 class FlushWork(NamedTuple):
-    """Closed segments to be fsynced. `run` touches no state of the log and may take place on a thread."""
+    """Closed segments to fsync. `run` touches no state of the log, so it may run on a thread."""
 
     files: Files
     paths: list[str]
@@ -26,7 +26,7 @@ class FlushWork(NamedTuple):
     truncations: int
     stopwatch: Callable[[], float]
     took_s: list[float]
-    """How long it took, once it is done."""
+    """The duration in seconds, once `run` is done; empty before."""
 
     def run(self) -> None:
         started_at = self.stopwatch()
@@ -38,5 +38,5 @@ class FlushWork(NamedTuple):
             try:
                 self.files.fsync_path(path)
             except DiskError as e:
-                if not e.is_missing:  # deleted meanwhile: nothing left to make durable
+                if not e.is_missing:  # The file was deleted meanwhile, so nothing is left to make durable.
                     raise

@@ -3,12 +3,12 @@
     .index       u32 last offset of a batch | u32 its position in the segment        one entry per ~4 KiB of batches
     .timeindex   u64 timestamp | u32 offset      no record up to that offset is newer than the timestamp
 
-Offsets (and timestamps) strictly increase within a file. An index can be derived from its segment, so nobody trusts it:
-`load` accepts only a file whose every entry is possible, `Segment` checks the batch that an entry leads to, and
-otherwise the index is built again from the batches.
+Offsets (and timestamps) strictly increase within a file. An index can be derived from its segment, so it is not trusted: `load`
+accepts a file only if all its entries are possible, `Segment` checks the batch that an entry points to, and rebuilds the index
+from the batches if it is wrong.
 
-New entries gather in memory and are written with `save`, when the segment rolls, is flushed or closed: one index entry
-must not cost a system call per append.
+New entries are kept in memory. `save` writes them when a new segment begins or the log is closed, so that an index entry costs
+no system call at the append.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from strandline.storage.disk import DiskError, Files
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">QI")
 MAX_RELATIVE_OFFSET = 2**31 - 1
-"""Kafka reads the field as a signed int: a segment rolls before an offset gets further than this from its base."""
+"""Kafka reads the field as a signed int, so a new segment begins before a relative offset exceeds this."""
 
 
 class _Index:
-    """The entries of one index file: those on the disk, and those not yet written there."""
+    """The entries of one index file, including those that are not written yet."""
 
     __slots__ = ("_saved", "entries", "files", "path")
 
@@ -41,7 +41,7 @@ class _Index:
         return len(self.entries) // self.ENTRY.size
 
     def save(self) -> None:
-        """Bring the file up to date. Without fsync: after a power cut it may be torn, and then it is rebuilt."""
+        """Write the file, without an fsync: if a power cut tears it, it is rebuilt."""
         if not self._saved:
             self.files.write(self.path, self.entries)
             self._saved = True
@@ -60,7 +60,7 @@ class _Index:
         return first, second
 
     def _count_up_to(self, limit: int, field: int) -> int:
-        """How many entries have their field (0 or 1) at or below the limit; both fields increase."""
+        """How many entries have field 0 or 1 at or below `limit`. Both fields increase, so this is a binary search."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -72,14 +72,14 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Relative last offset of a batch -> the batch's position."""
+    """Maps the relative last offset of a batch to the batch's position in the segment."""
 
     __slots__ = ()
     ENTRY = _OFFSET_ENTRY
 
     @classmethod
     def load(cls, files: Files, path: str, segment_size: int) -> OffsetIndex | None:
-        """None when the file is missing or cannot be true of a segment of this size."""
+        """Load the file. None if it is missing, or cannot be the index of a segment of this size."""
         data = _read(files, path, cls.ENTRY)
         if data is None:
             return None
@@ -95,7 +95,7 @@ class OffsetIndex(_Index):
         self._saved = False
 
     def lookup(self, relative_offset: int) -> tuple[int, int]:
-        """The last entry at or below the offset; (0, 0), the segment's start, when there is none."""
+        """The last entry at or below `relative_offset`; (0, 0), the segment's start, if there is none."""
         count = self._count_up_to(relative_offset, 0)
         return self._entry(count - 1) if count else (0, 0)
 
@@ -103,19 +103,19 @@ class OffsetIndex(_Index):
         return self._entry(len(self) - 1) if len(self) else (0, 0)
 
     def truncate_to_position(self, position: int) -> None:
-        """Drop the entries of batches at or beyond a position."""
+        """Drop the entries of batches at or after `position`."""
         self._keep(self._count_up_to(position - 1, 1))
 
 
 class TimeIndex(_Index):
-    """Timestamp -> the relative offset up to which no record is newer."""
+    """Maps a timestamp to the relative offset up to which no record is newer."""
 
     __slots__ = ()
     ENTRY = _TIME_ENTRY
 
     @classmethod
     def load(cls, files: Files, path: str) -> TimeIndex | None:
-        """None when the file is missing or cannot be true of any segment."""
+        """Load the file. None if it is missing or its entries are impossible."""
         data = _read(files, path, cls.ENTRY)
         if data is None:
             return None
@@ -127,7 +127,7 @@ class TimeIndex(_Index):
         return cls(files, path, data, saved=True)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Enter a new maximum; a timestamp or an offset that is not greater than the last adds nothing."""
+        """Append a new maximum. Does nothing unless both the timestamp and the offset are greater than the last entry's."""
         if timestamp < 0:
             return
         if len(self):
@@ -137,7 +137,8 @@ class TimeIndex(_Index):
         self._add(timestamp, relative_offset)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The last entry strictly older than the timestamp: what is searched for lies behind its offset. (-1, 0): none."""
+        """The last entry strictly older than `timestamp`; a record of that time lies after its offset. (-1, 0) if there is
+        none."""
         count = self._count_up_to(timestamp - 1, 0)
         return self._entry(count - 1) if count else (-1, 0)
 
@@ -145,12 +146,12 @@ class TimeIndex(_Index):
         return self._entry(len(self) - 1) if len(self) else (-1, 0)
 
     def last_before(self, relative_offset: int) -> tuple[int, int]:
-        """The last entry below an offset; (-1, 0): none."""
+        """The last entry below `relative_offset`; (-1, 0) if there is none."""
         count = self._count_up_to(relative_offset - 1, 1)
         return self._entry(count - 1) if count else (-1, 0)
 
     def truncate_from(self, relative_offset: int) -> None:
-        """Drop the entries at or beyond an offset."""
+        """Drop the entries at or above `relative_offset`."""
         self._keep(self._count_up_to(relative_offset - 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""The settings of one log: a topic's configuration, as far as the storage acts on it. Names and defaults are Kafka's."""
+"""The settings of one log: the part of a topic's configuration that the storage uses. Names and defaults are Kafka's."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ LOG_APPEND_TIME = "LogAppendTime"
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     segment_bytes: int = 1 << 30
-    """A segment that would grow beyond this is closed and a new one begun."""
+    """A new segment begins when an append would make the last one larger than this."""
     oversized_segments: bool = False
-    """Whether a batch that is larger than that gets a segment of its own. A topic's batch is refused, as in Kafka."""
+    """Whether a batch larger than `segment_bytes` gets a segment of its own (the metadata log). Else it is refused, as in
+    Kafka."""
     segment_ms: int = 7 * 24 * 3600 * 1000
-    """A segment whose first batch is older than this is closed at the next append."""
+    """A new segment begins with the next append when the first batch of the last one is older than this."""
     index_interval_bytes: int = 4096
-    """One index entry per about so many bytes of batches."""
+    """About how many bytes of batches lie between two index entries."""
     segment_index_bytes: int = 10 << 20
-    """A segment whose index would grow beyond this is closed."""
+    """A new segment begins when the offset index of the last one has reached this size."""
     max_message_bytes: int = 1048588
     """The largest batch that a leader accepts."""
     flush_messages: int = FOREVER
-    """fsync after so many records; by default replication is the durability."""
+    """fsync after this many records. By default replication provides durability."""
     flush_ms: int = FOREVER
-    """fsync when the oldest unflushed record is this old (checked by the broker's timer)."""
+    """fsync when the oldest unflushed record is this old. A timer of the broker checks it."""
     retention_ms: int = 7 * 24 * 3600 * 1000
-    """A segment whose newest record is older than this may be deleted; -1: never."""
+    """A segment may be deleted when its newest record is older than this; -1: never for age."""
     retention_bytes: int = -1
-    """The oldest segments of a log beyond this size may be deleted; -1: no limit."""
+    """The oldest segments may be deleted while the log is larger than this; -1: no limit."""
     message_timestamp_type: str = CREATE_TIME
     message_timestamp_before_max_ms: int = FOREVER
-    """How far a record's timestamp may lie behind the broker's clock (CreateTime only)."""
+    """How far a record's timestamp may lie behind the broker's clock, with CreateTime."""
     message_timestamp_after_max_ms: int = 3600 * 1000
-    """How far it may lie ahead."""
+    """How far a record's timestamp may lie ahead of the broker's clock, with CreateTime."""
     producer_id_expiration_ms: int = 24 * 3600 * 1000
-    """A producer that has not written for so long is forgotten."""
+    """The state of a producer is dropped when it has not written for this long."""
 
     def __post_init__(self) -> None:
         if self.message_timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):

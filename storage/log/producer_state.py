@@ -1,32 +1,32 @@
-"""What a log knows of its idempotent producers: enough to append each batch exactly once and in order.
+"""The producer states of a log: what it must know of idempotent producers to append each batch exactly once and in order.
 
-Per producer id: its newest epoch and its last five batches (a client has at most five in flight, so that any retry it
-can still send is among them). A batch whose sequences equal one of the five is a duplicate and is answered with the
-offsets of the first time; an older one is refused as a duplicate; one that leaves a gap is out of order.
+Per producer id these are the newest epoch and the last five batches. A client has at most five batches in flight, so every retry
+that it can still send is among them. A batch with the sequences of one of the five is a duplicate and is answered with the
+offsets of its first append. An older one is refused as a duplicate, and one that leaves a gap as out of order.
 
-**A named producer** (`protocol/producer_names.py`) is whoever has the name, one after the other or even at once: its
-sequences are the row numbers of its work epoch in this partition, whoever of them wrote a row. So
+**A named producer** (`protocol/producer_names.py`) may be several processes with the same name, one after the other or at the
+same time. Its sequences are the row numbers of its work epoch in this partition, no matter which process wrote a row:
 
-    a higher epoch         goes on where the lower one stopped, and fences it; what overlaps is refused as a duplicate
-    a higher work epoch    begins at 0, and takes the place of the older one: there is one entry per name
-    one that is unknown    begins at 0: a broker that knows nothing of the rows before must not take those behind them
-    the largest sequence   is the last one: row numbers do not begin again
+    higher epoch           continues after the rows of the lower epoch, and fences it; overlapping rows are refused as duplicates
+    higher work epoch      begins at row 0 and replaces the older one: there is one entry per name
+    unknown producer       begins at row 0: a broker that does not know the earlier rows must not append later ones
+    largest sequence       is the last one: row numbers do not wrap
 
-and its entry is kept when its records are deleted and however long it is silent, until the cluster drops the name: an
-attempt that comes back must find out what is there.
+Its entry is kept when its records are deleted, and however long it is silent, until the cluster drops the name: a process that
+continues the work must be able to find out which rows are written.
 
-A replica that begins again at its leader's log start has no batch to learn it from. It asks the leader, by
-DescribeProducers, for the names whose last batch lies before that (`told`).
+A replica that restarts at its leader's log start has no batches from which to derive the states of older producers. It asks the
+leader by DescribeProducers for the named producers whose last batch lies before that offset (`from_leader`).
 
-It all follows from the batch headers in the log, and is rebuilt from them. A snapshot, written when a segment rolls and
-on an orderly close, only shortens that:
+All states follow from the batch headers of the log, and are rebuilt from them. A snapshot shortens that. It is written when a
+segment is rolled, and on an orderly close:
 
     <offset>.snapshot    i16 version = 1 | u32 CRC-32C of the rest | i32 n | n entries      state just before `offset`
     entry                i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta
                          | i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction (-1)
 
-Kafka writes one entry per producer; ours has up to five in a row, oldest first: a reader that keeps the last one of an
-id, as Kafka does, sees exactly its own format.
+Kafka writes one entry per producer. This format has up to five consecutive entries, oldest first; a reader that keeps the last
+entry of an id, as Kafka does, reads it correctly.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SNAPSHOT_VERSION = 1
 
 
 class AppendedBatch(NamedTuple):
-    """One of the last batches of a producer."""
+    """One of the last batches of a producer in this log."""
 
     last_sequence: int
     last_offset: int
@@ -73,13 +73,13 @@ class ProducerEntry:
     __slots__ = ("batches", "epoch", "work_epoch")
 
     work_epoch: int
-    """Of a named producer: the newest one seen. Else 0."""
+    """The newest work epoch of a named producer; 0 for others."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        """The newest epoch seen; batches of older ones are refused."""
+        """The newest producer epoch seen. Batches of older epochs are refused."""
         self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_KEPT)
-        """Of this epoch only, oldest first; sequences without a gap."""
+        """The last batches of this epoch, oldest first, with sequences without a gap."""
 
     def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
         for batch in self.batches:
@@ -89,7 +89,7 @@ class ProducerEntry:
 
 
 class Position(NamedTuple):
-    """What the next batch is measured against."""
+    """The state that a producer's next batch must follow: id, epoch and last sequence."""
 
     producer_id: int
     epoch: int
@@ -97,33 +97,35 @@ class Position(NamedTuple):
 
 
 Pending = dict[int, Position]
-"""By family of producer ids: batches that were checked but are not appended yet."""
+"""By family: the state after batches of the same request that were checked but are not appended yet."""
 
 
 class KnownProducer(NamedTuple):
-    """What there is to tell of a producer: its newest batch."""
+    """A producer and its newest batch, as DescribeProducers reports it."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_offset: int
     timestamp: int
-    """The batch's largest, in ms."""
+    """The batch's max timestamp, in ms."""
 
 
 class ProducerStates:
-    """The producers of one log. `check` before an append, `update` after it."""
+    """The producer states of one log. `check` before an append, `update` after it."""
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        """By family: of a name there is one entry, whatever its work epoch."""
-        self._heard: dict[int, tuple[int, int]] = {}
-        """Family -> the last offset of its newest batch, and when `expire` first saw that one."""
+        """By family, so that all work epochs of a name share one entry."""
+        self._last_seen: dict[int, tuple[int, int]] = {}
+        """By family: the last offset of its newest batch, and the time (ms) at which `expire` first saw that batch."""
 
     @classmethod
-    def told(cls, known: Iterable[KnownProducer], before: int) -> ProducerStates:
-        """What somebody else knows of named producers whose newest batch ended before an offset. How long that batch was is not
-        told: it counts as its last record, and a retry of the whole batch is refused as rows that are here already."""
+    def from_leader(cls, known: Iterable[KnownProducer], before: int) -> ProducerStates:
+        """The states of the named producers whose newest batch ended before the offset `before`, as the leader reported them.
+
+        The size of that batch is not known, so it counts as its last row only: a retry of the whole batch is refused because its
+        rows are written already."""
         states = cls()
         for producer_id, epoch, last_sequence, last_offset, timestamp in known:
             if producer_id >= FIRST_NAMED and last_offset < before:
@@ -140,7 +142,7 @@ class ProducerStates:
     __hash__ = None  # type: ignore[assignment]
 
     def dump(self) -> dict[int, tuple[int, list[AppendedBatch]]]:
-        """For comparison and for people."""
+        """All entries by producer id, for comparisons and printing."""
         return {family | e.work_epoch: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
 
     @property
@@ -148,8 +150,8 @@ class ProducerStates:
         return any(family >= FIRST_NAMED for family in self._entries)
 
     def describe(self, producer_ids: Iterable[int] | None = None) -> Iterator[KnownProducer]:
-        """Those of these producers that are known here, or all. An id with a name stands for its name: what is told is
-        the newest work epoch that has written here."""
+        """The known ones of these producers, or all known producers. The id of a named producer stands for its name: the result
+        has the newest work epoch that has written here."""
         families = self._entries if producer_ids is None else dict.fromkeys(map(family_of, producer_ids))
         for family in families:
             entry = self._entries.get(family)
@@ -159,11 +161,11 @@ class ProducerStates:
                 yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
-        """Whether the batch is its producer's next one (None), or was appended before (that batch).
+        """None if the batch is its producer's next one; the earlier batch if it is a duplicate.
 
-        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER. A producer that is not
-        known here may start with any sequence: its state may have expired, or been deleted with its records. Not so a
-        named one: UNKNOWN_PRODUCER_ID.
+        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER or INVALID_RECORD. An unknown
+        producer may start with any sequence, because its state may have expired or been deleted with its records. An unknown
+        named producer must start at row 0: UNKNOWN_PRODUCER_ID.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id >= FIRST_NAMED:
@@ -173,7 +175,7 @@ class ProducerStates:
         if epoch < known_epoch:
             raise BrokerError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} has epoch {epoch}, and epoch {known_epoch} has written here",
+                f"epoch {epoch} of producer {producer_id} is fenced: epoch {known_epoch} has written to this partition",
             )
         first, last = header.base_sequence, header.last_sequence
         if first < 0:
@@ -194,14 +196,14 @@ class ProducerStates:
         producer_id, epoch = header.producer_id, header.producer_epoch
         first, last = header.base_sequence, header.last_sequence
         if not 0 <= first <= last:
-            raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are no row numbers")
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are not row numbers")
         family = family_of(producer_id)
         entry = self._entries.get(family)
         known = pending.get(family) or _position(family, entry)
         _check_not_fenced(known, producer_id, epoch)
         if producer_id != known.producer_id or known.epoch == _NO_EPOCH:
             if first:
-                text = f"nothing of work epoch {work_epoch_of(producer_id)} of this name is here: row {first} cannot be the first"
+                text = f"no row of its work epoch {work_epoch_of(producer_id)} is known here, so row {first} cannot be the first"
                 raise BrokerError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {producer_id}: {text}")
         elif entry is not None and _is_of(entry, producer_id, epoch) and (duplicate := entry.find(first, last)) is not None:
             return duplicate
@@ -217,21 +219,21 @@ class ProducerStates:
         if (last_sequence - last) & MAX_SEQUENCE < _HALF:
             raise BrokerError(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                f"producer {producer_id} repeats sequences {first} to {last}; the last one appended is {last_sequence}",
+                f"producer {producer_id} repeats sequences {first} to {last}; its last appended sequence is {last_sequence}",
             )
         raise BrokerError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {producer_id} sends sequence {first} after {last_sequence}",
+            f"producer {producer_id} sent sequence {first} after {last_sequence}",
         )
 
     def update(self, header: BatchHeader, last_offset: int) -> None:
-        """Note an appended batch. Unchecked: on a follower and in a replay the log itself is the truth."""
+        """Record an appended batch, without a check: on a follower and in a replay the log decides."""
         entry = self._entry(header.producer_id, header.producer_epoch)
         if header.base_sequence >= 0:
             entry.batches.append(AppendedBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp))
 
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """The producer's entry; one of another epoch or work epoch gives way to a new one."""
+        """The producer's entry. An entry of another epoch or work epoch is replaced by a new one."""
         family = producer_id if producer_id < FIRST_NAMED else family_of(producer_id)
         entry = self._entries.get(family)
         if entry is None or entry.epoch != epoch or family | entry.work_epoch != producer_id:
@@ -240,7 +242,7 @@ class ProducerStates:
         return entry
 
     def before(self, offset: int) -> ProducerStates:
-        """What is left of this when all batches from `offset` on are left out; a replay from there gives it back."""
+        """The states without the batches from `offset` on; a replay from there restores the rest."""
         earlier = ProducerStates()
         for family, entry in self._entries.items():
             for batch in entry.batches:
@@ -249,29 +251,30 @@ class ProducerStates:
         return earlier
 
     def all_end_before(self, offset: int) -> bool:
-        """Whether cutting the log at `offset` changes nothing here."""
+        """Whether a truncation to `offset` would leave the states as they are."""
         return all(not e.batches or e.batches[-1].last_offset < offset for e in self._entries.values())
 
     def clear(self) -> None:
         self._entries.clear()
 
     def expire(self, now_ms: int, expiration_ms: int, is_kept: Callable[[int], bool]) -> None:
-        """Forget producers that were silent for `expiration_ms`. Their records' timestamps alone do not tell: a producer may
-        copy in records of last year, and forgetting it between a batch and its retry would double the batch.
+        """Forget producers that have not written for `expiration_ms`.
 
-        `is_kept`: whether the cluster knows the name of this number. As long as it does, the producer is not silent."""
-        known, self._heard = self._heard, {}
+        Record timestamps alone do not tell that: a producer may copy records of last year, and if it were forgotten between a
+        batch and its retry, the batch would be appended twice. `is_kept`: whether the cluster still knows the name with this
+        number; such a producer is kept."""
+        known, self._last_seen = self._last_seen, {}
         for family, entry in list(self._entries.items()):
             if not entry.batches or (family >= FIRST_NAMED and is_kept(number_of(family))):
                 continue
             last = entry.batches[-1]
-            heard = known.get(family)
-            if heard is None or heard[0] != last.last_offset:
-                heard = (last.last_offset, now_ms)
-            if now_ms - max(last.timestamp, heard[1]) > expiration_ms:
+            seen = known.get(family)
+            if seen is None or seen[0] != last.last_offset:
+                seen = (last.last_offset, now_ms)
+            if now_ms - max(last.timestamp, seen[1]) > expiration_ms:
                 del self._entries[family]
             else:
-                self._heard[family] = heard
+                self._last_seen[family] = seen
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class ProducerStates:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerStates | None:
-        """None for anything but a whole snapshot of a version that we know."""
+        """The states of a snapshot; None unless it is whole and of a known version."""
         try:
             version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         except error:
@@ -333,22 +336,22 @@ def _is_of(entry: ProducerEntry, producer_id: int, epoch: int) -> bool:
 
 
 def _check_not_fenced(known: Position, producer_id: int, epoch: int) -> None:
-    """Neither a later work epoch of the name has written here, nor a later epoch of this one."""
+    """INVALID_PRODUCER_EPOCH if a later work epoch of the name, or a later epoch of this work epoch, has written here."""
     work_epoch, newest = work_epoch_of(producer_id), work_epoch_of(known.producer_id)
     if work_epoch < newest:
-        text = f"work epoch {work_epoch} is over, work epoch {newest} of this name has written here"
+        text = f"work epoch {work_epoch} is fenced: work epoch {newest} of this name has written to this partition"
     elif work_epoch == newest and epoch < known.epoch:
-        text = f"epoch {epoch} is over, epoch {known.epoch} has written here"
+        text = f"epoch {epoch} is fenced: epoch {known.epoch} has written to this partition"
     else:
         return
     raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id}: {text}")
 
 
 def _check_next_row(known: Position, first: int, last: int) -> None:
-    """Row by row, without a gap, each of them once."""
+    """Check that the rows continue without a gap or an overlap."""
     if first == known.last_sequence + 1:
         return
-    rows = f"named producer {known.producer_id} sends rows {first} to {last}, and the last one here is {known.last_sequence}"
+    rows = f"named producer {known.producer_id} sent rows {first} to {last}; the last row here is {known.last_sequence}"
     if first <= known.last_sequence:
-        raise BrokerError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{rows}; DescribeProducers tells where to go on")
+        raise BrokerError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"{rows}; DescribeProducers tells where to continue")
     raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, rows)

@@ -1,10 +1,10 @@
-"""A segment: one `.log` file of batches, one behind the other, with its two indexes.
+"""A segment: one `.log` file of consecutive batches, with its two indexes.
 
     00000000000000005000.log         batches from offset 5000 on
-    00000000000000005000.index       offset -> position        } sparse, derived, loaded at first use (`index.py`)
-    00000000000000005000.timeindex   timestamp -> offset       }
+    00000000000000005000.index       offset -> position        } sparse, rebuilt from the batches if damaged, loaded at first use
+    00000000000000005000.timeindex   timestamp -> offset       } (`index.py`)
 
-Only the last segment of a log is written to. The bytes of the others change no more, but for a truncation.
+Only the last segment of a log is appended to. The bytes of the others no longer change, except by a truncation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class DamagedBatch(BrokerError):
-    """Where a segment cannot be read on: `position`, and the `offset` that was expected there."""
+    """CORRUPT_MESSAGE: a segment has no valid batch at `position`, where `offset` was expected."""
 
     def __init__(self, position: int, offset: int, reason: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} is damaged on this replica's disk: {reason}")
@@ -42,33 +42,35 @@ class DamagedBatch(BrokerError):
 
 
 class Cut(NamedTuple):
-    """Where a segment can be cut, with all that has to be read for it: a cut itself reads nothing, so it cannot stop half way."""
+    """Where a segment is to be cut, with everything that must be read for it. The cut itself reads nothing, so no read error can
+    stop it half-way."""
 
     position: int
     offset: int
-    """The base offset of the first batch that goes: the segment's new end."""
+    """The base offset of the first batch that is removed: the segment's new end."""
     max_timestamp: int
-    """The newest timestamp of what stays; -1 when nothing stays."""
+    """The newest timestamp of the batches that stay; -1 if none stays."""
     max_timestamp_offset: int
 
 
 class _Stop(NamedTuple):
-    """Where a walk over the headers ended."""
+    """Where a walk over the batch headers ended."""
 
     began_at: int
-    """The position of a batch that an index entry names truly, or 0."""
+    """Where the walk began: at a batch that an index entry names correctly, or at 0."""
     position: int
     offset: int
-    """What was expected at `position`: one batch goes on where the one before it ended."""
+    """The offset expected at `position`: the next offset after the batch before it."""
     header: BatchHeader | None
-    """None: the segment ends there."""
+    """The batch at `position`; None if the segment ends there."""
     before_at: int
     before: BatchHeader | None
-    """The batch that was passed last, and its position; None when none was."""
+    """The batch before `position`, which begins at `before_at`; None if the walk has passed no batch."""
 
 
 def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
-    """The header at `pos` of a batch of which perhaps only the header is in `buf`; it must fit into `room` bytes."""
+    """The batch header at `pos`. `buf` may hold no more of the batch than its header. CORRUPT_MESSAGE if the header is not
+    plausible, or claims more than `room` bytes."""
     try:
         fields = HEADER.unpack_from(buf, pos)
     except error:
@@ -105,26 +107,27 @@ class Segment:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
-        """No record in it is older; the file is named by it."""
+        """The lowest offset that the segment may hold; its files are named by it."""
         self.file = file
         self.created_ms = created_ms
         self.first_timestamp = NO_TIMESTAMP
-        """The max timestamp of the first batch: what `segment.ms` counts from. -1: not known (yet)."""
+        """The max timestamp of the first batch, from which `segment.ms` counts. -1 if not known."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        """The last offset of the first batch that has it."""
+        """The last offset of the first batch with `max_timestamp`."""
         self.is_indexed_in_part = False
-        """A batch could not be read as the indexes were built: behind it there may be newer timestamps than they tell."""
+        """A batch could not be read when the indexes were built, so batches after it may have newer timestamps than
+        `max_timestamp`."""
         self._unindexed = 0
         """Bytes appended since the last index entry."""
         self._indexed_timestamp = NO_TIMESTAMP
-        """Not above the time index's last entry: saves a look at it per append."""
+        """A timestamp at or below the last entry of the time index. Saves a look at the index per append."""
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
-        """A new, empty segment. Its index files come into being when they have something to say."""
+        """Create an empty segment. Its index files are created when they are first saved."""
         file = files.open(join(directory, file_name(base_offset, LOG_SUFFIX)), create=True)
         if file.size:
             file.truncate(0)
@@ -147,7 +150,7 @@ class Segment:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval_bytes: int) -> None:
-        """Write batches, told as (last offset, size, max timestamp), at the end. DiskError: nothing was appended."""
+        """Append `buffers`, which hold `batches`: (last offset, size, max timestamp) each. DiskError if nothing was appended."""
         position = self.file.size
         self.file.append(buffers)
         for last_offset, size, timestamp in batches:
@@ -155,7 +158,7 @@ class Segment:
             position += size
 
     def note(self, last_offset: int, position: int, size: int, timestamp: int, index_interval_bytes: int) -> None:
-        """Account for a batch that is in the file, in the order of the file."""
+        """Update timestamps and indexes for a batch in the file. Called for each batch in the order of the file."""
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
@@ -163,7 +166,7 @@ class Segment:
                 self.first_timestamp = timestamp
         if self._unindexed > index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
-            # Also where the newest batch was one before this: a truncation reads only what lies behind the last index entry.
+            # Also if the newest batch came before this one: a truncation reads only the batches after the last index entry.
             if self.max_timestamp > self._indexed_timestamp:
                 self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
                 self._indexed_timestamp = self.max_timestamp
@@ -205,7 +208,7 @@ class Segment:
             self.rebuild_indexes()
 
     def _is_true(self, index: OffsetIndex) -> bool:
-        """Whether the last entry leads to the batch that it names: a file of an older log does not."""
+        """Whether the last entry points to the batch that it names. In a file left by an older log it does not."""
         if not len(index):
             return True
         relative_offset, position = index.last()
@@ -216,7 +219,7 @@ class Segment:
         return header.last_offset == self.base_offset + relative_offset
 
     def has_time_entry(self, timestamp: int, relative_offset: int) -> bool:
-        """Whether a batch ends at that offset and has that as its max timestamp."""
+        """Whether a batch ends at that offset and has that max timestamp."""
         try:
             found = self.position_of(self.base_offset + relative_offset)
         except BrokerError:
@@ -227,7 +230,7 @@ class Segment:
         return header.last_offset == self.base_offset + relative_offset and header.max_timestamp == timestamp
 
     def start_indexes(self) -> None:
-        """Empty ones, about to be filled by `note`."""
+        """Replace the indexes by empty ones, which `note` fills."""
         self._offset_index = OffsetIndex(self.files, self.path(INDEX_SUFFIX))
         self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX))
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -235,8 +238,10 @@ class Segment:
         self._unindexed = 0
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """From the batches' headers. It stops at a batch that cannot be read (reading it will tell), and then saves nothing: the
-        next process finds out for itself."""
+        """Rebuild the indexes from the batch headers and save them.
+
+        At a batch that cannot be read the rebuild stops and saves nothing, so that the next process tries again; a read of that
+        batch reports the damage."""
         self.start_indexes()
         self.is_indexed_in_part = False
         try:
@@ -247,7 +252,7 @@ class Segment:
         self.save_indexes()
 
     def save_indexes(self) -> None:
-        """Write what is not on the disk yet, with the segment's newest timestamp as the last time entry."""
+        """Write index entries that are not on the disk yet. The last time entry is the segment's newest timestamp."""
         if self._offset_index is None or self._time_index is None or self.is_indexed_in_part:
             return
         self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -255,7 +260,7 @@ class Segment:
         self._time_index.save()
 
     def drop_indexes(self) -> None:
-        """Forget the loaded indexes of a segment that is not written to; they are loaded again at need."""
+        """Free the loaded indexes of a segment that is not appended to. They are loaded again when needed."""
         self.save_indexes()
         self._offset_index = self._time_index = None
 
@@ -266,8 +271,8 @@ class Segment:
         return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from `position` to `end` (the segment's, unless given); CORRUPT_MESSAGE where one
-        is not plausible."""
+        """Position and header of each batch from `position` to `end` (default: the segment's end). CORRUPT_MESSAGE at a header
+        that is not plausible."""
         chunk, start, end = memoryview(b""), position, self.size if end is None else end
         while position < end:
             if position + HEADER_SIZE > start + len(chunk):
@@ -277,20 +282,20 @@ class Segment:
             position += header.size
 
     def position_of(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Where the batch lies that contains `offset`; None when the segment ends before. DamagedBatch when on the way
-        there a batch is not plausible or does not go on where the last one ended."""
+        """Position and header of the batch that contains `offset`; None if the segment ends before it. DamagedBatch if a batch on
+        the way is not plausible, or does not continue the offsets."""
         stop = self._walk(offset)
         return None if stop.header is None else (stop.position, stop.header)
 
     def missing(self, offset: int) -> DamagedBatch:
-        """The damage that hides `offset`, which the log has and this segment should hold."""
+        """The damage because of which `offset`, which lies below the log end, was not found in this segment."""
         try:
             return self._damage(self._walk(offset), "the segment ends there")
         except DamagedBatch as e:
             return e
 
     def _walk(self, offset: int) -> _Stop:
-        """From the nearest index entry to the batch that contains `offset`, or to the segment's end."""
+        """Walk from the nearest index entry to the batch that contains `offset`, or to the segment's end."""
         began_at, before = self._entry_below(offset)
         position = began_at if before is None else began_at + before.size
         expected = self.base_offset if before is None else before.next_offset
@@ -309,15 +314,16 @@ class Segment:
         return _Stop(began_at, position, expected, None, before_at, before)
 
     def _damage(self, stop: _Stop, reason: str) -> DamagedBatch:
-        """What was expected at `stop` is not there. That may be the fault of the batch before: a wrong length or a wrong last
-        offset leads astray."""
+        """The damage at `stop`. If the batch before it is not whole, that one is damaged: its wrong length or last offset led to
+        the wrong position."""
         if stop.before is not None and not self._is_whole(stop.before_at, stop.before):
             return DamagedBatch(stop.before_at, stop.before.base_offset, reason)
         return DamagedBatch(stop.position, stop.offset, reason)
 
     def _entry_below(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """The batch of the last index entry below `offset`; (0, None) where there is none, where the entry lies or where its
-        batch is damaged: a walk from the start will show."""
+        """Position and header of the batch of the last index entry below `offset`.
+
+        (0, None) if there is no entry, or the entry or its batch is wrong; the walk then begins at the segment's start."""
         relative, position = self.offset_index.lookup(offset - 1 - self.base_offset)
         if position:
             try:
@@ -332,7 +338,7 @@ class Segment:
         return check_crc(self.file.pread(header.size, position), 0, header.size)
 
     def load_tail(self) -> int:
-        """After an orderly stop: take up the state of the last segment from its indexes. Returns the next offset."""
+        """Load the state of the last segment from its indexes, after an orderly stop. Returns the next offset."""
         index, times = self.offset_index, self.time_index
         _, position = index.last()
         self.max_timestamp, relative = times.last()
@@ -351,7 +357,7 @@ class Segment:
         return next_offset
 
     def load_timestamps(self) -> None:
-        """The newest timestamp of a closed segment, from its time index."""
+        """Set `max_timestamp` of a closed segment from its time index."""
         if self.max_timestamp < 0 and self.size:
             timestamp, relative = self.time_index.last()
             if self.max_timestamp < 0:
@@ -360,8 +366,10 @@ class Segment:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def find_cut(self, offset: int) -> Cut:
-        """Where to cut so that all below `offset` stays, or all before the batch that holds it. Changes nothing. DamagedBatch
-        when something below `offset` cannot be read: where the batches end that are to stay is not known then."""
+        """Where to cut so that everything below `offset` stays, or everything before the batch that contains it.
+
+        Changes nothing. DamagedBatch if a batch below `offset` cannot be read, because it is not known then where the remaining
+        batches end."""
         try:
             stop = self._walk(offset)
             began_at, position, found, header = stop.began_at, stop.position, stop.offset, stop.header
@@ -373,19 +381,19 @@ class Segment:
             if found < offset and header is None:
                 raise self._damage(stop, "the segment ends there")
         if found < offset and header is not None and not self._is_whole(position, header):
-            raise DamagedBatch(position, found, f"it claims to reach to offset {header.last_offset}, and its checksum is wrong")
+            raise DamagedBatch(position, found, f"it claims to end at offset {header.last_offset}, and its checksum is wrong")
         timestamp, relative = self.time_index.last_before(found - self.base_offset) if began_at else (NO_TIMESTAMP, 0)
         newest, newest_at = timestamp, self.base_offset + relative
         try:
             for _, kept in self.headers(began_at, position):
                 if kept.max_timestamp > newest:
                     newest, newest_at = kept.max_timestamp, kept.last_offset
-        except BrokerError as e:  # what was readable a moment ago
+        except BrokerError as e:  # These batches were readable a moment ago.
             raise DamagedBatch(0, self.base_offset, str(e)) from None
         return Cut(position, found, newest, newest_at)
 
     def cut(self, at: Cut) -> None:
-        """`at` is what `find_cut` has just found."""
+        """Cut the segment at `at`, the result of `find_cut`; nothing may have changed since."""
         index, times = self.offset_index, self.time_index
         self.file.truncate(at.position)
         index.truncate_to_position(at.position)
@@ -402,7 +410,7 @@ class Segment:
         self.file.close()
 
     def remove(self) -> list[str]:
-        """Take it out of the log; returns the renamed files, whose unlinking may be slow and is the caller's."""
+        """Rename the segment's files. Returns the new paths, which the caller unlinks; that may be slow."""
         self.file.close()
         gone = []
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):

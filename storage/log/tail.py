@@ -1,11 +1,10 @@
-"""The recent tail: the newest batches of each log, still in the buffers that they came in.
+"""The recent tail: the newest batches of each log, in the buffers in which they arrived.
 
-Followers and consumers that keep up are served from here: the bytes go from the producer's frame to the page cache and
-to every reader without being read back. It holds references, no copies.
+Followers and consumers that keep up are served from the tail: the bytes go from the producer's frame to the page cache and to
+every reader, and are not read back. The tail holds references, not copies.
 
-All logs of a broker share one budget. It counts the bytes of the batches; when it is spent, the oldest append of
-whichever log gives way. Weak spot: a batch keeps the whole frame alive that it came in, so that real memory can exceed
-the budget when frames carry batches of many partitions.
+All logs of a broker share one budget of bytes. When it is exceeded, the oldest batch of any log is dropped. Weak spot: a batch
+keeps its whole frame alive, so memory can exceed the budget if frames carry batches of many partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _COMPACT_AT = 256
 
 
 class TailBudget:
-    """About how many bytes the tails of all logs may hold together."""
+    """Limits the bytes and the batches that the tails of all logs hold together."""
 
     __slots__ = ("batches_max", "bytes", "bytes_max", "queue")
 
@@ -27,10 +26,10 @@ class TailBudget:
         self.bytes_max = bytes_max
         self.batches_max = batches_max
         self.bytes = 0
-        """The sum over all tails."""
+        """The bytes held, summed over all tails."""
         self.queue: deque[RecentTail] = deque()
-        """One entry per batch that was added, oldest first. A truncation leaves entries behind that then evict
-        another batch of the same tail, or nothing; `batches_max` bounds them."""
+        """The tail of each added batch, oldest first. A truncation leaves its entries in the queue; such an entry later drops
+        another batch of the same tail, or nothing. `batches_max` bounds the queue."""
 
     def make_room(self) -> None:
         while self.bytes > self.bytes_max or len(self.queue) > self.batches_max:
@@ -38,14 +37,14 @@ class TailBudget:
 
 
 class RecentTail:
-    """The newest batches of one log, without a gap up to its end; may be empty."""
+    """The newest batches of one log, up to its end and without a gap. May be empty."""
 
     __slots__ = ("_buffers", "_first", "_next_offsets", "_starts", "budget")
 
     def __init__(self, budget: TailBudget) -> None:
         self.budget = budget
         self._starts: list[int] = []
-        """Base offsets, increasing; entries before `_first` have been dropped."""
+        """Base offsets, increasing. Entries before `_first` are dropped."""
         self._next_offsets: list[int] = []
         self._buffers: list[Buffer | None] = []
         self._first = 0
@@ -61,7 +60,7 @@ class RecentTail:
             budget.make_room()
 
     def drop_oldest(self) -> int:
-        """Returns the bytes given back."""
+        """Drop the oldest batch, if there is one. Returns its size."""
         first = self._first
         if first == len(self._starts):
             return 0
@@ -93,7 +92,7 @@ class RecentTail:
         self._compact()
 
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool) -> tuple[list[Buffer], int, int] | None:
-        """(buffers, size, first offset) from the batch that contains `offset` on; None when that is older than the tail."""
+        """(buffers, size, first offset) from the batch that contains `offset` on; None if that batch is not in the tail."""
         starts, ends, buffers = self._starts, self._next_offsets, self._buffers
         index = bisect_right(starts, offset) - 1
         if index < self._first or offset >= ends[index]:

@@ -1,8 +1,8 @@
-"""What a log asks of batches before it takes them.
+"""The checks of batches before they are appended.
 
-A leader checks a producer's batches in full: header, checksum, every record (`protocol/records/check.py`). A reader that
-meets a malformed record cannot pass it, so none gets into a log. A follower checks headers and checksums alone: what
-its leader has is what it must have, also where an older version took what would be refused today.
+A leader checks a producer's batches in full: header, checksum and every record (`protocol/records/check.py`), because no reader
+could get past a malformed record. A follower checks headers and checksums only: it must hold what its leader holds, even if an
+older version accepted batches that would be refused today.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from strandline.storage.log.log_config import CREATE_TIME, LogConfig
 
 
 def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_control: bool) -> list[BatchHeader]:
-    """The headers of a producer's batches, each found whole, uncorrupted, well-formed and within the topic's rules.
+    """The headers of a producer's batches, after a check that each is whole, has the right CRC, is well-formed and obeys the
+    topic's rules.
 
-    A header has the newest timestamp of its records, whatever the producer wrote there. Several clients write -1 or the last
-    record's, and Kafka's leader corrects them too. `records` still holds what the producer wrote.
+    `max_timestamp` of a returned header is the newest timestamp of its records. Some clients write -1 or the last record's
+    timestamp there, which Kafka's leader corrects too. `records` is not changed.
 
     BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE.
@@ -38,16 +39,17 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_contr
     headers: list[BatchHeader] = []
     position, end = 0, len(records)
     if not end:
-        raise BrokerError(ErrorCode.INVALID_RECORD, "there is no batch to append")
+        raise BrokerError(ErrorCode.INVALID_RECORD, "the request has no batch to append")
     if end > config.segment_bytes and not config.oversized_segments:
         raise BrokerError(
-            ErrorCode.RECORD_LIST_TOO_LARGE, f"{end} bytes do not fit into a segment of {config.segment_bytes} bytes"
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{end} bytes do not fit into a segment of {config.segment_bytes} bytes (segment.bytes)",
         )
     while position < end:
         header = read_header(records, position)
         if header.size > config.max_message_bytes:
             raise BrokerError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}"
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes; max.message.bytes is {config.max_message_bytes}"
             )
         times = check_batch(records, position, header, accept_control=accept_control)
         if config.message_timestamp_type == CREATE_TIME:
@@ -60,7 +62,7 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int, accept_contr
 
 
 def check_batch(records: Buffer, position: int, header: BatchHeader, *, accept_control: bool = False) -> RecordTimes:
-    """Check a producer's batch, whatever the topic: checksum, attributes, producer, records. Returns the records' times.
+    """Check a producer's batch, apart from topic settings: checksum, attributes, producer, records. Returns the records' times.
 
     BrokerError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -76,13 +78,13 @@ def check_batch(records: Buffer, position: int, header: BatchHeader, *, accept_c
 
 
 def _check_attributes(attributes: int, accept_control: bool) -> None:
-    """Refuse what a producer cannot ask for, or what is not read here."""
+    """Refuse attributes that no producer may set, and those that are not supported: compression and transactions."""
     if attributes & COMPRESSION_MASK:
         refuse_compression(attributes & COMPRESSION_MASK)
     if attributes & CONTROL_MASK and not accept_control:
         raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
     if attributes & TRANSACTIONAL_MASK:
-        raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional, and transactions are not offered")
+        raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional; transactions are not supported")
     unknown = attributes & ~(TIMESTAMP_TYPE_MASK | CONTROL_MASK)
     if unknown:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"a batch has attributes that no producer may set: {unknown & 0xFFFF:#06x}")
@@ -90,19 +92,19 @@ def _check_attributes(attributes: int, accept_control: bool) -> None:
 
 def _check_timestamps(header: BatchHeader, times: RecordTimes, config: LogConfig, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_TYPE_MASK:
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only a broker marks a batch as LogAppendTime")
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "only a broker may mark a batch as LogAppendTime")
     newest, oldest = times.newest, times.oldest
     if newest - now_ms > config.message_timestamp_after_max_ms:
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of the broker's {now_ms}")
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of the broker's time, {now_ms}")
     if oldest < -1 or (oldest >= 0 and now_ms - oldest > config.message_timestamp_before_max_ms):
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind the broker's {now_ms}")
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind the broker's time, {now_ms}")
 
 
 def check_fetched(records: Buffer, next_offset: int, max_epoch: int, last_epoch: int) -> list[BatchHeader]:
-    """The headers of the fetched batches up to the first of an epoch newer than `max_epoch`.
+    """The headers of the fetched batches before the first one with an epoch newer than `max_epoch`.
 
-    They must go on exactly at `next_offset`, with epochs that never decrease: anything else is not this log's
-    continuation, and nothing of it may be appended.
+    CORRUPT_MESSAGE unless they begin exactly at `next_offset`, continue without gaps, and have epochs that never decrease, from
+    `last_epoch` on. Nothing may be appended then, because the batches do not continue this log.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(records)
@@ -111,9 +113,9 @@ def check_fetched(records: Buffer, next_offset: int, max_epoch: int, last_epoch:
         if header.leader_epoch > max_epoch:
             break
         if header.base_offset != next_offset:
-            corrupt(f"offset {next_offset} was to follow, the leader sent {header.base_offset}")
+            corrupt(f"the leader sent offset {header.base_offset} where {next_offset} was expected")
         if header.leader_epoch < last_epoch or header.leader_epoch < 0:
-            corrupt(f"epoch {header.leader_epoch} after epoch {last_epoch} at offset {next_offset}")
+            corrupt(f"the leader sent epoch {header.leader_epoch} after epoch {last_epoch} at offset {next_offset}")
         if not check_crc(records, position, header.size):
             corrupt(f"the batch fetched at offset {next_offset} failed its checksum")
         headers.append(header)

@@ -1,15 +1,15 @@
-"""A disk in memory that knows what a real one forgets.
+"""A disk in memory that loses in a crash what a real disk loses.
 
-Every file has two images: the **cache**, what a running process reads back, and the **durable** one, what the platter
-holds (`memory_inodes.py`). A directory too: names come and go in the cache first, and their changes wait in a journal
-until the directory is fsynced. `crash()` then is a power cut: of every file an arbitrary subset of the 512-byte sectors
-that were written since its last fsync survives, its length is any length between the two, and of every directory's
-journal a prefix. `crash(lossy=False)` is a process that dies: the page cache lives on.
+Every file has two images: the **cache**, which a running process reads, and the **durable** image, which the platter holds
+(`memory_inodes.py`). Directories have both, too: names change in the cache first, and the changes wait in a journal until the
+directory is fsynced. `crash()` is a power cut: an arbitrary subset of the 512-byte sectors written since a file's last fsync
+survives, its length becomes any length between the two images, and a prefix of each directory's journal survives.
+`crash(lossy=False)` is the death of a process: the page cache survives.
 
-What takes several calls on a real disk does so here: a file is replaced by way of a temporary one, and a tree is removed
-name by name. `fail_next` plants errors: a full disk half way through a write, a sector that cannot be read, an fsync that
-fails once and takes the dirty pages with it (so that a retry succeeds and means nothing). All other faults that a disk
-may have are those of `testing/simulation/kernel/disk.py`, which is built on this.
+Operations that take several calls on a real disk also do here: a file is replaced by a temporary file and a rename, and a tree
+is removed name by name. `fail_next` makes operations fail: a disk that is full half-way through a write, a sector that cannot be
+read, an fsync that fails once and drops the dirty pages (so that a retry succeeds and proves nothing). Other disk faults are in
+`testing/simulation/kernel/disk.py`, which is built on this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ TEMPORARY = ".tmp"
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Shell style; the temporary file that will replace a file goes by its name, too."""
+    """Whether the path matches the shell pattern. The temporary file that will replace a file also matches by that file's
+    name."""
     return (
         pattern == "*"
         or fnmatchcase(path, pattern)
@@ -46,7 +47,7 @@ class _Fault:
     errno: int
     times: int
     short_write: int
-    """For "write": how many bytes of it reach the file before the error."""
+    """For "write": how many bytes reach the file before the error."""
 
 
 class MemoryFile(File):
@@ -70,7 +71,7 @@ class MemoryFile(File):
         self.size = len(cache)
 
     def _append_with_care(self, data: bytes) -> None:
-        """As `append`, where there may be a fault, or something that the platter has and the cache is about to forget."""
+        """`append` for the cases with a planned fault, or with bytes of the platter that must be remembered first."""
         self._check_alive()
         fault = self._files.take_fault("write", self.path)
         if fault is not None:
@@ -111,7 +112,7 @@ class MemoryFile(File):
         pass
 
     def _check_alive(self) -> None:
-        """A file that was open when the machine died belongs to a process that is no more."""
+        """Raise an error for a file that was opened before the last crash, by a process that is dead."""
         if self._generation != self._files.generation:
             raise DiskError("use after crash", self.path, errno.EBADF)
 
@@ -125,19 +126,19 @@ class MemoryLock(Lock):
 
 
 class MemoryFiles(Files):
-    """One machine's disk. Share it between the incarnations of a node, and `crash()` between them."""
+    """The disk of one machine. Share it between the processes of a node, and call `crash()` between them."""
 
     def __init__(self, random: Random | None = None) -> None:
         self.root = Directory()
         self.armed = False
-        """Whether an operation has to look for more than the bytes that it is about."""
+        """Whether operations must take the slow path, because a fault may be planned."""
         self.locks: set[str] = set()
         self.generation = 0
-        """Counts the crashes; files opened before one are dead."""
+        """Counts the crashes. Files opened before the last one are dead."""
         self.boots = 0
-        """Counts those that have cost the page cache."""
+        """Counts the crashes that lost the page cache."""
         self.leave_torn_writes = False
-        """Whether a failed write leaves its first bytes behind (the truncation after it failed as well)."""
+        """Whether a failed write leaves its first bytes in the file (the truncation after it failed as well)."""
         self.fsyncs = 0
         self._random = random or Random(0)
         self._faults: list[_Fault] = []
@@ -145,7 +146,7 @@ class MemoryFiles(Files):
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def crash(self, *, lossy: bool = True) -> None:
-        """The machine (lossy) or only the process dies. Open files are dead, locks are free, planted errors forgotten."""
+        """Let the machine (lossy) or only the process die. Open files are dead, locks are free, planned errors are dropped."""
         if lossy:
             self.root.lose(self._random)
             self.boots += 1
@@ -158,8 +159,8 @@ class MemoryFiles(Files):
         return f"boot {self.boots}"
 
     def fail_next(self, operation: str, pattern: str, error: int, *, times: int = 1, short_write: int = 0) -> None:
-        """The next `times` operations ("open", "read", "write", "truncate", "fsync", "rename", "unlink", ...) on a path
-        that matches the pattern fail with errno `error`."""
+        """Let the next `times` operations ("open", "read", "write", "truncate", "fsync", "rename", "unlink", ...) on a path that
+        matches `pattern` fail with errno `error`. `short_write`: how many bytes of a write reach the file."""
         self._faults.append(_Fault(operation, pattern, error, times, short_write))
         self.armed = True
 
@@ -174,20 +175,20 @@ class MemoryFiles(Files):
         return None
 
     def maybe_fail(self, operation: str, path: str) -> None:
-        """Every operation passes here before it has done anything."""
+        """Raise the planned error of this operation, if there is one. Every operation calls it before it changes anything."""
         if self._faults:
             fault = self.take_fault(operation, path)
             if fault is not None:
                 raise DiskError(operation, path, fault.errno)
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """The disk rots: one bit of the file changes, in the cache and on the platter."""
+        """Flip one bit of the file, in the cache and on the platter, as a rotting disk does."""
         self._inode("flip", path).flip(bit)
 
-    # -- the file system: what is one step on a disk --------------------------------------------------------------
+    # -- single steps of a disk -----------------------------------------------------------------------------------
 
     def change(self, operation: str, path: str, directory: Directory, names: dict[str, Inode | Directory | None]) -> None:
-        """Names come, go and change places: "create", "mkdir", "rename", "unlink", "rmdir"."""
+        """Change names in a directory; None removes one. `operation` is "create", "mkdir", "rename", "unlink" or "rmdir"."""
         self.maybe_fail(operation, path)
         directory.change(names)
 
@@ -195,7 +196,7 @@ class MemoryFiles(Files):
         self.fsyncs += 1
         fault = self.take_fault("fsync", path)
         if fault is not None:
-            inode.drop_dirty()  # the kernel dropped the dirty pages: a second fsync will succeed and prove nothing
+            inode.drop_dirty()  # The kernel drops the dirty pages: a second fsync will succeed and prove nothing.
             raise DiskError("fsync", path, fault.errno)
         inode.sync()
 
@@ -203,7 +204,7 @@ class MemoryFiles(Files):
         self.maybe_fail("fsync", path)
         directory.sync()
 
-    # -- the file system: what we ask of it -----------------------------------------------------------------------
+    # -- the interface `Files` ------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool) -> MemoryFile:
         self.maybe_fail("open", path)
@@ -357,7 +358,7 @@ class MemoryFiles(Files):
         return node
 
     def _locate(self, operation: str, path: str) -> tuple[Directory, str]:
-        """The directory that has or would have it, and its name there."""
+        """The directory of the path, which need not exist, and its name there."""
         above, _, name = path.rstrip("/").rpartition("/")
         return self._directory(operation, above), name
 
@@ -367,7 +368,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _check_replaces(node: Inode | Directory, replaced: Inode | Directory | None, source: str) -> None:
-    """What rename(2) says: a file replaces a file, a directory an empty directory."""
+    """Apply the rule of rename(2): a file may replace a file, a directory an empty directory."""
     if replaced is None or node is replaced:
         return
     if isinstance(replaced, Directory):

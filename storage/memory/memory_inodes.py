@@ -1,20 +1,20 @@
-"""What a disk in memory holds: files and directories, each as the page cache has it and as the platter has it.
+"""Files and directories of a disk in memory, each with the content of the page cache and of the platter.
 
-A file is kept once, as the cache has it. The platter differs from that only in what was written since the last fsync, so
-only this difference is kept: the platter's length, and what the platter has in those sectors below it that were written
-over. An append beyond that length has nothing to remember, and an fsync nothing to copy.
+A file's bytes are kept once, as the cache has them. The platter differs from the cache only in what was written since the last
+fsync, so only this difference is kept: the platter's length, and the platter's content of overwritten sectors below it. An append
+beyond that length remembers nothing, and an fsync copies nothing.
 
-    cache      [aaaaaaaaaaaa|bbbb|aaaaaaaa|cccccc)      b: written over, c: appended since the last fsync
+    cache      [aaaaaaaaaaaa|bbbb|aaaaaaaa|cccccc)      b: overwritten, c: appended since the last fsync
     platter    [aaaaaaaaaaaa|AAAA|aaaaaaaa)             A: kept in `undo`
                                    durable_size
 
-A power cut (`lose`) makes an image out of both: of each sector the new or the old content, of a sector that was never
-written zeros or whatever lay there before, and any length that the file has had in between. A directory keeps the
-changes of its names since its last fsync in a journal, of which a power cut leaves a prefix.
+A power cut (`lose`) makes one image of the two: each sector has its new or its old content, a sector that was never written has
+zeros or garbage, and the length is any length between the two. A directory keeps the changes of its names since its last fsync
+in a journal, of which a prefix survives a power cut.
 
-A third image is needed for a disk that lies. After a failed fsync, or a write that landed elsewhere, the kernel takes a
-page for written that is not: `lies` has what the platter holds there. It comes to light when the cache forgets the page
-(`evict`, a power cut), and is mended when the page is written again.
+A disk that lies needs a third image. After a failed fsync, or a write to a wrong sector, the kernel believes that a page is on
+the platter although it is not. `lies` has the platter's content of such sectors. It shows when the cache drops the page (`evict`,
+or a power cut), and is corrected when the page is written again.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class Inode:
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
         self.cache = bytearray(data)
-        """What a process reads."""
+        """The bytes that a process reads."""
         self.durable_size = 0
-        """The platter's length."""
+        """The file's length on the platter."""
         self.shortest = 0
-        """The least length since the last fsync: a truncation may reach the platter by itself."""
+        """The smallest length since the last fsync, because a truncation may reach the platter without an fsync."""
         self.undo: dict[int, bytes] = {}
-        """Sector -> the platter's content, of those below `durable_size` that were written since the last fsync."""
+        """The platter's content of the sectors below `durable_size` that were written since the last fsync."""
         self.lies: dict[int, bytes] = {}
-        """Sector -> the platter's content where the kernel believes that it is the cache's."""
+        """The platter's content of the sectors of which the kernel wrongly believes that they are written."""
         self.guarded = 0
-        """A write that begins below this has something to remember first."""
+        """A write that begins below this position must remember the platter's content first."""
         self.dirty = bool(data)
         """Whether an fsync has anything to do."""
         self.previous: dict[int, bytes] | None = None
-        """Sector -> what was read there before the last write; kept where reads may be stale."""
+        """The content of each sector before its last write; None unless stale reads may be simulated."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def replace_tail(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """The file ends with `data` at `position`; what it had there and behind is gone."""
+        """Replace everything from `position` on by `data`."""
         self._remember(position, max(len(self.cache), position + len(data)))
         if position < len(self.cache):
             del self.cache[position:]
@@ -76,7 +76,7 @@ class Inode:
         self.shortest = min(self.shortest, size)
 
     def _remember(self, start: int, end: int) -> None:
-        """The cache is about to change in [start, end)."""
+        """Keep what is needed of the platter's content, before the cache changes in [start, end)."""
         self.dirty = True
         if start >= self.guarded:
             return
@@ -89,7 +89,7 @@ class Inode:
         self._guard()
 
     def keep_previous(self) -> None:
-        """From now on, so that a read can be answered with what is no longer true."""
+        """Keep the previous content of sectors from now on, so that stale reads can be simulated."""
         if self.previous is None:
             self.previous = {}
             self._guard()
@@ -110,16 +110,16 @@ class Inode:
             self._guard()
 
     def drop_dirty(self) -> None:
-        """An fsync has failed, and the kernel takes the dirty pages for clean: what the platter has stays there."""
+        """Mark the dirty pages as clean without writing them, as the kernel does after a failed fsync."""
         self._drop(self._unsynced(len(self.cache)))
         self.dirty = False
 
     def misplace(self, start: int, end: int) -> None:
-        """What was written to [start, end) is in the cache and will never reach its place on the platter."""
+        """Let the bytes of [start, end) stay in the cache only: they will never reach their sectors of the platter."""
         self._drop(iter(sectors(start, end)))
 
     def plant(self, sector: int, contents: Sequence[bytes]) -> None:
-        """A write that was meant for elsewhere lands here, as far as the file goes."""
+        """Let a write that was meant for other sectors overwrite the platter from `sector` on, within the file."""
         for number, content in enumerate(contents, sector):
             if number * SECTOR < len(self.cache):
                 self.undo.pop(number, None)
@@ -134,7 +134,7 @@ class Inode:
         self._guard()
 
     def evict(self) -> None:
-        """The cache forgets its clean pages and reads them again."""
+        """Drop the clean pages of the cache and read them again from the platter."""
         for sector, content in self.lies.items():
             _put(self.cache, sector, content, len(self.cache))
         self.lies.clear()
@@ -142,7 +142,7 @@ class Inode:
 
     @property
     def durable(self) -> bytearray:
-        """What the platter has, as far as it was ever told to."""
+        """The file's content on the platter."""
         image = self.cache[: self.durable_size]
         image.extend(bytes(self.durable_size - len(image)))
         for kept in (self.undo, self.lies):
@@ -151,7 +151,7 @@ class Inode:
         return image
 
     def flip(self, bit: int) -> None:
-        """The disk rots: one bit changes on the platter, and in the cache as if it had been read again."""
+        """Flip one bit on the platter, and in the cache, as if the sector had been read again."""
         position, mask = bit // 8, 1 << (bit % 8)
         self.cache[position] ^= mask
         for kept in (self.undo, self.lies):
@@ -160,17 +160,17 @@ class Inode:
                 kept[position // SECTOR] = _flipped(old, position % SECTOR, mask)
 
     def _unsynced(self, end: int) -> Iterator[int]:
-        """The sectors below `end` in which cache and platter may differ without a lie, in order."""
+        """The sectors below `end` in which cache and platter may differ because they were not fsynced, in order."""
         beyond = sectors(min(self.durable_size, self.shortest), end)
         return itertools.chain(sorted(sector for sector in self.undo if sector < beyond.start), beyond)
 
     def lose(self, random: Random) -> None:
-        """The power goes."""
+        """Replace the content by one that may be left after a power cut."""
         if not self.dirty and not self.lies and self.durable_size == len(self.cache):
             return
         image = self.durable
         if self.shortest < len(image) and random.random() < 0.5:
-            del image[self.shortest :]  # the truncation was on the platter, what came after it was not
+            del image[self.shortest :]  # The truncation reached the platter, the later writes did not.
         low, high = sorted((len(image), len(self.cache)))
         size = random.choice((low, high, random.randint(low, high)))
         written = len(image)
@@ -182,10 +182,10 @@ class Inode:
         self.sync()
 
     def _survive(self, image: bytearray, written: int, random: Random) -> None:
-        """Of the unsynced sectors some are on the platter; of the others, those beyond `written` hold nothing of ours."""
+        """Write some of the unsynced sectors into `image`. Of the others, those beyond `written` may hold garbage."""
         size = len(image)
         survival, garbage = random.choice(_SURVIVAL), random.random() < 0.25
-        last = random.randint(0, size // SECTOR) if random.random() < 0.3 else _EVERYWHERE  # in order, up to there
+        last = random.randint(0, size // SECTOR) if random.random() < 0.3 else _EVERYWHERE  # Written in order, up to there.
         for sector in self._unsynced(size):
             if sector in self.lies:
                 continue
@@ -196,7 +196,7 @@ class Inode:
 
 
 def _put(image: bytearray, sector: int, content: bytes, end: int) -> None:
-    """`content`, filled up with zeros, into the sector's place below `end`."""
+    """Write `content`, padded with zeros, into the sector of the image, up to `end`."""
     start = sector * SECTOR
     room = min(SECTOR, end - start)
     if room > 0:
@@ -216,7 +216,7 @@ class Directory:
         self.entries: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
         self.journal: list[dict[str, Inode | Directory | None]] = []
-        """Changes since the last fsync, in order; each is atomic (a rename is one change of two names)."""
+        """The changes since the last fsync, in order. Each is atomic: a rename is one change of two names."""
 
     def change(self, names: dict[str, Inode | Directory | None]) -> None:
         _apply(self.entries, names)
@@ -236,14 +236,14 @@ class Directory:
             node.lose(random)
 
     def sync_all(self) -> None:
-        """The names of this and all below."""
+        """Make the names in this directory and all directories below durable."""
         self.sync()
         for node in self.entries.values():
             if isinstance(node, Directory):
                 node.sync_all()
 
     def files(self, path: str = "") -> Iterator[tuple[str, Inode]]:
-        """Every file below, with its path, in order."""
+        """Every file below this directory, with its path, in order of the names."""
         for name, node in sorted(self.entries.items()):
             if isinstance(node, Directory):
                 yield from node.files(f"{path}/{name}")

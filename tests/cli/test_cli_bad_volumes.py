@@ -132,7 +132,7 @@ def test_data_of_a_newer_format_is_refused(data: Data, role: str, name: str) -> 
     folder = data(name)
     meta = folder / "meta.properties"
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
-    assert refused(role, folder) == f"{meta} has version 2, written by a newer release; this one knows version 1"
+    assert refused(role, folder) == f"{meta} has version 2, written by a newer release; this release supports version 1"
 
 
 def test_a_vote_of_a_newer_format_is_refused(data: Data) -> None:
@@ -148,7 +148,7 @@ def test_data_without_meta_properties_is_never_formatted(data: Data, role: str, 
     folder = data(name)
     (folder / "meta.properties").unlink()
     more = {} if cluster_id is None else {"cluster_id": cluster_id}
-    assert refused(role, folder, **more) == f"{folder} holds logs but no meta.properties: it is not known whose they are"
+    assert refused(role, folder, **more) == f"{folder} holds logs but no meta.properties, so their node and cluster are not known"
 
 
 def test_files_that_are_not_ours_do_not_matter(tmp_path: Path) -> None:

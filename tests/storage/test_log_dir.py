@@ -194,7 +194,7 @@ def test_logs_without_meta_properties_are_not_adopted() -> None:
     open_orders(log_dir)
     log_dir.close()
     files.remove("data/meta.properties")
-    with pytest.raises(UsageError, match="not known whose"):
+    with pytest.raises(UsageError, match="node and cluster are not known"):
         open_dir(files)
 
 

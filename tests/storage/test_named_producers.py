@@ -150,7 +150,7 @@ def test_several_batches_of_one_request_follow_one_another_whatever_their_work_e
     rows = batch(b"a", producer=(one, 0, 0)) + batch(b"b", producer=(one, 1, 1)) + batch(b"c", producer=(two, 0, 0))
     assert log.append_as_leader(bytearray(rows), 1, NOW_MS).last_offset == 2
     back = batch(b"d", producer=(two, 0, 1)) + batch(b"e", producer=(one, 9, 2))
-    with pytest.raises(BrokerError, match="work epoch 1 is over"):
+    with pytest.raises(BrokerError, match="work epoch 1 is fenced"):
         log.append_as_leader(bytearray(back), 1, NOW_MS)
     assert log.log_end_offset == 3
 
@@ -248,7 +248,7 @@ def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: s
     send(leader, 0, 1, number=8)
     log.append_as_leader(batch(b"of a former life"), 1, NOW_MS)
     log.truncate_fully_and_start_at(
-        leader.log_start_offset, ProducerStates.told(leader.producers.describe(), leader.log_start_offset)
+        leader.log_start_offset, ProducerStates.from_leader(leader.producers.describe(), leader.log_start_offset)
     )
     assert (known(log), known(log, 8)) == ((3, 2, 4), None), "the other one's row comes with its batch"
     log.flush()
