@@ -26,6 +26,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from strandline.broker.partition.partition import FetchPosition, Partition
@@ -47,7 +48,6 @@ logger = get_logger(__name__)
 
 
 FIRST_BACKOFF_MS = 20
-NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,23 @@ class Plan(NamedTuple):
     generation: int
 
 
-class _State:
+class FetchState(Enum):
+    """What the fetcher does with a partition (Kafka's ReplicaState, without the truncating one: KIP-595 truncates on a fetch)."""
+
+    FETCHING = "fetching"
+    DELAYED = "delayed"
+    """After an error: not fetched before `due`."""
+    AWAITING_LEADER_RANGE = "awaiting_leader_range"
+    """Out of range: not fetched before the leader has said where its log starts and ends."""
+
+
+_FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
+
+
+class _PartitionFetch:
     """One partition of the fetcher."""
 
-    __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence")
+    __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence", "state")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -81,12 +94,13 @@ class _State:
         """The position that the leader's session holds for us; None when it was never sent in this session."""
         self.sequence = 0
         """The number of the request that carried `sent`."""
+        self.state = _FETCHING
         self.due = 0.0
-        """Not fetched before this time; NEVER while it waits for ListOffsets answers."""
+        """When a delayed partition is fetched again (loop time, in seconds)."""
         self.attempts = 0
-        """Troubles in a row; back to 0 with the first response that counts."""
+        """Failed attempts in a row; back to 0 with the first response that counts."""
         self.leader_high_watermark = 0
-        """As the leader told it last."""
+        """From the leader's last response."""
 
 
 class FetcherCore:
@@ -104,7 +118,7 @@ class FetcherCore:
         self._broker_epoch = broker_epoch
         self._settings = settings
         self._on_disk_error = on_disk_error
-        self._states: dict[TopicIdPartition, _State] = {}
+        self._entries: dict[TopicIdPartition, _PartitionFetch] = {}
         self._dirty: dict[TopicIdPartition, None] = {}
         """Ready partitions whose position the session does not know yet; never delayed ones."""
         self._delayed: list[tuple[float, TopicIdPartition]] = []
@@ -129,22 +143,22 @@ class FetcherCore:
         """By trouble and partition: what fails at every attempt is told once a minute."""
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._entries)
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
         """How far each replica is behind its leader's high watermark; for metrics."""
-        for state in self._states.values():
-            yield state.partition, max(0, state.leader_high_watermark - state.partition.log.log_end_offset)
+        for entry in self._entries.values():
+            yield entry.partition, max(0, entry.leader_high_watermark - entry.partition.log.log_end_offset)
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
     def add(self, partition: Partition) -> None:
         """Start (or start over) fetching a partition, from where its log ends."""
-        self._states[partition.key] = _State(partition)
+        self._entries[partition.key] = _PartitionFetch(partition)
         self._make_ready(partition.key)
 
     def remove(self, key: TopicIdPartition) -> None:
-        if self._states.pop(key, None) is not None:
+        if self._entries.pop(key, None) is not None:
             self._set_aside(key)
 
     def _make_ready(self, key: TopicIdPartition) -> None:
@@ -156,20 +170,21 @@ class FetcherCore:
         if key in self._session_keys:
             self._forgotten[key] = None
 
-    def _delay(self, state: _State, now: float) -> None:
+    def _delay(self, entry: _PartitionFetch, now: float) -> None:
         """Leave the partition alone for a while; twice as long as the last time."""
-        delay_ms = min(FIRST_BACKOFF_MS << min(state.attempts, 16), self._settings.backoff_ms)
-        state.attempts += 1
-        state.due = now + delay_ms / 1000
-        heapq.heappush(self._delayed, (state.due, state.partition.key))
-        self._set_aside(state.partition.key)
+        delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self._settings.backoff_ms)
+        entry.attempts += 1
+        entry.state = _DELAYED
+        entry.due = now + delay_ms / 1000
+        heapq.heappush(self._delayed, (entry.due, entry.partition.key))
+        self._set_aside(entry.partition.key)
 
     def _wake_delayed(self, now: float) -> None:
         while self._delayed and self._delayed[0][0] <= now:
             due, key = heapq.heappop(self._delayed)
-            state = self._states.get(key)
-            if state is not None and state.due == due:
-                state.due = 0.0
+            entry = self._entries.get(key)
+            if entry is not None and entry.state is _DELAYED and entry.due == due:
+                entry.state = _FETCHING
                 self._make_ready(key)
 
     def next_due(self) -> float | None:
@@ -210,9 +225,9 @@ class FetcherCore:
     def _take_dirty(self) -> list[FetchPartition]:
         partitions = []
         for key in self._dirty:
-            state = self._states[key]
-            position = state.sent = state.partition.fetch_position()
-            state.sequence = self._sequence
+            entry = self._entries[key]
+            position = entry.sent = entry.partition.fetch_position()
+            entry.sequence = self._sequence
             self._session_keys[key] = None
             partitions.append(
                 FetchPartition(
@@ -266,11 +281,11 @@ class FetcherCore:
         self._failures = 0
         touched = []
         for answer, records in zip(response.partitions, response.records, strict=True):
-            state = self._states.get((answer.topic_id, answer.partition))
-            if state is None or state.sent is None or state.due or state.sequence > plan.sequence:
+            entry = self._entries.get((answer.topic_id, answer.partition))
+            if entry is None or entry.sent is None or entry.state is not _FETCHING or entry.sequence > plan.sequence:
                 continue
-            if self._on_partition(state, state.sent, answer, records, now):
-                touched.append(state.partition.key)
+            if self._on_partition(entry, entry.sent, answer, records, now):
+                touched.append(entry.partition.key)
         self._take_session(plan, response)
         return touched
 
@@ -311,9 +326,9 @@ class FetcherCore:
     def _start_over(self) -> None:
         """The leader may be another process: nothing that was asked will be answered."""
         self._out_of_range.clear()
-        for state in self._states.values():
-            if state.due == NEVER:
-                state.due = 0.0
+        for entry in self._entries.values():
+            if entry.state is _AWAITING_LEADER_RANGE:
+                entry.state = _FETCHING
         self._end_session()
 
     def _end_session(self) -> None:
@@ -325,80 +340,80 @@ class FetcherCore:
         self._full_in_flight = False
         self._session_keys.clear()
         self._forgotten.clear()
-        for key, state in self._states.items():
-            if state.due == NEVER:
+        for key, entry in self._entries.items():
+            if entry.state is _AWAITING_LEADER_RANGE:
                 continue
-            state.sent = None
-            if not state.due:
+            entry.sent = None
+            if entry.state is _FETCHING:
                 self._dirty[key] = None
 
     # -- one partition of a response ----------------------------------------------------------------------------------
 
     def _on_partition(
-        self, state: _State, sent: FetchPosition, answer: FetchPartitionResponse, records: memoryview, now: float
+        self, entry: _PartitionFetch, sent: FetchPosition, answer: FetchPartitionResponse, records: memoryview, now: float
     ) -> bool:
         """True when the partition's log or high watermark may have moved."""
         if answer.error_code:
-            self._on_error(state, sent, to_code(answer.error_code), now)
+            self._on_error(entry, sent, to_code(answer.error_code), now)
             return False
         try:
             if answer.diverging_epoch.epoch >= 0:
-                state.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
+                entry.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
                 appended = False
             else:
-                appended = state.partition.append_fetched(sent, answer, records)
+                appended = entry.partition.append_fetched(sent, answer, records)
         except DiskError as e:
-            self._on_disk_failure(state, e)
+            self._on_disk_failure(entry, e)
             return False
         except BrokerError as e:
-            self._on_refusal(state, e, now)
+            self._on_refusal(entry, e, now)
             return False
         except Exception:
-            logger.exception("fetcher.partition_failed", **state.partition.fields)
-            self.remove(state.partition.key)
+            logger.exception("fetcher.partition_failed", **entry.partition.fields)
+            self.remove(entry.partition.key)
             return False
-        state.attempts = 0
-        state.leader_high_watermark = answer.high_watermark
+        entry.attempts = 0
+        entry.leader_high_watermark = answer.high_watermark
         if not appended or len(records):
-            self._make_ready(state.partition.key)
+            self._make_ready(entry.partition.key)
         return appended
 
-    def _on_refusal(self, state: _State, error: BrokerError, now: float) -> None:
+    def _on_refusal(self, entry: _PartitionFetch, error: BrokerError, now: float) -> None:
         """Our own replica cannot take what the leader sent, or must not yet. It asks again, from where its log is damaged if
         that was the reason."""
-        suppressed = self._admit(state, error.code, now)
+        suppressed = self._admit(entry, error.code, now)
         if suppressed is not None:
-            partition, name = state.partition, error.code.name
+            partition, name = entry.partition, error.code.name
             logger.warning("fetcher.append_refused", **partition.fields, error=name, reason=printable(error), **suppressed.fields)
-        self._delay(state, now)
+        self._delay(entry, now)
 
-    def _on_error(self, state: _State, sent: FetchPosition, code: ErrorCode, now: float) -> None:
+    def _on_error(self, entry: _PartitionFetch, sent: FetchPosition, code: ErrorCode, now: float) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            logger.info("fetcher.out_of_range", **state.partition.fields, fetch_offset=sent.fetch_offset)
-            state.due = NEVER
-            self._set_aside(state.partition.key)
-            self._out_of_range[state.partition.key] = sent
+            logger.info("fetcher.out_of_range", **entry.partition.fields, fetch_offset=sent.fetch_offset)
+            entry.state = _AWAITING_LEADER_RANGE
+            self._set_aside(entry.partition.key)
+            self._out_of_range[entry.partition.key] = sent
             return
-        if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == state.partition.fetch_position().leader_epoch:
-            logger.info("fetcher.fenced", **state.partition.fields)
-            self.remove(state.partition.key)
+        if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == entry.partition.fetch_position().leader_epoch:
+            logger.info("fetcher.fenced", **entry.partition.fields)
+            self.remove(entry.partition.key)
             return
-        if state.attempts:  # once is nothing: a new leader may be a moment behind our metadata
-            suppressed = self._admit(state, code, now)
+        if entry.attempts:  # once is nothing: a new leader may be a moment behind our metadata
+            suppressed = self._admit(entry, code, now)
             if suppressed is not None:
-                attempts = state.attempts + 1
+                attempts = entry.attempts + 1
                 logger.info(
-                    "fetcher.partition_delayed", **state.partition.fields, error=code.name, attempts=attempts, **suppressed.fields
+                    "fetcher.partition_delayed", **entry.partition.fields, error=code.name, attempts=attempts, **suppressed.fields
                 )
-        self._delay(state, now)
+        self._delay(entry, now)
 
-    def _on_disk_failure(self, state: _State, error: DiskError) -> None:
-        logger.error("fetcher.disk_failed", **state.partition.fields, reason=str(error))
-        self.remove(state.partition.key)
+    def _on_disk_failure(self, entry: _PartitionFetch, error: DiskError) -> None:
+        logger.error("fetcher.disk_failed", **entry.partition.fields, reason=str(error))
+        self.remove(entry.partition.key)
         self._on_disk_error(error)
 
-    def _admit(self, state: _State, code: ErrorCode, now: float) -> Suppressed | None:
-        return self._limits.admit(f"{code.name} {state.partition.topic}-{state.partition.key[1]}", now)
+    def _admit(self, entry: _PartitionFetch, code: ErrorCode, now: float) -> Suppressed | None:
+        return self._limits.admit(f"{code.name} {entry.partition.topic}-{entry.partition.key[1]}", now)
 
     # -- out of range -------------------------------------------------------------------------------------------------
 
@@ -410,29 +425,29 @@ class FetcherCore:
     def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
         """The leader's log is behind us: cut our tail. Ahead of all we have: begin again at its start, with what it knows of
         producers."""
-        state = self._states.get(key)
-        if state is None or state.sent is not asked:
+        entry = self._entries.get(key)
+        if entry is None or entry.sent is not asked:
             return
-        partition, (start, end, producers) = state.partition, found
+        partition, (start, end, producers) = entry.partition, found
         try:
             if end < asked.fetch_offset:
                 partition.truncate_to_leader_end(asked, end)
             elif start > asked.fetch_offset:
                 partition.truncate_fully_and_start_at(asked, start, producers)
             else:
-                self._delay(state, now)
+                self._delay(entry, now)
                 return
         except DiskError as e:
-            self._on_disk_failure(state, e)
+            self._on_disk_failure(entry, e)
             return
         except BrokerError as e:
-            self._on_refusal(state, e, now)
+            self._on_refusal(entry, e, now)
             return
         logger.info("fetcher.leader_range_applied", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
-        state.due = 0.0
+        entry.state = _FETCHING
         self._make_ready(key)
 
     def on_leader_range_failed(self, key: TopicIdPartition, asked: FetchPosition, now: float) -> None:
-        state = self._states.get(key)
-        if state is not None and state.sent is asked:
-            self._delay(state, now)
+        entry = self._entries.get(key)
+        if entry is not None and entry.sent is asked:
+            self._delay(entry, now)

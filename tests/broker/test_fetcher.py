@@ -163,8 +163,8 @@ def test_idle_partitions_cost_nothing_per_round() -> None:
     link = Link(world, 2, 1, *[(TOPIC, index) for index in range(333)])
     link.round()
     looked_at = []
-    for state in link.core._states.values():
-        state.partition = _Watched(state.partition, looked_at)  # type: ignore[assignment]
+    for entry in link.core._entries.values():
+        entry.partition = _Watched(entry.partition, looked_at)  # type: ignore[assignment]
     for _ in range(3):
         request = link.round()
         assert request.body.partitions == []

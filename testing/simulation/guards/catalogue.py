@@ -453,22 +453,22 @@ _room(
     (
         "G58",
         "FetcherCore.on_response",
-        "state.sequence > plan.sequence",
+        "entry.sequence > plan.sequence",
         NEVER,
         "the fetcher takes an older response after the partition was asked for again",
     ),
     (
         "G59",
         "FetcherCore._on_error",
-        "code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == state.partition.fetch_position().leader_epoch",
+        "code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == entry.partition.fetch_position().leader_epoch",
         NEVER,
         "a fenced follower goes on asking in the same leader epoch",
     ),
     (
         "G60",
         "FetcherCore.on_leader_range",
-        "state is None or state.sent is not asked",
-        "state is None",
+        "entry is None or entry.sent is not asked",
+        "entry is None",
         "the follower takes an answer about the leader's log that it asked for earlier",
     ),
     (

@@ -164,8 +164,8 @@ def _is_late(fetcher: Any, plan: Any, response: Any, now: float) -> bool:
     if plan.generation != fetcher._generation:
         return False
     for answer in response.partitions:
-        state = fetcher._states.get((answer.topic_id, answer.partition))
-        if state is None or state.sent is None or state.sequence > plan.sequence:
+        entry = fetcher._entries.get((answer.topic_id, answer.partition))
+        if entry is None or entry.sent is None or entry.sequence > plan.sequence:
             return True
     return False
 
@@ -499,7 +499,7 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     # A leader compares the epoch and reads in one step: only a broker that lies sends such a response.
-    "follower.future_epoch_cut": Mark(
+    "follower.newer_epoch_ignored": Mark(
         "a response held records of a newer epoch than was asked with", (said("partition.newer_epoch_ignored"),), SCENARIO
     ),
     "follower.fenced": Mark("a follower's own metadata was behind its leader's", (said("fetcher.fenced"),)),

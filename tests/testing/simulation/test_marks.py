@@ -360,7 +360,7 @@ def followers_truncate() -> None:
     follower.truncate_fully_and_start_at(follower.fetch_position(), 5)
 
 
-@drive("follower.stale_response", "follower.future_epoch_cut")
+@drive("follower.stale_response", "follower.newer_epoch_ignored")
 def responses_come_late() -> None:
     world = leading()
     world[1].produce("a", acks=1)
