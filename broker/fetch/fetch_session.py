@@ -22,7 +22,7 @@ from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.watchers import ParkedFetch
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
-from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -209,7 +209,7 @@ class FetchSessionCache:
 
     def session_for(self, request: FetchRequest, now: float) -> tuple[FetchSession, bool]:
         """The session that a request belongs to, updated by it, and whether the answer must list every partition."""
-        _refuse_twice(request.partitions)
+        refuse_repeated(request.partitions)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             _refuse_too_many(len(request.partitions))
             named = self._sessions.get(request.session_id)
@@ -287,11 +287,6 @@ class FetchSessionCache:
 def _rank(session: FetchSession) -> tuple[bool, int, int]:
     """The least valuable is the smallest."""
     return session.is_follower, session.size, session.id
-
-
-def _refuse_twice(partitions: list[FetchPartition]) -> None:
-    if len(partitions) > 1 and len({(p.topic_id, p.partition) for p in partitions}) != len(partitions):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
 
 
 def _refuse_too_many(count: int) -> None:

@@ -23,7 +23,7 @@ from strandline.protocol.messages.data import (
     DescribeProducersResponse,
     ProducerState,
 )
-from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.partitions import refuse_repeated
 from strandline.protocol.producer_names import is_named, number_of, work_epoch_of
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.log.producer_state import KnownProducer
@@ -38,14 +38,8 @@ class DescribeProducersHandler:
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeProducersRequest)
-        seen: set[TopicIdPartition] = set()
-        answers = []
-        for item in body.partitions:
-            if (item.topic_id, item.partition) in seen:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
-            seen.add((item.topic_id, item.partition))
-            answers.append(self._describe(item, body))
-        request.reply(DescribeProducersResponse(answers))
+        refuse_repeated(body.partitions)
+        request.reply(DescribeProducersResponse([self._describe(item, body) for item in body.partitions]))
 
     def _describe(self, item: DescribeProducersPartition, asked: DescribeProducersRequest) -> DescribeProducersPartitionResponse:
         answer = DescribeProducersPartitionResponse(item.topic_id, item.partition)

@@ -33,7 +33,7 @@ from strandline.broker.produce.producer_connections import ProducerConnections, 
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
-from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
 from strandline.protocol.producer_names import work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
@@ -214,8 +214,8 @@ def _check(body: ProduceRequest) -> None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered")
     if len(partitions) != len(body.records):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{len(partitions)} partitions, but {len(body.records)} sets of records")
-    if len(partitions) > 1 and len({(p.topic_id, p.partition) for p in partitions}) != len(partitions):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the same partition twice in one request")
+    if len(partitions) > 1:
+        refuse_repeated(partitions)
 
 
 def _finish_unasked(request: ServerRequest, responses: list[ProducePartitionResponse]) -> None:
