@@ -1,6 +1,8 @@
 """Scenarios from the history of real failures, on production partitions and logs, with messages held by the test.
 
-Numbers as in the list of scenarios: S14 to S24, S38. B1.. are brokers, e a leader epoch, HW and LEO exclusive.
+The numbers are those of the simulator's scenarios. S15, S16 and S18 to S20 are told there alone
+(`testing/simulation/scenarios/isr.py`). Here are the cases that no story reaches, or that a unit test finds much sooner. B1..
+are brokers, e a leader epoch, HW and LEO exclusive.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from replica_world import (
     code,
     commit,
     deliver,
-    fence,
     log_values,
     produced,
     refuse,
@@ -22,9 +23,7 @@ from replica_world import (
     want,
 )
 
-from strandline.broker.partition.alter_partition import AlterPartitionQueue
 from strandline.protocol.errors import ErrorCode
-from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse, AlterPartitionResponse
 
 
 def cluster(**options: object) -> World:
@@ -67,94 +66,6 @@ def test_s14_no_expansion_before_the_start_of_the_leader_epoch() -> None:
     assert b2.alter.pending[P].isr[-1] == (3, 13)
 
 
-def test_s15_the_high_watermark_waits_for_a_replica_whose_expansion_is_in_flight() -> None:
-    """The controller may have committed {1,2,3} already: an offset acked without B3 would be lost if it is elected."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    b1.said_by(3, 0)
-    held = b1.alter.take()
-    requests = [b1.produce("x", timeout_ms=60_000) for _ in range(10)]
-    b1.said_by(2, 10)
-    world.loop.advance(LAG_S / 2)
-    assert b1.hw == 0
-    b1.said_by(3, 4)
-    assert b1.hw == 4
-    assert [request.is_answered for request in requests] == [True] * 4 + [False] * 6
-    commit(held)
-    assert b1.hw == 4
-    b1.said_by(3, 10)
-    assert all(request.is_answered for request in requests)
-
-
-def test_s15_the_lag_time_does_not_free_it_while_the_answer_is_held() -> None:
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    b1.said_by(3, 0)
-    fill(world, 10)
-    world.loop.advance(LAG_S * 3)
-    b1.said_by(2, 10)
-    b1.manager.maybe_shrink_isrs()
-    assert b1.hw == 0
-
-
-def test_s16_the_high_watermark_waits_until_a_shrink_is_committed() -> None:
-    world = cluster()
-    b1 = world[1]
-    fill(world, 5)
-    b1.said_by(2, 5)
-    b1.said_by(3, 5)
-    requests = [b1.produce("x", timeout_ms=60_000) for _ in range(5)]
-    world.loop.advance(LAG_S + 1)
-    b1.said_by(2, 10)
-    b1.manager.maybe_shrink_isrs()
-    held = b1.alter.take()
-    assert held.isr == ((1, 11), (2, 12))
-    b1.said_by(2, 10)
-    world.loop.advance(1)
-    assert b1.hw == 5
-    assert not any(request.is_answered for request in requests)
-    commit(held)
-    world.loop.end_turn()
-    assert b1.hw == 10
-    assert [code(request) for request in requests] == [ErrorCode.NONE] * 5
-
-
-def test_s16_a_refused_shrink_has_moved_nothing() -> None:
-    world = cluster()
-    b1 = world[1]
-    fill(world, 5)
-    b1.said_by(2, 5)
-    world.loop.advance(LAG_S + 1)
-    b1.said_by(2, 5)
-    b1.manager.maybe_shrink_isrs()
-    refuse(b1.alter.take(), ErrorCode.INVALID_REQUEST)
-    assert (b1.hw, b1.isr) == (0, [1, 2, 3])
-
-
-@pytest.mark.parametrize("outcome", ["committed", "refused", "lost race", "says nothing"])
-def test_s17_an_answer_from_a_previous_leadership_is_ignored(outcome: str) -> None:
-    """B1 proposed in e1; the answer comes when it leads again in e3 with another ISR."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    b1.said_by(3, 0)
-    held = b1.alter.take()
-    world.elect(2)
-    world.elect(1, isr=(1,))
-    before = (b1.isr, b1.p.partition_epoch, b1.p.leader_epoch)
-    if outcome == "committed":
-        commit(held)
-    else:
-        codes = {
-            "refused": ErrorCode.INELIGIBLE_REPLICA,
-            "lost race": ErrorCode.INVALID_UPDATE_VERSION,
-            "says nothing": ErrorCode.REQUEST_TIMED_OUT,
-        }
-        refuse(held, codes[outcome])
-    assert (b1.isr, b1.p.partition_epoch, b1.p.leader_epoch) == before == ([1], 3, 3)
-    b1.said_by(3, 0)
-    assert b1.alter.pending[P].leader_epoch == 3
-
-
 @pytest.mark.parametrize("outcome", [None, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_UPDATE_VERSION])
 def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored(outcome: ErrorCode | None) -> None:
     world = cluster(isr=(1, 2))
@@ -168,85 +79,6 @@ def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored(outco
     else:
         refuse(held, outcome)
     assert (b1.isr, b1.p.partition_epoch) == ([1, 3], 3)
-
-
-def test_s17_an_answer_from_a_previous_leadership_moves_no_high_watermark() -> None:
-    """What the followers said in e1 must not count in e3, by whatever way it comes back."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    fill(world, 5)
-    b1.said_by(3, 5)
-    b1.said_by(2, 3)
-    held = b1.alter.take()
-    fill(world, 2)
-    assert b1.p.leader_state is not None
-    b1.p.leader_state.replicas[2].log_end_offset = 5
-    world.elect(2)
-    world.elect(1)
-    refuse(held, ErrorCode.INELIGIBLE_REPLICA)
-    assert b1.hw == 3
-
-
-@pytest.mark.parametrize("first", ["metadata", "answer"])
-def test_s18_a_lost_answer_leads_to_the_committed_state_through_the_metadata(first: str) -> None:
-    """The controller committed, the answer was lost, the retry meets its own commit (KAFKA-14144)."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    b1.said_by(3, 0)
-    held = b1.alter.take()
-    steps = [lambda: world.set_isr(1, 2, 3), lambda: refuse(held, ErrorCode.INVALID_UPDATE_VERSION)]
-    for step in steps if first == "metadata" else reversed(steps):
-        step()
-    assert b1.isr == [1, 2, 3]
-    assert b1.p.leader_state is not None
-    assert not b1.p.leader_state.isr.is_in_flight
-    fill(world, 1)
-    world.loop.advance(LAG_S + 1)
-    b1.said_by(2, 1)
-    b1.manager.maybe_shrink_isrs()
-    assert b1.alter.pending[P].partition_epoch == b1.p.partition_epoch, "ISR operations have resumed"
-
-
-def test_s19_a_retry_is_not_swallowed_by_the_queue() -> None:
-    """The controller fails N times; the change is committed all the same, with one proposal in flight at most (KAFKA-14010)."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    queue = AlterPartitionQueue()
-    b1.manager._applier._context.alter_partition = queue
-    for attempt in range(5):
-        b1.said_by(3, 0)
-        request = queue.next_request(1, 11)
-        assert request is not None
-        assert len(request.partitions) == 1
-        assert queue.next_request(1, 11) is None, "one in flight"
-        if attempt % 2:
-            queue.on_failure()
-        else:
-            assert queue.on_response(AlterPartitionResponse(ErrorCode.NOT_CONTROLLER, [])) == []
-    request = queue.next_request(1, 11)
-    assert request is not None
-    sent = request.partitions[0]
-    answer = AlterPartitionPartitionResponse(*P, 0, 1, sent.leader_epoch, [1, 2, 3], 0, sent.partition_epoch + 1)
-    for item, decided, is_doubtful in queue.on_response(AlterPartitionResponse(0, [answer])):
-        item.on_result(decided, is_doubtful)
-    assert b1.isr == [1, 2, 3]
-    assert len(queue) == 0
-
-
-def test_s20_a_fenced_replica_is_refused_and_rolled_back_and_not_proposed_again() -> None:
-    """B3 was fenced at the controller before B1 heard of it (KIP-841)."""
-    world = cluster(isr=(1, 2))
-    b1 = world[1]
-    world.change(fence(3), at=())
-    b1.said_by(3, 0)
-    refuse(b1.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
-    assert b1.isr == [1, 2]
-    world.catch_up(1)
-    b1.said_by(3, 0)
-    assert b1.alter.pending == {}
-    world.change(fence(3, fenced=-1))
-    b1.said_by(3, 0)
-    assert P in b1.alter.pending
 
 
 def test_s22_under_min_isr_the_high_watermark_is_frozen_and_nothing_new_is_visible() -> None:
