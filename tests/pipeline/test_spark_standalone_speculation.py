@@ -30,20 +30,25 @@ spark = SparkSession.builder.getOrCreate()
 register(spark)
 spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
 
+def wait_for(mark):
+    deadline = time.monotonic() + 60
+    while not Path(folder, mark).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
 def attempt(topic, row_order):
     def step(rows):
         context = TaskContext.get()
-        task, number = context.partitionId(), context.attemptNumber()
+        this = context.partitionId(), context.attemptNumber()
         dealt = list(rows)
         if row_order == "unknown":
             random.shuffle(dealt)
+        if this == (1, 1):
+            wait_for(f"{topic}-begun")
         for at, row in enumerate(dealt):
-            if at == 1000 and (task, number) == (1, 0):  # Slow: it goes on when the copy of it is in its middle.
+            if at == 1000 and this == (1, 0):  # The slow one.
                 Path(folder, f"{topic}-begun").touch()
-                deadline = time.monotonic() + 60
-                while not Path(folder, f"{topic}-met").exists() and time.monotonic() < deadline:
-                    time.sleep(0.05)
-            if at == 1500 and (task, number) == (1, 1) and Path(folder, f"{topic}-begun").exists():
+                wait_for(f"{topic}-met")
+            if at == 1500 and this == (1, 1):
                 Path(folder, f"{topic}-met").touch()
             yield row
     return step
@@ -69,7 +74,7 @@ EAGER = {
 def test_two_attempts_at_the_same_time_store_each_row_once(
     standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """The first attempt has written a third of its rows when the copy starts, and goes on when that one is in its middle."""
+    """The first attempt has written a third of its rows when its copy begins, and goes on when the copy is in its middle."""
     topics = [log.create_topic(partitions=2) for _ in range(2)]
     (tmp_path / "job.py").write_text(JOB)
     done = standalone.submit(tmp_path / "job.py", log.bootstrap_servers, str(tmp_path), *topics, conf=EAGER)
