@@ -1,10 +1,9 @@
-"""Coverage marks: names for the interesting things that can happen, and how often they did in a run.
+"""Coverage marks: a name for each thing that a simulation should go through, and how often it happened in a run.
 
-A sweep that never saw a diverging truncation has not tested one, however many seeds it ran. So each thing that a simulation
-is meant to go through has a name here, and a sweep in which one stays at zero fails: the nemesis is too weak, too strong,
-or aims elsewhere. What happens in one seed of fifty has to be seen by a sweep of some hundreds, what happens in one of three
-hundred by a sweep of thousands. The code names most of them itself, in its log lines; what it does not say is seen from
-outside, by wrapping a function for as long as the simulation runs (`watching.py`).
+A sweep that never saw a diverging truncation has not tested one, however many seeds it ran. So a sweep in which a mark stays at
+zero fails: the nemesis is too weak, too strong, or aims elsewhere. What happens in one seed of fifty must be seen by a sweep of
+some hundred seeds, what happens in one of three hundred by a sweep of thousands. Most marks are log lines of the product. The
+others are seen from outside, by wrapping a function while the simulation runs (`watching.py`).
 
     with Marks().watching(world.trace) as marks:
         world.run(story)
@@ -12,7 +11,7 @@ outside, by wrapping a function for as long as the simulation runs (`watching.py
     ...
     missing(total(report.marks for report in reports))      # must be empty
 
-`MARKS` is what can happen today. `WAITING` names what needs a feature that is not built, so that it is not forgotten.
+`MARKS` holds what can happen today. `WAITING` names the marks of features that are not built yet.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ SWEEP, RARE, SCENARIO = "sweep", "rare", "scenario"
 @dataclass(frozen=True, slots=True)
 class Mark:
     meaning: str
-    """One line: what happened, when it is seen."""
+    """What happened when the mark is counted, in one line."""
     sights: tuple[Sight, ...]
-    """Any of them is it."""
+    """Any of these counts as the mark."""
     reach: str = SWEEP
-    """SWEEP: a few hundred random seeds must come through it. RARE: some thousands must. SCENARIO: only directed runs do, or a
-    sweep of another kind of cluster, or tests."""
+    """SWEEP: a few hundred random seeds must reach it. RARE: some thousand seeds must. SCENARIO: only scenarios, other kinds of
+    clusters, or tests reach it."""
 
 
 class Marks:
-    """Counts, for one run."""
+    """The counts of one run."""
 
     def __init__(self, table: Mapping[str, Mark] | None = None) -> None:
         self.table = MARKS if table is None else table
@@ -60,23 +59,23 @@ class Marks:
         self.counts[name] += 1
 
     def on_event(self, kind: str, node: int, partition: str, fields: Mapping[str, Any]) -> None:
-        """An event of the trace, by whoever feeds them himself."""
+        """Count an event of the trace, for a caller that does not use `watching`."""
         self._watch.on_event(kind, node, partition, fields)
 
     @contextlib.contextmanager
     def watching(self, trace: Any = None) -> Iterator[Self]:
-        """Count what happens, and what is emitted to the trace, until this ends."""
+        """Within the block, count calls and the events of the trace."""
         with self._watch.installed(trace):
             yield self
 
 
 def missing(counts: Mapping[str, int], *, reach: str | None = SWEEP) -> list[str]:
-    """The marks that stayed at zero. `reach` None: of all."""
+    """The marks that stayed at zero, of this reach; None: of all."""
     return [name for name, mark in MARKS.items() if not counts.get(name) and reach in (None, mark.reach)]
 
 
 def total(reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The counts of many runs together, in the table's order."""
+    """The sum of the counts of many runs, in the order of the table."""
     counts = dict.fromkeys(MARKS, 0)
     for report in reports:
         for name, count in report.items():
@@ -88,7 +87,7 @@ def total(reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _refused(target: str, *codes: int) -> OnCall:
-    """It raised a wire error of these."""
+    """The call raised one of these wire errors."""
     return OnCall(target, lambda call: call.code in codes, raised=True)
 
 
@@ -105,7 +104,7 @@ def _begins(name: str, text: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _elects(call: Called) -> bool:
-    """Among the records that it returned is one that names a leader."""
+    """One of the returned records names a leader."""
     return any(getattr(record, "leader", -1) >= 0 for record in call.result)
 
 
@@ -119,14 +118,14 @@ def _high_watermark_waits(call: Called) -> bool:
 
 
 def _held_by_candidate(call: Called) -> bool:
-    """Nobody of the maximal ISR is as far behind as the follower that is about to join it."""
+    """No other member of the maximal ISR is as far behind as the follower that is about to join."""
     leader_state, end = call.me, call.me.log.log_end_offset
     members = [r.log_end_offset for broker_id, r in leader_state.replicas.items() if broker_id in leader_state.isr.maximal]
     return bool(call.result < min([end, *members]))
 
 
 def _held_by(kind: type[Any], who: Callable[[Any], Iterable[int]]) -> Callable[[Called], bool]:
-    """The members that a proposal under way adds or removes are what the high watermark waits for."""
+    """The high watermark waits for the members that a pending proposal adds or removes."""
 
     def when(call: Called) -> bool:
         leader_state, isr = call.me, call.me.isr
@@ -151,7 +150,8 @@ def _hw_lags_behind_epoch(call: Called) -> bool:
 
 
 def _majority_is_of_older_epochs(call: Called) -> bool:
-    """Raft's figure 8: a majority has it, and still it is not committed, since no record of this epoch is behind it."""
+    """Raft's figure 8: a majority has the entry, and still it is not committed, because no entry of the present epoch follows
+    it."""
     node, role = call.me.state, call.me.state.role
     if node.high_watermark >= role.epoch_start_offset:
         return False
@@ -160,7 +160,7 @@ def _majority_is_of_older_epochs(call: Called) -> bool:
 
 
 def _is_late(fetcher: Any, plan: Any, response: Any, now: float) -> bool:
-    """A response to the fetch of this plan has a partition that the fetcher gave up, was given again, or has asked for since."""
+    """The response contains a partition that the fetcher has dropped, received again, or fetched since."""
     if plan.generation != fetcher._generation:
         return False
     for answer in response.partitions:
@@ -171,7 +171,7 @@ def _is_late(fetcher: Any, plan: Any, response: Any, now: float) -> bool:
 
 
 def _returned_to_leader(partition: Any, registration: Any) -> bool:
-    """A follower of this leader is about to follow it again, in a later epoch, and was not told of the one in between."""
+    """A follower of this leader is about to follow it again in a later epoch, and was not notified of the leader in between."""
     is_same = registration.leader == partition.leader_id >= 0
     return is_same and registration.leader_epoch > partition.leader_epoch + 1 and partition.role is Role.FOLLOWER
 
@@ -460,8 +460,9 @@ MARKS: dict[str, Mark] = {
     "follower.truncated": Mark(
         "a follower cut a diverging tail", (said("partition.truncated", _field("reason", "diverging epoch")),)
     ),
-    # A leader whose log ends below a follower's answers where the histories part. It is out of range only for a follower that has
-    # begun again at a later start and has fetched nothing since.
+    # A leader whose log ends below a follower's answers with the diverging epoch. OFFSET_OUT_OF_RANGE remains for a follower
+    # that
+    # has restarted at a later log start and has fetched nothing since.
     "follower.truncated_to_leader_end": Mark(
         "a follower was longer than its leader", (said("partition.truncated", _begins("reason", "the leader's log")),), SCENARIO
     ),
@@ -498,7 +499,7 @@ MARKS: dict[str, Mark] = {
             ),
         ),
     ),
-    # A leader compares the epoch and reads in one step: only a broker that lies sends such a response.
+    # A leader checks the epoch and reads in one step: only a lying broker sends such a response.
     "follower.newer_epoch_ignored": Mark(
         "a response held records of a newer epoch than was asked with", (said("partition.newer_epoch_ignored"),), SCENARIO
     ),

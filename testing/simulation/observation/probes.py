@@ -1,11 +1,11 @@
-"""Probes: the production classes tell the invariants, and the trace, what happens in them.
+"""Probes: report to the invariants and the trace what happens inside the production classes.
 
-For as long as a `Probes` is entered, some methods of production classes are wrapped, from outside. What is wrapped does what
-it did before; the call beside it is made after it, and never raises into it. Production code knows nothing of this and pays
-nothing for it.
+While a `Probes` is entered, methods of production classes are wrapped from outside. A wrapped method does what it did before.
+The probe runs after it (a few before it), and never raises into it. Production code does not know of this and pays nothing for
+it.
 
-Whose event it is, is told by the objects: a log by its files (each process has its own view of its disk), a partition by its
-log, a quorum by its node id. A process that has died, or that was replaced in the same place, is not heard any more.
+The objects of a call say whose event it is: a log by its files (each process has its own view of its disk), a partition by its
+log, a quorum by its node id. Calls of a process that has died, or was replaced by a new one, are ignored.
 
     invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
     world.scheduler.after_step.append(invariants.after_step)
@@ -57,7 +57,7 @@ from strandline.testing.simulation.observation.wrapping import is_keeping, wrap
 
 Function = Callable[..., Any]
 _ALLOWED_AT_STOP = 2
-"""Tasks that are not the server's own: the one that stops it, and the one that waits for its failure."""
+"""Tasks that remain when a server has stopped: the one that stops it, and the one that waits for its failure."""
 
 
 def node_of() -> int | None:
@@ -67,7 +67,7 @@ def node_of() -> int | None:
 
 
 def replica_of(log: Log) -> ReplicaGhost | None:
-    """What the ghosts know of this log; None when its process is no more, or was never seen."""
+    """The ghost of this log; None if its process has ended or was never seen."""
     replica: ReplicaGhost | None = getattr(log, "ghost", None)
     if replica is None or replica.log is not log or replica.process is None or not replica.process.is_alive:
         return None
@@ -75,7 +75,7 @@ def replica_of(log: Log) -> ReplicaGhost | None:
 
 
 class _Deaf:
-    """The trace of a run that there is not."""
+    """The trace between two runs: it drops every event."""
 
     def emit(self, kind: str, node: int, partition: str = "", /, **fields: Any) -> None:
         pass
@@ -83,7 +83,7 @@ class _Deaf:
 
 @functools.cache
 def idle() -> Probes:
-    """Who listens between two runs, and keeps nothing of the last."""
+    """The probes between two runs. They keep no reference to the last run."""
     return Probes(Invariants(_Deaf()))
 
 
@@ -92,7 +92,8 @@ class Probes:
         self.invariants = invariants
         self._undo: list[Callable[[], None]] = []
         self._produced: dict[int, tuple[object, ReplicaGhost, int, int]] = {}
-        """`id` of a partition's response -> the response, where it was appended, base offset and the offset that it needs."""
+        """`id` of the response for a partition -> that response, the replica that appended, the base offset, and the offset that
+        the high watermark must reach."""
 
     def __enter__(self) -> Self:
         self._install()
@@ -117,7 +118,7 @@ class Probes:
         self._undo.append(wrap("probes", owner, name, make))
 
     def _after(self, owner: Any, name: str, tell: Function) -> None:
-        """Call `tell(result, *arguments)` after the function, if it has not raised."""
+        """Call `tell(result, *arguments)` after the function, unless it raised."""
         note = self.invariants.note
 
         def make(original: Function) -> Function:
@@ -134,7 +135,8 @@ class Probes:
         self._wrap(owner, name, make)
 
     def _around(self, owner: Any, name: str, before: Function, after: Function) -> None:
-        """`after(what `before(*arguments)` returned, result, *arguments)`; skipped when that was None."""
+        """Call `after(state, result, *arguments)`, where `before(*arguments)` returned the state; skipped if the state is
+        None."""
         guarded = self._guarded
 
         def make(original: Function) -> Function:
@@ -177,7 +179,10 @@ class Probes:
         invariants = self.invariants
 
         def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
-            if node_of() in (None, config.node_id):  # Else a second process with somebody's id, which must not be let in.
+            if node_of() in (
+                None,
+                config.node_id,
+            ):  # Otherwise: a second process with an id that is in use.
                 invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
 
         def make_start(original: Function) -> Function:
@@ -251,7 +256,7 @@ class Probes:
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
         replica = self.invariants.on_log_opened(log)
         if replica is not None:
-            object.__setattr__(log, "ghost", replica)  # Who looks into its `__dict__` makes all its attributes slower.
+            object.__setattr__(log, "ghost", replica)  # Do not use `vars(log)`: that makes every attribute of the object slower.
 
     def _make_append(self, original: Function) -> Function:
         invariants = self.invariants
@@ -445,7 +450,7 @@ class Probes:
         replica = replica_of(partition.log) if partition is not None and acks else None
         if replica is not None:
             response = rest[0]
-            # Not the offset that the handler waits for: whether that is the right one is what I15 asks.
+            # This is not the offset that the handler waits for: I15 checks whether the handler waits for the right one.
             end = response.base_offset + sum(header.last_offset_delta + 1 for _, header in iter_headers(records))
             self._produced[id(response)] = (response, replica, response.base_offset, end)
 
@@ -551,7 +556,7 @@ class Probes:
             self.invariants.on_quorum_high_watermark(replica, state.high_watermark, leads_in)
 
     def _transmitted(self, quorum: Quorum, messages: list[Any]) -> None:
-        """What must rest on the disk, as it leaves."""
+        """A vote or a fetch leaves: what it says must be on the disk."""
         if self._voter(quorum.node.state) is None:
             return
         path, voter = quorum._store.path, quorum.node_id

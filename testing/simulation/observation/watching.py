@@ -1,8 +1,8 @@
-"""Seeing what production code does, from outside: its log lines and events in the trace, and calls of its functions.
+"""Watches production code from outside: its log lines and events in the trace, and calls of its functions.
 
-A `Watch` puts wrappers around functions and methods for as long as it is installed. They look at arguments and results
-and change nothing; production knows nothing of them and pays nothing. Only plain functions are watched: what a coroutine
-does is seen by the plain ones that it calls.
+A `Watch` wraps functions and methods while it is installed. The wrappers look at arguments and results and change nothing;
+production code does not know of them and pays nothing. Only plain functions are watched: what a coroutine does is seen by the
+plain functions that it calls.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from strandline.testing.simulation.observation.wrapping import is_keeping, wrap
 
 
 class Called(NamedTuple):
-    """One call, when it is over."""
+    """One call that has ended."""
 
     args: tuple[Any, ...]
-    """As given by position: of a method, the object first."""
+    """Positional arguments; for a method, the object comes first."""
     result: Any
     error: Exception | None
     before: Any
-    """What `OnCall.before` found."""
+    """What `OnCall.before` returned."""
 
     @property
     def me(self) -> Any:
@@ -35,25 +35,25 @@ class Called(NamedTuple):
 
     @property
     def code(self) -> int:
-        """Of the wire error that it raised; 0: none."""
+        """The code of the wire error that it raised; 0: none."""
         return int(self.error.code) if isinstance(self.error, BrokerError) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class OnCall:
-    """A call of `target` ("broker.partition:Partition.make_leader", under `strandline.`) that returned, and for which
-    `when` holds; with `raised` one that did not return."""
+    """A call of `target` ("broker.partition:Partition.make_leader", under `strandline.`) that returned and for which `when`
+    holds; with `raised`, a call that raised."""
 
     target: str
     when: Callable[[Called], object] | None = None
     before: Callable[..., object] | None = None
-    """Asked with the call's arguments before it happens."""
+    """Called with the arguments before the call."""
     raised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OnEvent:
-    """An event of the trace; of a log line the kind is `log.` and the line's name."""
+    """An event of the trace. For a log line the kind is `log.` and the name of the event."""
 
     kind: str
     when: Callable[[Mapping[str, Any]], object] | None = None
@@ -68,7 +68,7 @@ Sight = OnCall | OnEvent
 
 
 class Watch:
-    """Tells `see(name)` whenever one of the sights of that name is seen."""
+    """Calls `see(name)` whenever one of the sights of that name happens."""
 
     def __init__(self, sights: Mapping[str, tuple[Sight, ...]], see: Callable[[str], None]) -> None:
         self._sights, self._see = sights, see
@@ -88,7 +88,7 @@ class Watch:
 
     @contextlib.contextmanager
     def installed(self, trace: Any = None) -> Iterator[None]:
-        """Watch the calls, and what is emitted to the trace, until this ends."""
+        """Within the block, watch the calls and the events of the trace."""
         undo = self._install()
         heard = [] if trace is None else [trace.listeners[kind] for kind in self._events]
         for listeners in heard:
@@ -107,7 +107,8 @@ class Watch:
         return [wrap("watch", *resolve(target), self._wrapper_of(wanted)) for target, wanted in self._calls.items()]
 
     def _wrapper_of(self, wanted: list[tuple[str, OnCall]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """As little as may be for each call: most are watched for one thing, seen when they return or when they raise."""
+        """A wrapper that costs as little as possible: most functions are watched for one thing, at their return or when they
+        raise."""
         raised = [(name, sight) for name, sight in wanted if sight.raised]
         returned = [(name, sight) for name, sight in wanted if not sight.raised]
         befores = [(id(sight), sight.before) for _, sight in wanted if sight.before is not None]
@@ -129,7 +130,9 @@ class Watch:
                 found = {key: before(*args) for key, before in befores} if befores else nothing
                 try:
                     result = function(*args, **kwargs)
-                except Exception as e:  # Not what ends a simulated process: of that nothing is known to have happened.
+                except (
+                    Exception
+                ) as e:  # An exception that ends a simulated process counts for nothing.
                     judge(raised, args, None, e, found)
                     raise
                 if returned:
@@ -143,7 +146,7 @@ class Watch:
     def _plain_wrapper_of(
         self, name: str, when: Callable[[Called], object]
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Of the many that are watched for one thing, which is seen when they return: with as little as may be for each call."""
+        """The wrapper for the usual case: one thing to watch, at the return. It costs as little as possible."""
         see, new = self._see, tuple.__new__
 
         def wrap(function: Callable[..., Any]) -> Callable[..., Any]:

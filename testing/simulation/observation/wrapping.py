@@ -1,14 +1,14 @@
-"""Production functions that are wrapped while a world runs: for the probes, and for the marks.
+"""Wraps production functions while a world runs, for the probes and the marks.
 
     undo = wrap("probes", Log, "flush", make)      # Log.flush is make(Log.flush) from now on
     undo()
 
-CPython learns which classes a piece of bytecode meets, and forgets it whenever one of them changes. A run wraps more than a
-hundred functions of half as many classes and puts all of them back; a process that does one run after the other learns the
-same again each time. In such a process (`kept`) a wrapper therefore stays where it is from one run to the next: the next
-run's wrapper is made, and what *it* closes over is put into the one that is there. Both come from the same code, so that
-nothing else tells them apart. Between two runs a wrapper closes over whatever it was given last, so who wraps gives it
-something idle at the end (`is_keeping`).
+CPython specialises bytecode for the classes that it meets, and drops this whenever a class changes. A run wraps more than a
+hundred functions of half as many classes and restores all of them, so a process that does many runs would specialise again each
+time. In such a process (`kept`) a wrapper therefore stays in place between runs: the next run creates its wrapper, and the
+closure of the new wrapper is put into the old one. Both come from the same code, so nothing else tells them apart. Between two
+runs a wrapper closes over what the last caller passed; therefore the caller wraps once more at the end of a run, with something
+that does nothing (`is_keeping`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 Key = tuple[str, Any, str]
-"""For whom, and the class or module and the name there."""
+"""The user of the wrapper, the class or module, and the name there."""
 
 
 class _Kept:
@@ -28,16 +28,16 @@ class _Kept:
 
     def __init__(self, attribute: Any, wrapper: Any) -> None:
         self.attribute = attribute
-        """What was there before it."""
+        """The attribute before it was wrapped."""
         self.wrapper = wrapper
 
 
 _kept: dict[Key, _Kept] | None = None
-"""In the order in which they were put in place; None where wrappers do not stay."""
+"""In the order in which they were installed; None if wrappers do not stay."""
 
 
 def wrap(by: str, owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
-    """Put `make(function)` in its place; returns what undoes that. The owner must define the function itself."""
+    """Replace the function by `make(function)`; returns the undo function. The owner must define the function itself."""
     key = (by, owner, name)
     if _kept is not None and key in _kept:
         _exchange(_kept[key], make)
@@ -52,13 +52,13 @@ def wrap(by: str, owner: Any, name: str, make: Callable[[Function], Function]) -
 
 
 def is_keeping() -> bool:
-    """Whether wrappers stay: who wrapped for a run wraps again at its end, with something that does nothing."""
+    """Whether wrappers stay: then the caller wraps once more at the end of its run, with functions that do nothing."""
     return _kept is not None
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """From here on wrappers stay in place; at the end all are undone. For a process that does nothing but runs."""
+    """Within the block wrappers stay in place; its end undoes all of them. For a process that does nothing but runs."""
     global _kept
     _kept = {}
     try:
@@ -70,7 +70,7 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def removed() -> Iterator[None]:
-    """Everything is as written, and wrappers do not stay, until this ends: for who changes the production code himself."""
+    """Within the block no function is wrapped and wrappers do not stay, for callers that change production code themselves."""
     global _kept
     if _kept is None:
         yield

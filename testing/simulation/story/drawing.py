@@ -1,4 +1,4 @@
-"""The logs of a partition's replicas under each other, where they differ offset by offset; epochs in the cells.
+"""The logs of a partition's replicas under each other, split where they differ, with the epochs in the cells.
 
 offset       0..9   10..11   12
 broker 1   |  e1  |   e1   |    |   LEO 12   HW 10   dead
@@ -22,7 +22,7 @@ WIDTH = 100
 
 
 def draw(picture: Picture, partition: str) -> list[str]:
-    """Lines of at most `WIDTH` columns; none when all logs are empty."""
+    """The drawing, in lines of at most `WIDTH` columns; empty if all logs are empty."""
     replicas = [replica for _, replica in sorted(picture.replicas[partition].items())]
     leader = _leader(picture, partition, replicas)
     if not any(replica.runs for replica in replicas):
@@ -46,13 +46,13 @@ def draw(picture: Picture, partition: str) -> list[str]:
 
 
 def _leader(picture: Picture, partition: str, replicas: Sequence[Replica]) -> Replica | None:
-    """Of those who think that they lead, the one of the newest epoch."""
+    """The replica that claims the newest leader epoch."""
     leading = [replica for replica in replicas if replica.leads is not None]
     return max(leading, key=lambda replica: replica.leads or 0, default=None)
 
 
 def _columns(replicas: Sequence[Replica], leader: Replica | None, room: int) -> list[tuple[int, int]]:
-    """Ranges of offsets within which nothing changes in any replica. Those in front become one when there are too many."""
+    """Ranges of offsets in which no replica changes its epoch. If there are too many, the first ones become one."""
     marks = {mark for replica in replicas for run in replica.runs for mark in (run.base, run.end)}
     if leader is not None and leader.hw is not None and marks and min(marks) < leader.hw < max(marks):
         marks.add(leader.hw)
@@ -86,7 +86,7 @@ def _role(picture: Picture, partition: str, replica: Replica) -> str:
 def _remarks(
     replicas: Sequence[Replica], leader: Replica | None, columns: Sequence[tuple[int, int]], rows: Sequence[Sequence[str]]
 ) -> dict[int, list[str]]:
-    """What has to be said about places in the picture, by offset."""
+    """Remarks below the drawing, by offset."""
     remarks: dict[int, list[str]] = {}
     if leader is not None and leader.hw is not None and any(end == leader.hw for _, end in columns):
         remarks.setdefault(leader.hw, []).append(f"HW {leader.hw}: everything to the left is committed")

@@ -1,4 +1,4 @@
-"""What each fault of the nemesis does to whom, in a few words. A kind that is not known here is told by its fields."""
+"""What each fault of the nemesis does to which node, in a few words. Unknown kinds are described by their fields."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strandline.testing.simulation.kernel.trace import WORLD, Event
 from strandline.testing.simulation.story.picture import NODE_FIELDS, listed, name_of, names_of, nodes_of
 
 BY_NODE_EVENTS = frozenset({"crash", "power", "controller_kill", "stop", "pause"})
-"""Faults that a node's own event tells as well (`node.crashed`), and better."""
+"""Faults that an event of the node reports as well (`node.crashed`), with more detail."""
 
 
 def fault_text(event: Event) -> str:
-    """As a clause: "broker 1 is cut off from everybody"."""
+    """The fault as a clause: "broker 1 is cut off from everybody"."""
     said = {name: value for name, value in event.fields.items() if value is not None}
     nodes = nodes_of(event)
     if isinstance(said.get("text"), str):
@@ -34,13 +34,13 @@ def _clause(event: Event) -> str | None:
     if teller is None:
         return None
     victim = said.get("victim", event.node)
-    with contextlib.suppress(KeyError, IndexError, TypeError):  # it has not the fields that the words need
+    with contextlib.suppress(KeyError, IndexError, TypeError):  # a field that the words need is missing
         return teller(nodes[0] if victim == WORLD and nodes else victim, nodes, said)
     return None
 
 
 def over_text(begun: Event) -> str:
-    """When it has ended."""
+    """The clause for the end of the fault."""
     nodes = nodes_of(begun)
     if begun.fields.get("fault") in ("cut", "cut_node", "cut_pair") and nodes:
         return f"{names_of(nodes)} {'are' if len(nodes) > 1 else 'is'} no longer cut off"
@@ -52,13 +52,13 @@ def fault_name(event: Event) -> str:
 
 
 def fields_text(fields: Mapping[str, Any], before: str, after: str = "") -> str:
-    """Fields of an event, between these; nothing when there are none."""
+    """The fields of an event between two texts; empty if there are none."""
     told = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in fields.items())
     return f"{before}{told}{after}" if told else ""
 
 
 def short(value: object) -> str:
-    """A value of a field, for people."""
+    """The value of a field, for people."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {short(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
@@ -67,7 +67,7 @@ def short(value: object) -> str:
 
 
 def brief(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a seed drew, short enough to be read: of lists the kinds or names of their entries, of settings only how many."""
+    """The options of a seed, shortened: lists show the kinds or names of their entries, settings only their number."""
     return {name: _brief(value) for name, value in options.items()}
 
 
@@ -185,7 +185,7 @@ def _blackout(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _left_out(what: str) -> Callable[[int, Sequence[int], Said], str]:
-    """Of a node that stays broken while the others heal."""
+    """A node that stays broken while the others heal."""
     return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others heal"
 
 
@@ -259,7 +259,7 @@ def _stale_read(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _files(pattern: str) -> str:
-    """Those of a broker's disk that are meant."""
+    """The files of a broker's disk that the fault strikes."""
     return {".log": "logs", ".index": "indexes"}.get(pattern[pattern.rfind(".") :], "checkpoints")
 
 
@@ -276,7 +276,7 @@ def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _own_words(node: int, nodes: Sequence[int], said: Said) -> str:
-    """The nemesis says it itself."""
+    """The text that the nemesis itself gave."""
     return str(said["text"])
 
 
@@ -285,7 +285,7 @@ def _elect(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def is_clause(event: Event) -> bool:
-    """Whether `fault_text` is a whole sentence."""
+    """Whether `fault_text` is a whole clause."""
     return isinstance(event.fields.get("text"), str) or _clause(event) is not None
 
 

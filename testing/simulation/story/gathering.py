@@ -1,8 +1,8 @@
-"""What goes on all the time, said once: ten records that go through one after the other are "0..9".
+"""Gathers what happens all the time: ten records that pass one after the other become "0..9".
 
-Events are gathered into groups until something of another kind happens; then each group is a sentence. Within such a time the
-order of the groups is that of their beginnings, so "broker 1 appends, broker 3 copies" stays true; what happens before and
-after a truncation or an election is never mixed.
+Events are gathered into groups until something of another kind happens; then each group becomes a sentence. The groups are
+ordered by their first events, so "broker 1 appends, broker 3 copies" stays true. Events before and after a truncation or an
+election are never mixed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ KINDS = frozenset(
     {"node.started", "log.appended", "hw.advanced", "follower.became", "produce.acked", "client.read", "metadata.topic"}
 )
 MUSTS = 3
-"""How many of the things that held are said one by one."""
+"""So many checks of a story that held are listed one by one."""
 
 
 class Told(NamedTuple):
-    """What is said about some events that belong together."""
+    """The sentence of a group of events, with its time."""
 
     time: float
     text: str
@@ -30,18 +30,18 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Events that make one sentence."""
+    """Events that become one sentence."""
 
     first: Event
     newest: Event
     nodes: dict[int, None] = field(default_factory=dict)
-    """Whom it is about, each once."""
+    """The nodes that it is about, each once."""
     last: int = -1
     """The last offset of all."""
     names: dict[str, None] = field(default_factory=dict)
-    """Of topics."""
+    """Names of topics."""
     again: bool = False
-    """Of nodes that start: not for the first time."""
+    """For starting nodes: it is not their first start."""
 
     def add(self, event: Event) -> None:
         self.newest = event
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def told_at(self) -> Event:
-        """What is done is told when it begins, what becomes of it when it has."""
+        """Actions carry the time of their beginning, results that of their end."""
         return self.newest if self.first.kind in ("hw.advanced", "produce.acked", "client.read") else self.first
 
 
@@ -66,9 +66,9 @@ Key = tuple[object, ...]
 class Gathering:
     def __init__(self, several: bool) -> None:
         self._several = several
-        """Partitions have to be named."""
+        """More than one partition is described, so each is named."""
         self._groups: dict[Key, Group] = {}
-        """In the order of their beginnings."""
+        """In the order of their first events."""
 
     @staticmethod
     def takes(event: Event, picture: Picture) -> bool:
@@ -84,14 +84,14 @@ class Gathering:
         key = (*_key(event), again)
         group = self._groups.get(key)
         if group is not None and "base" in event.fields and event.fields["base"] > group.last + 1:
-            self._groups[(*key, group.first.number)] = self._groups.pop(key)  # a gap: that one is complete
+            self._groups[(*key, group.first.number)] = self._groups.pop(key)  # a gap: the group is complete
             group = None
         if group is None:
             group = self._groups[key] = Group(event, event, again=again)
         group.add(event)
 
     def end(self) -> list[Told]:
-        """All of it in sentences, in order; and begin anew."""
+        """The sentences of all groups, in order. Begins anew."""
         groups = sorted(_merged(self._groups), key=lambda group: group.told_at.number)
         self._groups = {}
         musts = [group for group in groups if group.first.kind == "scenario.must"]
@@ -137,7 +137,7 @@ class Gathering:
 
 
 def _key(event: Event) -> Key:
-    """What makes events one sentence."""
+    """Events with the same key become one sentence."""
     said = event.fields
     if event.kind == "follower.became":
         return (event.kind, event.partition, said.get("leader"), said.get("epoch"))
@@ -153,7 +153,8 @@ def _some(names: list[str]) -> str:
 
 
 def _merged(groups: dict[Key, Group]) -> Iterable[Group]:
-    """Groups that say the same of different replicas, as one: followers that copied the same, HWs that got equally far."""
+    """Joins groups that differ in the replica only: followers that copied the same records, high watermarks that reached the
+    same offset."""
     merged: dict[Key, Group] = {}
     for key, group in groups.items():
         said = group.first.fields

@@ -1,9 +1,9 @@
-"""A request or response in one line, for the transcripts: the fields that carry the protocol, without those that are drawn.
+"""A request or response in one line, for the transcripts: the fields that matter to the protocol, without those that are drawn.
 
     Fetch request: orders-0 from 12, last epoch 1, leader epoch 2
     Fetch response: orders-0 diverges, epoch 0 ends at 12
 
-A topic stands in these lines as its id in hex, since a message names no topic; `transcript.py` puts the name in its place.
+Messages carry topic ids and no names, so these lines contain the id in hex. `transcript.py` replaces it by the name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ACKS = {-1: "all", 0: "0", 1: "1"}
 
 
 def message_text(body: Any) -> str:
-    """The line, without the name of the API; empty for a fetch that names no partition, and for APIs that have no words here."""
+    """The line without the name of the API. Empty for a fetch that names no partition, and for APIs without an entry in
+    `_WORDS`."""
     if isinstance(body, Refusal):
         return ErrorCode(body.error_code).name
     words = _WORDS.get(type(body))

@@ -1,10 +1,10 @@
-"""The cluster at one moment, as far as a trace tells: what each replica holds, who leads, who is dead or cut off.
+"""The cluster at one moment, as far as a trace shows it: the log of each replica, the leaders, and which nodes are dead or cut
+off.
 
-The pages for people (story.py, timeline.py) fold the events of a trace into this, one after the other. A replica's log is
-known by its epochs alone, as runs of offsets: enough to see where two histories part, which is what most stories are about.
+The pages for people (story.py, timeline.py) apply the events of a trace to this picture one by one. A replica's log is known by
+its epochs alone, as runs of offsets. That is enough to see where two histories part, which most stories are about.
 
-A trace that was not kept in full begins in the midst of things. What cannot be known then is a run of epoch `UNKNOWN`, never
-a guess.
+A trace that is not complete begins in the middle. What is unknown then has the epoch `UNKNOWN`, and is never guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UP, DEAD, STOPPED, PAUSED = "up", "dead", "stopped", "paused"
 
 
 class Run(NamedTuple):
-    """Offsets in a row that were written in one leader epoch."""
+    """Consecutive offsets that were written in one leader epoch."""
 
     base: int
     end: int
@@ -43,9 +43,9 @@ class Replica:
     end: int = 0
     """Log end offset, exclusive."""
     hw: int | None = None
-    """As this replica knows it; None: it has not said."""
+    """As this replica knows it; None: not reported yet."""
     leads: int | None = None
-    """The epoch in which it leads, by its own account. Several replicas may think so at once."""
+    """The epoch in which it claims to lead. Several replicas may claim to lead at the same time."""
     follows: tuple[int, int] | None = None
     """Leader and epoch."""
 
@@ -64,7 +64,7 @@ class Replica:
         self.end = end
 
     def cut(self, end: int) -> None:
-        """The log ends here, whatever it was before."""
+        """Cut or extend the runs so that the log ends here."""
         if end > self.end:
             self._extend(end, UNKNOWN)
         self.runs = [Run(r.base, min(r.end, end), r.epoch) for r in self.runs if r.base < end]
@@ -96,17 +96,17 @@ class Node:
     state: str = UP
     since: float = 0.0
     lossy: bool = False
-    """Of a dead one: whether it lost what it had not flushed."""
+    """For a dead node: whether it lost what it had not flushed."""
     starts: int = 0
 
 
 class Fault(NamedTuple):
-    """Something that goes wrong for a while."""
+    """A fault that lasts for a while."""
 
     name: str
     since: float
     nodes: tuple[int, ...]
-    """Whom it is done to; empty: nobody in particular."""
+    """The nodes that it strikes; empty: none in particular."""
     event: Event
 
 
@@ -116,13 +116,13 @@ class Picture:
     replicas: dict[str, dict[int, Replica]] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    """Those that have begun and not ended."""
+    """Faults that have begun and not ended."""
     diverging: dict[str, Event] = field(default_factory=dict)
-    """The last time that somebody was told where a partition's histories part."""
+    """The newest diverging epoch that a follower got, by partition."""
     fenced: dict[int, bool] = field(default_factory=dict)
-    """Of each broker that the controllers know."""
+    """By broker, for those that the controllers know."""
     controller: tuple[int, int] | None = None
-    """The active one, and its epoch."""
+    """The active controller and its epoch."""
 
     def on(self, event: Event) -> None:
         handler = _HANDLERS.get(event.kind)
@@ -187,7 +187,7 @@ def _on_fault_end(picture: Picture, event: Event) -> None:
 
 
 def ended_by(event: Event, faults: Iterable[Fault]) -> Fault | None:
-    """Of the faults that last, the one that a `fault.end` is about: of that name, with what else it says; the newest."""
+    """The lasting fault that a `fault.end` refers to: the newest of this name with the same fields."""
     said = {name: value for name, value in event.fields.items() if name not in ("fault", "since", "lasted_s")}
     alike = [fault for fault in faults if fault.name == event.fields.get("fault", "fault")]
     exact = [
@@ -199,13 +199,13 @@ def ended_by(event: Event, faults: Iterable[Fault]) -> Fault | None:
 
 
 NODE_FIELDS = ("victim", "victims", "nodes", "node", "a", "b", "source", "target", "side", "others")
-"""Fields of a fault that say whom it is done to; the last: from whom they are cut off."""
+"""Fields of a fault that name the nodes it strikes; the last one names those from which they are cut off."""
 MOMENTARY = frozenset({"elect", "reset", "blackout", "rolling"})
-"""Faults that are over as soon as they have begun."""
+"""Faults that end as soon as they have begun."""
 
 
 def nodes_of(event: Event) -> tuple[int, ...]:
-    """The nodes that a fault is done to."""
+    """The nodes that a fault strikes."""
     found = [event.node] if event.node != WORLD else []
     for name in NODE_FIELDS[:-1]:
         found += _integers(event.fields.get(name))
@@ -254,7 +254,7 @@ def _on_appended(picture: Picture, event: Event) -> None:
 
 
 def _on_truncated(picture: Picture, event: Event) -> None:
-    """Cut; or, where it ended below its leader's first offset, begun anew there."""
+    """Cut the log, or start it again at its leader's log start if it ended below."""
     replica, said = picture.replica(event.partition, event.node), event.fields
     if is_restart(event):
         replica.start_at(said["to"])
@@ -267,7 +267,7 @@ def is_restart(event: Event) -> bool:
 
 
 def _on_recovered(picture: Picture, event: Event) -> None:
-    """`epochs`, `start` and `hw`, where they are said, are what the log itself tells: [epoch, first offset], in order."""
+    """`epochs` ([epoch, first offset], in order), `start` and `hw` come from the log itself, if they are given."""
     replica, said = picture.replica(event.partition, event.node), event.fields
     replica.cut(said["end"])
     replica.hw = said.get("hw")
@@ -348,7 +348,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def offsets(base: int, last: int) -> str:
-    """Inclusive, both: `10..11`, or `10`."""
+    """`10..11`, both ends included, or `10`."""
     return str(base) if base == last else f"{base}..{last}"
 
 

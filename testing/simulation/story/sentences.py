@@ -1,7 +1,7 @@
 """An event as a sentence, in Kafka's words: "broker 2 truncates orders-0 from 12 to 10: leader says epoch 1 ends at 10".
 
-A sentence may need what was before: who led, what the ISR was. So each is made with the picture (picture.py) of the moment
-before its event.
+A sentence may depend on the state before its event: the leader, the ISR. So it is made with the picture (picture.py) of the
+moment before the event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.testing.simulation.story.picture import (
 )
 
 MAXIMUM = 240
-"""Characters of a sentence; what was logged may be long."""
+"""Most characters of a sentence; logged texts may be long."""
 
 
 DISK_FAULTS = {
@@ -58,15 +58,15 @@ PHASES = {
 class Sentences:
     picture: Picture
     several: bool = True
-    """Whether a partition has to be named, because it is not the only one."""
+    """The page is about more than one partition, so sentences name theirs."""
     brief: bool = False
-    """Whether epochs of partitions and brokers, which few readers want to know, are left out."""
+    """Leave out partition epochs and broker epochs."""
 
     def of(self, event: Event) -> str:
         tell = _TELLERS.get(event.kind, Sentences._anything)
         try:
             text = tell(self, event)
-        except (KeyError, TypeError, ValueError):  # a field is missing, or is of another kind than is known here
+        except (KeyError, TypeError, ValueError):  # a field is missing, or has an unknown form
             text = self._anything(event)
         return text if len(text) <= MAXIMUM else text[: MAXIMUM - 3] + "..."
 
@@ -77,7 +77,7 @@ class Sentences:
         return f"{name_of(event.node)} {'starts again' if node is not None and node.starts else 'starts'}"
 
     def _crashed(self, event: Event) -> str:
-        if name_of(event.node).startswith("client"):  # it has no disk
+        if name_of(event.node).startswith("client"):  # clients have no disk
             return f"{name_of(event.node)} crashes"
         how = "and loses what it had not flushed" if event.fields.get("lossy") else "(what it wrote stays in the page cache)"
         return f"{name_of(event.node)} crashes {how}"
@@ -302,7 +302,7 @@ def _value(event: Event) -> str:
 
 
 def state_text(picture: Picture, node: int) -> str:
-    """`dead since 3.000 s`, or nothing where all is well."""
+    """`dead since 3.000 s`; empty if the node runs without a fault."""
     known = picture.nodes.get(node)
     parts = []
     if known is not None and known.state != "up":

@@ -1,9 +1,9 @@
-"""A run as a page of text. `tell` is for a run that failed: what was violated, what happened before, who was dead, what the
-logs look like, how to see it again. `narrate` is for a run that is to be understood: the scenario's headings, what happened
-under each in sentences, and a picture of the logs.
+"""A run as a page of text. `tell` explains a run that failed: what was violated, what happened before, which nodes were in
+trouble, what the logs look like, how to repeat it. `narrate` tells a run from its beginning: under each heading of the scenario
+what happened, in sentences, and a drawing of the logs.
 
-What happens all the time (a fetch that brings nothing, a heartbeat, a vote) is in neither; and what is repeated is said
-once: ten records that go through one after the other are "0..9".
+Both leave out what happens all the time (a fetch that brings nothing, a heartbeat, a vote), and say repeated things once: ten
+records that pass one after the other become "0..9".
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from strandline.testing.simulation.story.picture import Picture, listed, name_of
 from strandline.testing.simulation.story.sentences import Sentences, state_text
 
 EVENTS, EARLIER = 40, 20
-"""How many sentences a failed run's page tells at most: of the newest, and of what mattered most before these."""
+"""Most sentences on the page of a failure: of the newest events, and of the most important earlier ones."""
 
 PARTITIONS = 3
-"""How many a page follows, unless it is told which."""
+"""Number of partitions that a page follows by default."""
 
 MEANINGS = {
     "I1": "in one leader epoch at most one node acts as leader",
@@ -53,11 +53,11 @@ MEANINGS = {
     "I24": "once the faults are over, everything comes right again in bounded time",
     "I25": "a process takes its logs for orderly closed only if the one before it closed them",
 }
-"""Of each invariant, in one line."""
+"""Each invariant in one line."""
 
 
 class Violation(Protocol):
-    """What `tell` wants to know of one."""
+    """What `tell` needs to know of a violation."""
 
     invariant: str
     text: str
@@ -77,7 +77,7 @@ def tell(
     replay: str = "",
     events_max: int = EVENTS,
 ) -> str:
-    """The page of a violation. `replay` is more for the command line, such as `--until 13`."""
+    """The page of a violation. `replay` holds further arguments of the command line that repeats it, such as `--until 13`."""
     name, partition = violation.invariant, violation.partition
     kept = trace.events()
     picture = Picture.after(kept)
@@ -104,7 +104,7 @@ def tell(
 
 
 def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> str:
-    """The middle of such a page, for whoever has another head and end: what happened, who was in trouble, the logs."""
+    """The middle part of such a page, for callers with another head and end: what happened, the nodes in trouble, the logs."""
     kept = trace.events()
     picture = Picture.after(kept)
     parts = [
@@ -116,7 +116,7 @@ def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> s
 
 
 def _last(kept: Sequence[Event], partition: str, most: int) -> list[str]:
-    """The newest sentences about a partition and about those who keep it; of older ones the crashes, elections and cuts."""
+    """The newest sentences about a partition and its replicas; of the older ones only crashes, elections and truncations."""
     picture = Picture()
     sentences = Sentences(picture)
     entries: list[tuple[bool, list[str]]] = []
@@ -154,7 +154,7 @@ def _matters(event: Event, partition: str) -> bool:
 
 
 def _adjacent(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Events that go on where the one before ended, together. Nothing is told out of order."""
+    """Groups events that continue where the one before ended. The order stays."""
     group: list[Event] = []
     for event in events:
         if group and not _goes_on(group[-1], event):
@@ -218,7 +218,8 @@ acks=all       acknowledged as soon as the HW has passed the record\
 
 
 def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | None = None, words: bool = True) -> str:
-    """The whole run. `partition`: of which alone it shall speak; by default of those of users to which most happened."""
+    """The page of a whole run. `partition` limits it to one or several; the default is the partitions of users with the most
+    events."""
     names = _chosen(trace, partition)
     events = [event for event in trace.events() if event.partition in names or not event.partition]
     out = _title(title, events)
@@ -259,7 +260,7 @@ HEADINGS = ("scenario.says", "phase")
 
 
 def _sections(events: Sequence[Event]) -> Iterator[tuple[Event | None, list[Event]]]:
-    """Each heading with what happened until the next; what was before the first has none."""
+    """Each heading with the events up to the next one; those before the first heading have None."""
     says: Event | None = None
     under: list[Event] = []
     for event in events:
@@ -275,7 +276,7 @@ def _chapter(number: int, says: Event | None, under: Sequence[Event], picture: P
     before = {name: _shape(picture, name) for name in names}
     lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
     if says is not None and says.kind == "phase" and all(event.kind == "scenario.must" for event in under):
-        return []  # it was at rest already
+        return []  # the cluster was at rest already
     if says is None:
         head = [*_wrapped("Before the story: the cluster comes up."), ""] if lines else []
     else:
@@ -295,12 +296,12 @@ def _heading(number: int, says: Event) -> list[str]:
 
 
 def _shape(picture: Picture, partition: str) -> str:
-    """What a drawing would show: it is drawn again only when that changed."""
+    """The drawing as text: a page draws the logs only when this has changed."""
     return "\n".join(draw(picture, partition)) if partition in picture.replicas else ""
 
 
 def _told(events: Iterable[Event], picture: Picture, several: bool) -> list[Told]:
-    """Sentences for events. What goes on all the time is gathered until something of another kind happens."""
+    """Sentences for events. Frequent events are gathered until an event of another kind comes."""
     sentences, out, gathering = Sentences(picture, several, brief=True), [], Gathering(several)
     for event in events:
         if gathering.takes(event, picture):

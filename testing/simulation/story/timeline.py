@@ -1,9 +1,9 @@
-"""A run as a picture: one HTML file with everything in it, for a browser that is offline.
+"""A run as a picture: one HTML file that needs nothing else, for a browser that is offline.
 
-Time goes from left to right, each replica has a lane, and in the lane its log grows upwards, offset by offset, in the colour
-of the leader epoch that the records were written in. So a truncation is a step down, a fork is another colour at the same
-height, and a crash is a gap. `render` makes the page: the events are folded (picture.py) into what a lane shows, and
-timeline.html, the page without a run, draws it.
+Time runs from left to right, and each replica has a lane. In the lane its log grows upwards, offset by offset, in the colour of
+the leader epoch in which the records were written. So a truncation is a step down, a fork is another colour at the same height,
+and a crash is a gap. `render` makes the page: it applies the events (picture.py) to the lanes, and fills timeline.html, the page
+without a run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.testing.simulation.story.story import MEANINGS, Violation, narra
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 EVENTS_MAX = 20_000
-"""Rows of the table, at most: beyond, the least interesting are left out."""
+"""Most rows of the table; the least interesting events beyond are left out."""
 
 GROUPS = {
     "leaders and ISR": ("leader.became", "follower.became", "metadata.", "isr.", "controller."),
@@ -46,7 +46,7 @@ GROUPS = {
     "warnings": (),
     "other": ("",),
 }
-"""What the table can be narrowed to, by the kinds' beginnings; the first that fits. Warnings are lines that were logged."""
+"""The filters of the table, by prefixes of kinds; the first that matches counts. Warnings are logged lines."""
 
 
 def render(
@@ -56,7 +56,7 @@ def render(
     about: Mapping[str, object] | None = None,
     violation: Violation | None = None,
 ) -> str:
-    """The page. `about` is told under the title: seed, scenario, and `options`, a mapping."""
+    """The page. `about` is printed below the title: seed, scenario, and `options`, a mapping."""
     text = narrate(trace, title=title)
     data = json.dumps(_data(trace, violation), ensure_ascii=False, separators=(",", ":"))
     told = {**(about or {})}
@@ -78,7 +78,7 @@ def render(
 
 
 def _options(options: object) -> str:
-    """What the seed drew: in short, and opened in full."""
+    """The options of the seed, in short and in full."""
     if not isinstance(options, Mapping) or not options:
         return ""
     full = html.escape(json.dumps(plain(options), indent=2, ensure_ascii=False))
@@ -86,7 +86,7 @@ def _options(options: object) -> str:
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """Each part in its place; what stands in a part is not looked at."""
+    """Puts each part in its place. Placeholders inside a part are not replaced."""
     return re.sub(r"@@(\w+)@@", lambda place: parts[place[1]], template)
 
 
@@ -131,13 +131,13 @@ def _t(time: float) -> float:
 
 @dataclass(slots=True)
 class Lane:
-    """What one replica's lane shows, as steps: each entry holds until the next of its list."""
+    """The lane of one replica, as steps: each entry holds until the next one of its list."""
 
     node: int
     areas: list[dict[str, Any]] = field(default_factory=list)
-    """Of each epoch: `points` [time, base, end), the last of them empty."""
+    """Per epoch: `points` [time, base, end), the last of them empty."""
     leo: list[list[Any]] = field(default_factory=list)
-    """[time, offset]; None: not there."""
+    """[time, offset]; None: the log is not open."""
     hw: list[list[Any]] = field(default_factory=list)
     roles: list[list[Any]] = field(default_factory=list)
     """[from, to, epoch, leader]: it led (then the leader is itself) or followed."""
@@ -150,7 +150,7 @@ class Lane:
     """The process runs and has opened this log."""
 
     def see(self, time: float, replica: Replica) -> None:
-        """The replica is like this from now on."""
+        """The replica has this state from now on."""
         self.is_shown = True
         now = {(run.epoch, run.base if run.epoch == UNKNOWN else 0): run for run in replica.runs}
         for key in [key for key in self._open if key not in now]:
@@ -170,7 +170,7 @@ class Lane:
         points.append([_t(time), points[-1][1], points[-1][1]])
 
     def vanish(self, time: float) -> None:
-        """The process is gone: nobody can see this log now."""
+        """The process has ended: the log is not visible."""
         for key in list(self._open):
             self._close(time, key)
         for steps in (self.leo, self.hw):
@@ -180,7 +180,7 @@ class Lane:
         self.is_shown = False
 
     def plays(self, time: float, epoch: int | None, leader: int) -> None:
-        """Another role; None: none."""
+        """It has another role from now on; None: none."""
         _until(self.roles, time)
         if epoch is not None:
             self.roles.append([_t(time), None, epoch, leader])
@@ -203,13 +203,13 @@ def _step(steps: list[list[Any]], time: float, value: int | None) -> None:
 
 
 def _until(spans: list[list[Any]], time: float) -> None:
-    """The last one, if it is open, ends."""
+    """Close the last entry, if it is open."""
     if spans and spans[-1][1] is None:
         spans[-1][1] = _t(time)
 
 
 class _Film:
-    """The events, one after the other, as lanes, spans and rows."""
+    """Turns the events, one by one, into lanes, spans and rows."""
 
     def __init__(self) -> None:
         self.picture = Picture()
@@ -220,7 +220,7 @@ class _Film:
         self.controllers: list[list[Any]] = []
         """[from, to, node, epoch]."""
         self.spans: list[dict[str, Any]] = []
-        """Times in which something was wrong: {kind, nodes, from, to, text}."""
+        """Times of trouble: {kind, nodes, from, to, text}."""
         self._open: dict[object, dict[str, Any]] = {}
         self.table: list[list[Any]] = []
         self.happenings: Counter[str] = Counter()
@@ -324,7 +324,7 @@ _SHOWN = ("leader.became", "follower.became", "log.appended", "log.truncated", "
 
 
 def _shows(event: Event) -> bool:
-    """Whether it tells something of the replica of the node that it is of."""
+    """Whether the event changes the lane of its node's replica."""
     return event.kind in _SHOWN and WORLD < event.node < CONTROLLERS_FROM
 
 
@@ -335,7 +335,7 @@ def _group(kind: str, level: object) -> int:
 
 
 def _table(rows: list[list[Any]], names: Sequence[str]) -> list[list[Any]]:
-    """[time, kind, group, node, partition as its place among them or -1, sentence]."""
+    """[time, kind, group, node, index of the partition or -1, sentence]."""
     if len(rows) > EVENTS_MAX:
         often = ("log.appended", "hw.advanced", "produce.", "client.", "raft.", "fetch.")
         spare = len(rows) - EVENTS_MAX

@@ -8,9 +8,9 @@
     1 -> 3         Fetch response: orders-0 10@e0, HW 10
     3              copies 10 (epoch 0)
 
-A message stands where its sender writes it; a cut link or a hold may still keep it from its receiver. Left out is what carries no
-step of the protocol: heartbeats, metadata requests, fetches that name no partition, brokers' fetches of metadata, and a fetch
-that was already made in this part and finds nothing new. How the cluster starts is told in sentences alone.
+A message stands where its sender writes it; a cut link or a hold may still keep it from its receiver. Left out are messages that
+make no step of the protocol: heartbeats, metadata requests, fetches that name no partition, brokers' fetches of metadata, and a
+fetch that is repeated in the same part. The start of the cluster is told without messages.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ REDUNDANT = frozenset(
         "scenario.begins",
     }
 )
-"""Events that a message beside them says, too, or that change no state of the protocol."""
+"""Events that repeat what a message beside them says, or that change no state of the protocol."""
 
 _TOPIC_ID = re.compile(r"\b[0-9a-f]{32}\b")
 _NUMBER = re.compile(r"\d+")
 _LEFT = 16
-"""Columns for who acts."""
+"""Columns for the acting node."""
 
 
 class Recorder:
-    """Puts the messages of a network into the trace. `network.taps.append(Recorder(trace))`."""
+    """Puts the messages of a network into the trace: `network.taps.append(Recorder(trace))`."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -67,14 +67,14 @@ class Recorder:
 
 
 def _is_metadata_fetch(message: Message) -> bool:
-    """Between a broker and a controller."""
+    """Whether the message travels between a broker and a controller, and fetches metadata."""
     pair = sorted((message.source, message.target))
     return message.api == "Fetch" and pair[0] < CONTROLLERS_FROM <= pair[1] < CLIENTS_FROM
 
 
 def transcript(trace: Trace, title: str) -> str:
-    """The text of a run whose trace is complete and has the messages; each heading is one of the story's, and each part ends
-    with the logs, if they changed."""
+    """The text of a run whose trace is complete and was recorded with a `Recorder`. Each heading is one of the story's; a part
+    ends with the logs if they changed."""
     events = trace.events()
     names = {event.fields["topic_id"]: event.fields["name"] for event in events if event.kind == "metadata.topic"}
     names["0" * 31 + "1"] = "__cluster_metadata"
@@ -97,7 +97,7 @@ class _Writer:
         self._part: list[str] = []
         """Lines since the last heading."""
         self._seen: set[str] = set()
-        """Fetches of this part, and the newest state that each node reported."""
+        """Fetches of this part."""
         self._drawn = ""
 
     def lines(self, event: Event) -> Iterator[str]:
@@ -144,7 +144,8 @@ class _Writer:
 
 
 def _rounds(lines: list[str]) -> Iterator[str]:
-    """Where a client writes one batch after the other, and each does the same, the first two and the last are enough."""
+    """Leaves out rounds in which a client writes one more batch and everything happens as in the round before: the first two and
+    the last remain."""
     rounds: list[list[str]] = [[]]
     for line in lines:
         if line.startswith("client ->") and " Produce request: " in line:
