@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strandline.client import Admin, Consumer, TopicDescription, UnknownTopic
+from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
-from strandline.client.consumer.subscription import EARLIEST, LATEST
 from strandline.client.options import AdminOptions
 from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
 from strandline.pipeline.options import Subscription

@@ -41,7 +41,7 @@ from strandline.client import (
     UnknownTopic,
 )
 from strandline.client.consumer.batches import FetchedBatch
-from strandline.client.consumer.subscription import LATEST
+from strandline.client.consumer.partition_state import LATEST
 from strandline.client.options import AdminOptions, ConsumerOptions
 from strandline.client.producer.columns import Columns
 from strandline.pipeline.errors import RowsDiffer

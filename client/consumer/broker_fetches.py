@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.client.consumer.fetch_session import FetchSession
-from strandline.client.consumer.subscription import PartitionState
+from strandline.client.consumer.partition_state import PartitionState
 from strandline.protocol.messages.data import FetchPartition
 from strandline.protocol.partitions import TopicIdPartition
 

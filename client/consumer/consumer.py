@@ -39,6 +39,7 @@ from strandline.client.arguments import (
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.partition_state import EARLIEST, LATEST, PartitionState
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
     ConsumerRecord,
@@ -48,7 +49,7 @@ from strandline.client.consumer.records import (
     decode_records,
     deserialize,
 )
-from strandline.client.consumer.subscription import EARLIEST, LATEST, PartitionState, Subscription
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.consumer.topic_tracker import TopicTracker
 from strandline.client.errors import (
     ClientClosed,

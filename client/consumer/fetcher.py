@@ -19,8 +19,9 @@ from strandline.client.cluster.cluster import STALL_S, Cluster
 from strandline.client.consumer.broker_fetches import BrokerFetches, SentFetch
 from strandline.client.consumer.fetch_session import FetchPlan
 from strandline.client.consumer.offset_fetcher import OffsetFetcher, truncated
+from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.consumer.subscription import PartitionState, Subscription
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import OffsetOutOfRange, RequestFailed, describe
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import FETCH

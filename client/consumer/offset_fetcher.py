@@ -12,8 +12,9 @@ from functools import partial
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
+from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition, by_topic
-from strandline.client.consumer.subscription import PartitionState, Subscription
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strandline.client.consumer.batches import FetchedBatch
+from strandline.client.consumer.partition_state import Decoder, DecoderOf, PartitionState
 from strandline.client.consumer.records import ConsumerRecord
-from strandline.client.consumer.subscription import Decoder, DecoderOf, PartitionState
 from strandline.client.errors import UsageError
 from strandline.protocol.records.batch import BatchHeader
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, Cluster
 from strandline.client.cluster.metadata import TopicInfo
 from strandline.client.consumer.fetcher import Fetcher
-from strandline.client.consumer.subscription import EARLIEST, PartitionState, Subscription
+from strandline.client.consumer.partition_state import EARLIEST, PartitionState
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import StrandlineError, TopicRecreated
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.loggers import get_logger

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.consumer.subscription import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from strandline.client import Admin, ConfigEntry, PartitionDescription, TopicDescription

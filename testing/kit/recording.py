@@ -14,8 +14,8 @@ from typing import Any
 
 from strandline.client import Consumer, ConsumerRecord, Producer, Receipt, Receipts, TopicPartition
 from strandline.client.consumer.batches import FetchedBatch
+from strandline.client.consumer.partition_state import EARLIEST, PartitionState
 from strandline.client.consumer.records import decode_records
-from strandline.client.consumer.subscription import EARLIEST, PartitionState
 from strandline.client.producer.batch import Batch, Headers
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.testing.history import History, Send

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 from strandline.client import Consumer, TopicPartition
 from strandline.client.cluster import cluster
 from strandline.client.consumer import topic_tracker
-from strandline.client.consumer.subscription import EARLIEST, Subscription
+from strandline.client.consumer.partition_state import EARLIEST
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import OffsetOutOfRange, StrandlineError, TopicRecreated, UnknownTopic
 
 from .scripted import ScriptedCluster

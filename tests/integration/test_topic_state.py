@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster import Cluster
 
 from strandline.client import Admin, TopicPartition
-from strandline.client.consumer.subscription import EARLIEST, LATEST
+from strandline.client.consumer.partition_state import EARLIEST, LATEST
 
 PLACE = TopicPartition("orders", 0)
 

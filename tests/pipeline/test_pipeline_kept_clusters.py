@@ -12,7 +12,7 @@ import pytest
 
 from strandline.client import TopicPartition
 from strandline.client.cluster.connection_state import ConnectionState
-from strandline.client.consumer.subscription import LATEST
+from strandline.client.consumer.partition_state import LATEST
 from strandline.pipeline import sink
 from strandline.pipeline.kept_clusters import KEPT, KeptClusters
 from strandline.pipeline.options import write_options

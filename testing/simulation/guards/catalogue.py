@@ -1372,7 +1372,7 @@ _room(
     ),
 )
 _room(
-    "client/consumer/subscription.py",
+    "client/consumer/partition_state.py",
     (
         "G192",
         "PartitionState.on_leader",

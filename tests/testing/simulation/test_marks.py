@@ -33,8 +33,9 @@ from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.fetch_session import FetchSession
 from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.partition_state import EARLIEST
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.consumer.subscription import EARLIEST, Subscription
+from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import DeliveryTimeout
 from strandline.client.options import ConsumerOptions, parse_options
 from strandline.client.producer.batch import Batch
