@@ -21,23 +21,15 @@ from random import Random
 from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.watchers import ParkedFetch
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, next_epoch
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
 from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
 
 NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-SESSION_ID_MAX = EPOCH_MAX = 2**31 - 1
+SESSION_ID_MAX = 2**31 - 1
 EVICTION_S = 120.0
 PARTITIONS_MAX = 100_000
 """Of one session: a bound of its memory."""
-
-
-def next_epoch(epoch: int) -> int:
-    """The epoch after this one; wraps to 1, since 0 asks for a new session."""
-    if epoch < 0:
-        return FINAL_EPOCH
-    return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
 class SessionPartition:

@@ -32,6 +32,7 @@ from typing import NamedTuple
 from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.broker.replication.leader_range import LeaderRange
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
+from strandline.protocol.fetch_sessions import next_epoch
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import (
@@ -211,7 +212,7 @@ class FetcherCore:
             self._forgotten.clear()
         request = self._request(partitions, full)
         if not full:
-            self._session_epoch = self._session_epoch % (2**31 - 1) + 1
+            self._session_epoch = next_epoch(self._session_epoch)
         self._in_flight += 1
         self._full_in_flight = full
         return Plan(request, self._sequence, self._generation)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.fetch_sessions import next_epoch
 from strandline.protocol.messages.data import FetchPartition, ForgottenPartition
 from strandline.protocol.partitions import TopicIdPartition
 
-EPOCH_MAX = 2**31 - 1
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
@@ -63,7 +63,7 @@ class FetchSession:
         if self.epoch == 0:
             self.session_id, self.epoch = session_id, (1 if session_id else 0)
         else:
-            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+            self.epoch = next_epoch(self.epoch)
         return True
 
     def reset(self) -> None:

@@ -13,16 +13,13 @@ from replica_world import TOPIC, Node, P, Request, World, fetched, forget, refus
 
 from strandline.broker.fetch import fetch_session
 from strandline.broker.fetch.fetch_session import (
-    EPOCH_MAX,
     EVICTION_S,
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
     FetchSession,
     FetchSessionCache,
-    next_epoch,
 )
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.fetch_sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, next_epoch
 from strandline.protocol.messages.data import FetchPartition, FetchRequest
 
 Q = (TOPIC, 1)
