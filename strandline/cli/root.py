@@ -41,13 +41,14 @@ def readable(path: str, command: Any) -> Any:
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda ctx: None  # its name says it
         elif parameter.metavar is None and not getattr(parameter, "is_flag", False):
-            shown = parameter.display_type(None).strip("<>")
-            parameter.metavar = METAVARS.get(shown.removesuffix(" range"), shown)
+            choices = getattr(parameter.type, "choices", None)
+            parameter.metavar = "|".join(choices) if choices else METAVARS[parameter.type.name.removesuffix(" range")]
     return command
 
 
-METAVARS = {"int": "NUMBER", "float": "NUMBER", "str": "NAME", "list[str]": "NAME", "list[int]": "NUMBER", "path": "PATH"}
-"""How typer shows a type -> what a person reads. Choices (a|b) stay as they are."""
+NUMBERS, NAMES = ("int", "integer", "float"), ("str", "text")
+METAVARS = {**dict.fromkeys(NUMBERS, "NUMBER"), **dict.fromkeys(NAMES, "NAME"), "path": "PATH"}
+"""The name of a type, which depends on typer's version -> the word for its values in `--help`. Choices are shown as a|b."""
 
 
 class LazyGroup(TyperGroup):
