@@ -17,29 +17,6 @@ from collections.abc import Sequence
 
 from strandline.cli import interrupts
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("up", "Run a local cluster of real processes until Ctrl-C."),
-    "node": ("node", "List, kill, stop, pause, resume or start a node of a local cluster."),
-    "demo": ("demo", "The main job: real lines, a killed leader, a killed controller, and a verdict."),
-    "chaos": ("chaos", "Run a scenario of faults under load, with a verdict."),
-    "topic": ("topic", "Create, list, describe, alter and delete topics."),
-    "produce": ("produce", "Send lines of standard input as records."),
-    "consume": ("consume", "Print the records of a topic."),
-    "cluster": ("cluster", "Describe the brokers and the active controller."),
-    "health": ("health", "Say whether a node, or the whole cluster, is healthy."),
-    "quorum": ("quorum", "Describe the controllers' quorum."),
-    "elect": ("elect", "Elect the preferred leader of a partition."),
-    "log": ("log", "Look inside the files of a log."),
-    "pipeline": ("pipeline", "Jobs on Spark: lake, audit, snapshots of the last values, replay, simulations."),
-    "bench": ("bench", "Measure produce, consume, latency and fail-over."),
-    "simulate": ("simulate", "The whole system under one seed: simulated time, network, disks, and faults."),
-    "config": ("config", "Describe the configuration of topics and brokers; list the keys."),
-    "completion": ("completion", "Print the completion script of bash, zsh or fish."),
-    "broker": ("run", "Run one broker in this process."),
-    "controller": ("run", "Run one controller in this process."),
-}
-"""command -> (its module in this package, one line of help)"""
-
 
 def main() -> None:
     """The console script: runs the command and turns every failure into one sentence and an exit code."""

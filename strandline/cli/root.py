@@ -10,7 +10,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from strandline.cli import COMMANDS
+from strandline.cli.commands import COMMANDS
 
 
 class PipeBroke(Exception):

@@ -9,7 +9,7 @@ import time
 import pytest
 from cli_world import COMMAND, run
 
-from strandline.cli import COMMANDS
+from strandline.cli.commands import COMMANDS
 
 
 def test_help_lists_every_command() -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, run, wait_until
 
-from strandline.cli import COMMANDS, interrupts
+from strandline.cli import interrupts
+from strandline.cli.commands import COMMANDS
 from strandline.local_cluster import free_port_range
 
 pytestmark = pytest.mark.processes
