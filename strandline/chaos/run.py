@@ -7,7 +7,8 @@ import signal
 
 from strandline.chaos.drivers import Driver
 from strandline.chaos.report import Report
-from strandline.chaos.runner import Run, Say
+from strandline.chaos.run_state import Say
+from strandline.chaos.runner import Runner
 from strandline.chaos.scenario import Scenario
 from strandline.protocol.errors import StrandlineError
 
@@ -30,7 +31,7 @@ async def run_scenario(scenario: Scenario, driver: Driver, say: Say = lambda eve
     try:
         await driver.open(scenario)
         try:
-            return await Run(scenario, driver, say).run()
+            return await Runner(scenario, driver, say).run()
         finally:
             await driver.close()
     except asyncio.CancelledError:

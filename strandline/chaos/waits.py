@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from strandline.chaos import probes
 from strandline.chaos.load import until
 from strandline.chaos.picture import CONTROLLER
 from strandline.chaos.report import SEEN
+from strandline.chaos.run_state import RunState
 from strandline.chaos.scenario import Step
 from strandline.chaos.watch import Peer
 from strandline.protocol.errors import BrokerError
-
-if TYPE_CHECKING:
-    from strandline.chaos.runner import Run
 
 REFILL_POLL_S = 0.02
 SILENT_S = 2.0
@@ -23,15 +20,15 @@ SILENT_S = 2.0
 
 
 class Waits:
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, state: RunState) -> None:
+        self._state = state
 
     async def wait(self, step: Step) -> None:
         await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
 
     async def in_sync(self, within_s: float) -> None:
         """Every replica in its ISR, every node that was started again back with the others."""
-        picture = self._run.watch.picture
+        picture = self._state.watch.picture
 
         def holds() -> bool:
             return picture.is_whole and picture.controller >= 0 and self._have_registered() and self._follow()
@@ -40,17 +37,17 @@ class Waits:
 
     def _have_registered(self) -> bool:
         """Until a new process registers, metadata may still show the ISRs that its predecessor was in."""
-        run = self._run
-        epochs = run.watch.picture.broker_epochs
-        return all(epochs.get(i, -1) > run.epochs_before.get(i, -1) for i in run.ids(list(run.started_at)))
+        state = self._state
+        epochs = state.watch.picture.broker_epochs
+        return all(epochs.get(i, -1) > state.epochs_before.get(i, -1) for i in state.ids(list(state.started_at)))
 
     def _follow(self) -> bool:
         """Has every controller caught up, and those that were started again asked since?"""
-        run, now = self._run, perf_counter()
-        for member in run.driver.members:
+        state, now = self._state, perf_counter()
+        for member in state.driver.members:
             if member.role == CONTROLLER:
-                voter = run.watch.picture.voters.get(member.id)
-                since = run.started_at.get(member.name, now - SILENT_S)
+                voter = state.watch.picture.voters.get(member.id)
+                since = state.started_at.get(member.name, now - SILENT_S)
                 if voter is None or not voter.is_caught_up or voter.fetched_at < since:
                     return False
         return True
@@ -59,13 +56,13 @@ class Waits:
         await self.in_sync(step["within_s"])
 
     async def _progress(self, step: Step) -> None:
-        await self._run.load.progress(step["records"], step["within_s"])
+        await self._state.load.progress(step["records"], step["within_s"])
 
     async def _seconds(self, step: Step) -> None:
         await asyncio.sleep(step["seconds"])
 
     async def _leader_moved(self, step: Step) -> None:
-        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["away_from"])))
+        picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["away_from"])))
 
         def moved() -> bool:
             return all(p.leader >= 0 and p.leader not in ids for p in picture.partitions.values())
@@ -73,12 +70,12 @@ class Waits:
         await until(moved, "other brokers lead", step["within_s"])
 
     async def _controller_moved(self, step: Step) -> None:
-        picture, names = self._run.watch.picture, self._run.who(step["away_from"])
-        ids = self._run.ids(names, CONTROLLER)
+        picture, names = self._state.watch.picture, self._state.resolve(step["away_from"])
+        ids = self._state.ids(names, CONTROLLER)
         await until(lambda: picture.controller not in ids, "another controller is active", step["within_s"])
 
     async def _left_isr(self, step: Step) -> None:
-        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["target"])))
+        picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["target"])))
 
         def left() -> bool:
             return all(not ids & set(p.isr) or ids >= set(p.isr) for p in picture.partitions.values())
@@ -86,20 +83,20 @@ class Waits:
         await until(left, "they are out of the ISRs", step["within_s"])
 
     async def _isr_is(self, step: Step) -> None:
-        picture, ids = self._run.watch.picture, set(self._run.ids(self._run.who(step["target"])))
+        picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["target"])))
         await until(lambda: set(picture.partitions[0].isr) == ids, f"the ISR is {sorted(ids)}", step["within_s"])
 
     async def _ended(self, step: Step) -> None:
         """By themselves: from now on they are down."""
-        run = self._run
-        for name in run.who(step["target"]):
+        state = self._state
+        for name in state.resolve(step["target"]):
 
             async def ended(name: str = name) -> bool:
-                return not (await run.driver.ending(name)).is_running
+                return not (await state.driver.ending(name)).is_running
 
             await until(ended, f"{name} ended", step["within_s"])
-            run.broken.add("down", [name])
-            run.tell(SEEN, f"{name} ended by itself, exit code {(await run.driver.ending(name)).exit_code}")
+            state.broken.add("down", [name])
+            state.log(SEEN, f"{name} ended by itself, exit code {(await state.driver.ending(name)).exit_code}")
 
     # -- a replica that starts from nothing
 
@@ -110,15 +107,15 @@ class Waits:
         then the replica itself. It is in the ISR from some moment on; from then on the high watermark does not pass its
         log end, and before then it was not in.
         """
-        run = self._run
-        (name,) = run.who(step["target"])
-        member = run.driver.member(name)
+        state = self._state
+        (name,) = state.resolve(step["target"])
+        member = state.driver.member(name)
         replica = Peer(member)
-        leaders = {m.id: Peer(m) for m in run.driver.brokers}
+        leaders = {m.id: Peer(m) for m in state.driver.brokers}
         counts = {"behind": 0, "too early": 0}
 
         async def look() -> bool:
-            states = [await self._look(p, member.id, replica, leaders, counts) for p in sorted(run.watch.picture.partitions)]
+            states = [await self._look(p, member.id, replica, leaders, counts) for p in sorted(state.watch.picture.partitions)]
             if all(states):
                 return True
             await asyncio.sleep(REFILL_POLL_S)
@@ -131,13 +128,13 @@ class Waits:
                 peer.close()
         ok = counts["behind"] > 0 and not counts["too early"]
         seen = f"seen {counts['behind']} times behind and outside the ISR, {counts['too early']} times behind and inside"
-        run.claim(step.number, f"{name} joins an ISR only when it has caught up", ok, seen)
+        state.log_claim(step.number, f"{name} joins an ISR only when it has caught up", ok, seen)
 
     async def _look(
         self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], counts: dict[str, int]
     ) -> bool:
         """Is it in the ISR of this partition?"""
-        picture = self._run.watch.picture
+        picture = self._state.watch.picture
         try:
             goal = await probes.high_watermark(leaders[picture.partitions[partition].leader], picture, partition)
         except (BrokerError, KeyError):
