@@ -1,7 +1,7 @@
-"""The table of APIs: key, name, versions, message classes, and who serves it.
+"""The table of APIs: key, name, versions, message classes, and the roles that serve each.
 
-Keys and names are Kafka's, up to 119. Each API has one schema; fields are appended with defaults, so a version number is needed
-only where a meaning changes.
+Keys and names are Kafka's, up to 119. Each API has one schema. New fields are appended with defaults, so a new version number is
+needed only if a request would mean something else to an older server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
 INIT_NAMED_PRODUCER = 120
-"""Ours; Kafka has not come near it."""
+"""Not in Kafka, whose keys are far below it."""
 
 _BOTH = (BROKER, CONTROLLER)
 
@@ -140,5 +140,5 @@ assert all(key <= 127 for key in APIS), "an api key must fit the one byte that t
 
 
 def api_name(key: int) -> str:
-    """The name for logs and errors, also of a key that we do not know."""
+    """The API's name, for logs and errors; `api <key>` for an unknown key."""
     return APIS[key].name if key in APIS else f"api {key}"

@@ -1,10 +1,9 @@
-"""Time and randomness, the two doors that are not a file or a socket.
-
-All contact with the world goes through four doors (design: time, network, disk, randomness), so that the production
-code runs unchanged under a seeded simulation. Durations and timers come from the event loop; network is
-`loop.create_server` and `loop.create_connection`; disk is `storage/files.py`. What is left is here: the wall clock,
-which only ever becomes a record's timestamp, and a random source. Both are handed in; nothing reads them by itself. So is
-the stopwatch, which is for metrics alone: uvloop's time is one for a whole turn, and in milliseconds.
+"""The wall clock and the random source, which are passed to components as `Doors`.
+ All contact with the outside world goes through four doors (time, network, disk, randomness), so that the production code runs
+unchanged in a seeded simulation. Durations and timers come from the event loop, the network is `loop.create_server` and
+`loop.create_connection`, the disk is `storage/files.py`. This module has the rest: the wall clock, which is used only for
+timestamps, the random source, and the stopwatch, which is used only for metrics (the time of uvloop has milliseconds, and does
+not change within an iteration). No component reads them in another way.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from dataclasses import dataclass
 from random import Random
 
 STOPWATCH: Callable[[], float] = time.perf_counter
-"""Seconds from any start, finer than a microsecond. For measurements only: nothing that is decided rests on it."""
+"""Seconds since an arbitrary start, with a resolution below a microsecond. For metrics only; no decision may depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What a component needs of the outer world besides its loop and its files."""
+    """A component's access to the outside world, besides its event loop and its files."""
 
     wall_clock_ms: Callable[[], int]
-    """Milliseconds since 1970; may jump. For timestamps only, never for a duration or an order."""
+    """Milliseconds since 1970. May jump, so it is used for timestamps only, never for durations or an order."""
     random: Random
-    """The only source of randomness: ids, jitter."""
+    """The only source of randomness, for ids and jitter."""
     stopwatch: Callable[[], float] = STOPWATCH
 
 
 def real_doors() -> Doors:
-    """The doors of a production process: the system's clock, a randomly seeded generator."""
+    """The doors of a production process: the system's clock and a randomly seeded generator."""
     return Doors(wall_clock_ms=lambda: time.time_ns() // 1_000_000, random=Random(secrets.randbits(128)))
 
 

@@ -1,10 +1,10 @@
 """The four families of errors, and the one table of wire error codes.
 
-1. The caller misused us: `UsageError` (a wrong argument, a wrong config value).
-2. The peer misbehaved: `PeerError` (its bytes are not our protocol); the connection is closed.
-3. A wire error code: `BrokerError`, raised from a code of the table below; `retriable` says whether the same request
-   may succeed later, `refresh_metadata` whether the asker's picture of leaders or ids is out of date.
-4. Our own bug: `InternalError`, and whatever Python raises. Never caught to be hidden.
+1. The caller's mistake: `UsageError` (a wrong argument, a wrong config value).
+2. The peer's mistake: `PeerError` (its bytes do not follow the protocol); the connection is closed.
+3. A wire error code: `BrokerError`, with a code of the table below. `retriable` says whether the same request may succeed later,
+   `refresh_metadata` whether the client's metadata (leaders, topic ids) is out of date.
+4. A bug of this package: `InternalError`, and any other Python exception. These are never swallowed silently.
 
 Codes and names are Kafka's (`org.apache.kafka.common.protocol.Errors`).
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class StrandlineError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base class of every error that this package raises deliberately."""
 
     retriable: bool = False
 
@@ -26,11 +26,11 @@ class UsageError(StrandlineError):
 
 
 class PeerError(StrandlineError):
-    """The peer broke the protocol; its connection is closed."""
+    """The peer sent bytes that do not follow the protocol; its connection is closed."""
 
 
 class InternalError(StrandlineError):
-    """Our own bug: a state that the code rules out."""
+    """A bug of this package: a state that the code rules out."""
 
 
 class ErrorCode(IntEnum):
@@ -98,7 +98,7 @@ class ErrorCode(IntEnum):
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     FENCED_BROKER = 200
-    """Ours: the broker that answers is fenced or not yet registered, and leads nothing."""
+    """Not in Kafka: the answering broker is fenced or not registered yet, so it leads no partition."""
 
 
 class Flags(NamedTuple):
@@ -185,7 +185,7 @@ assert set(ERRORS) == set(ErrorCode), "every wire error code has its flags"
 
 
 class BrokerError(StrandlineError):
-    """A wire error code, as an exception: `code`, `retriable`, `refresh_metadata`, and a sentence."""
+    """A wire error code as an exception, with `code`, `retriable`, `refresh_metadata`, and a sentence (`message`)."""
 
     def __init__(self, code: ErrorCode | int, message: str | None = None) -> None:
         self.code = to_code(code)
@@ -197,7 +197,7 @@ class BrokerError(StrandlineError):
 
 
 def to_code(code: int) -> ErrorCode:
-    """The table's entry; a number that a newer peer invented becomes UNKNOWN_SERVER_ERROR."""
+    """The error code with this number; UNKNOWN_SERVER_ERROR for a number that only a newer peer knows."""
     try:
         return ErrorCode(code)
     except ValueError:

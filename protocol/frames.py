@@ -1,20 +1,20 @@
-"""Frames: how a message becomes bytes on a connection, and back.
+"""Frames: encode messages to the bytes of a connection, and decode them.
 
     frame    := u32 length (big-endian, of what follows) | one msgpack array
     request  := [api_key, api_version, correlation_id, client_id, body]
     response := [correlation_id, body]                                        the ordinary case
               | [correlation_id, nil, error_code, error_message]              the request as a whole was refused
 
-Every frame is a complete msgpack document that any msgpack library can read. `api_key` is one byte (a positive
-fixint), so the right typed decoder is chosen by looking at byte 1 of the array.
+Every frame is a complete msgpack document that any msgpack library can read. `api_key` is one byte (a positive fixint), so byte 1
+of the frame selects the typed decoder.
 
-Record batches are the last field of their message (`messages/common.py`). An encoded frame is a list of buffers: one
-packed head, then for each partition its `bin` header and the batches' own bytes, which are never copied:
+Record batches are the last field of their message (`messages/common.py`). An encoded frame is a list of buffers: one packed head,
+then for each partition its `bin` header and the bytes of its batches, which are never copied:
 
     | length | head ... | array header of `records` | bin header | batch bytes | bin header | batch bytes | ...
 
-Decoding is typed and copies nothing: `records` of a decoded message are memoryviews into the frame's own buffer,
-writable when the buffer is a bytearray, so that a broker stamps base offsets in place.
+Decoding is typed and copies no batches: `records` of a decoded message are memoryviews into the frame's buffer. They are writable
+if the buffer is a bytearray, so that a broker can stamp base offsets in place.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from strandline.protocol.messages.common import Message
 
 Buffer = bytes | bytearray | memoryview
 Records = Sequence[Sequence[Buffer]]
-"""Per partition, the buffers that make up its record batches (may be none)."""
+"""Per partition of the message: the buffers of its record batches, perhaps none."""
 
 LENGTH = Pack(">I")
 _BIN32 = Pack(">BI")
 _ARRAY32 = Pack(">BI")
 _EMPTY_ARRAY, _ARRAY_OF_5 = 0x90, 0x95
 _BYTES_WITHOUT_RECORDS_MAX = 8 * 1024 * 1024
-"""Of a request other than Produce: 100,000 partitions fit. A list of tiny structs takes 30 times its bytes, and 0.1 s for
-each MiB, once it is decoded; batches are not decoded."""
+"""The largest request other than Produce; 100,000 partitions fit. A decoded list of small structs takes 30 times its bytes, and
+0.1 s per MiB. Batches are not decoded, so Produce may be larger."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -57,7 +57,7 @@ _Body = TypeVar("_Body", bound=Message)
 
 
 class Request(msgspec.Struct, Generic[_Body], array_like=True, gc=False):
-    """A whole request, decoded in one go: the frame's array is this class."""
+    """A whole request: the frame's array is decoded directly into this class."""
 
     api_key: int
     api_version: int
@@ -93,7 +93,7 @@ _refusal_decoder = msgspec.msgpack.Decoder(_RefusalFrame)
 
 
 class _RequestDecoders(dict[int, Callable[[Buffer], Request[Any]]]):
-    """By API key; each is made at its first use. An unknown key is a KeyError."""
+    """Decoders by API key, each created at its first use. KeyError for an unknown key."""
 
     def __missing__(self, key: int) -> Callable[[Buffer], Request[Any]]:
         decode = self[key] = msgspec.msgpack.Decoder(Request[APIS[key].request]).decode  # type: ignore[misc]
@@ -101,6 +101,8 @@ class _RequestDecoders(dict[int, Callable[[Buffer], Request[Any]]]):
 
 
 class _ResponseDecoders(dict[int, Callable[[Buffer], tuple[int, Message]]]):
+    """Decoders by API key, each created at its first use."""
+
     def __missing__(self, key: int) -> Callable[[Buffer], tuple[int, Message]]:
         decode = self[key] = msgspec.msgpack.Decoder(tuple[int, APIS[key].response]).decode  # type: ignore[misc]
         return decode
@@ -117,15 +119,19 @@ _served_versions = {key: range(api.min_version, api.max_version + 1) for key, ap
 def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, body: Message, records: Records | None = None
 ) -> list[Buffer]:
-    """The frame as a list of buffers, ready for `writelines`. A body with `records` must leave its own field empty."""
+    """The frame of a request as a list of buffers for `writelines`.
+
+    `records` become the last field of `body`, which must be empty there."""
     return _finish(_encoder.encode((api_key, api_version, correlation_id, client_id, body)), records)
 
 
 def encode_response(correlation_id: int, body: Message, records: Records | None = None) -> list[Buffer]:
+    """The frame of a response; parameters as in `encode_request`."""
     return _finish(_encoder.encode((correlation_id, body)), records)
 
 
 def encode_refusal(correlation_id: int, error_code: int, error_message: str | None) -> list[Buffer]:
+    """The frame of a response that refuses the request as a whole."""
     return _finish(_encoder.encode((correlation_id, None, error_code, error_message)), None)
 
 
@@ -133,7 +139,7 @@ def _finish(head: bytes, records: Records | None) -> list[Buffer]:
     if records is None:
         return [LENGTH.pack(len(head)) + head]
     if head[-1] != _EMPTY_ARRAY:
-        raise ValueError("a message with records is encoded with an empty `records` field, its last one")
+        raise ValueError("the last field of a message with records must be `records`, and empty when it is encoded")
     lead = head[:-1] + _array_header(len(records))
     total = len(lead) + _BIN32.size * len(records)
     buffers: list[Buffer] = []
@@ -161,7 +167,7 @@ def _array_header(n: int) -> bytes:
 
 
 class BadBody(PeerError):
-    """The frame's head is readable and its body breaks the schema: answered with INVALID_REQUEST, not with a close."""
+    """The frame's head is valid, its body does not match the schema. The server answers INVALID_REQUEST and does not close."""
 
     def __init__(self, head: RequestHead, message: str) -> None:
         super().__init__(message)
@@ -169,7 +175,7 @@ class BadBody(PeerError):
 
 
 class UnsupportedVersion(PeerError):
-    """The head is readable; the API or its version is unknown here."""
+    """The frame's head is valid, but names an unknown API or version."""
 
     def __init__(self, head: RequestHead) -> None:
         super().__init__(f"{api_name(head.api_key)} version {head.api_version} is not supported")
@@ -177,11 +183,12 @@ class UnsupportedVersion(PeerError):
 
 
 def decode_request(frame: Buffer) -> Request[Any]:
-    """Decode one frame (without its length). Raises `BadBody`, `UnsupportedVersion`, or plain `PeerError` (close)."""
+    """Decode the frame of a request (without its length field). `BadBody` and `UnsupportedVersion` can be answered; after any
+    other `PeerError` the connection must be closed."""
     if len(frame) < 2 or frame[0] != _ARRAY_OF_5:
         raise _unreadable(frame)
     if len(frame) > _BYTES_WITHOUT_RECORDS_MAX and frame[1] != PRODUCE and frame[1] in APIS:
-        raise _bad_body(frame, frame[1], f"a request of {len(frame)} bytes, at most {_BYTES_WITHOUT_RECORDS_MAX} are accepted")
+        raise _bad_body(frame, frame[1], f"the request has {len(frame)} bytes; at most {_BYTES_WITHOUT_RECORDS_MAX} are accepted")
     try:
         request = _request_decoders[frame[1]](frame)
     except KeyError:
@@ -196,7 +203,8 @@ def decode_request(frame: Buffer) -> Request[Any]:
 
 
 def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusal:
-    """Decode a response to a request of `api_key`. Raises `PeerError` when the frame is not one."""
+    """Decode the frame of a response to a request of `api_key`: (correlation id, body) or a `Refusal`. PeerError if it is
+    malformed."""
     try:
         return _response_decoders[api_key](frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -209,7 +217,7 @@ def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusa
 
 
 def correlation_id_of(frame: Buffer) -> int:
-    """The correlation id of a response frame, before its type is known."""
+    """The correlation id of a response's frame, which tells the request and so the type of the body."""
     if len(frame) >= 6 and 0x92 <= frame[0] <= 0x94:
         first = frame[1]
         if first < 0x80:
@@ -223,7 +231,7 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 _UINT_END = {0xCC: 3, 0xCD: 4, 0xCE: 6}
-"""Where a msgpack uint8, uint16, uint32 that starts at byte 1 ends."""
+"""By first byte: where a msgpack uint8, uint16 or uint32 that starts at byte 1 ends."""
 
 
 def _unreadable(frame: Buffer) -> PeerError:

@@ -29,7 +29,7 @@ route: Callable[[str], Any] | None = None
 
 
 class _Logger:
-    """Has structlog's methods."""
+    """A logger with structlog's methods, which selects the destination of each line."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -68,4 +68,5 @@ def _as_message(_logger: WrappedLogger, _method: str, event: EventDict) -> tuple
 
 
 def get_logger(name: str) -> Any:
+    """The logger of a module, with structlog's methods. `name` is the module's `__name__`."""
     return _Logger(name)

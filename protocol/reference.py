@@ -1,6 +1,6 @@
-"""The protocol reference page, made from the message classes: `python -m strandline.protocol.reference > docs/protocol.md`.
+"""Generates the protocol reference from the message classes: `python -m strandline.protocol.reference > docs/protocol.md`.
 
-The classes are the schema, so the page cannot say anything else than the code does; a test compares the two.
+The classes are the schema, so the page says what the code does; a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from strandline.protocol.messages.common import Message
 _INTRODUCTION = """\
 # The protocol
 
-Made from the message classes by `python -m strandline.protocol.reference`; do not edit.
+Generated from the message classes by `python -m strandline.protocol.reference`; do not edit.
 
-API names, keys, field names and error codes are Kafka's wherever Kafka has the thing. Integers, texts and the lists
-of partitions of the data path have bounds; what is outside is answered with `INVALID_REQUEST`. Fields are appended with
-defaults: a reader ignores what a newer writer appended, and fills in what an older one left out.
+API names, keys, field names and error codes are Kafka's if Kafka has them. Integers, texts and the lists of partitions of the
+data path have bounds; a value outside is answered with `INVALID_REQUEST`. New fields are appended with defaults: a reader ignores
+fields that a newer writer appended, and fills in fields that an older writer left out.
 
 ## Frames
 
 """
 
 _RECORDS = """\
-`bin batches` are whole record batches in Kafka's format, version 2: one `bin` value per partition of the message, in the
-same order. They are always the last field.
+`bin batches` are whole record batches in Kafka's format, version 2: one `bin` value per partition of the message, in the same
+order. They are always the last field.
 """
 
 
@@ -95,7 +95,7 @@ def _doc(cls: type[msgspec.Struct]) -> str:
 
 
 def _parts(cls: type[Message]) -> list[type[msgspec.Struct]]:
-    """The structures within a message, each once, in the order of their first use."""
+    """The structures inside a message, each once, in the order of their first use."""
     found: list[type[msgspec.Struct]] = []
 
     def walk(kind: Any) -> None:
@@ -140,7 +140,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _number(bound: int | float | None) -> str:
-    """Bounds as powers of two, where they are."""
+    """A bound, written as a power of two if it is one."""
     if bound is None:
         return "?"
     for bits in (15, 31, 63):

@@ -1,4 +1,4 @@
-"""What clients ask about the cluster and change in it: ApiVersions, Metadata, topics, configs, elections."""
+"""Messages with which clients read and change the cluster: ApiVersions, Metadata, topics, configs, elections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strandline.protocol.messages.common import (
 
 
 class ApiVersionsRequest(Message):
-    """The handshake. Any version of this request is answered: an unknown one with UNSUPPORTED_VERSION and the ranges."""
+    """The handshake. A request of an unknown version is answered with UNSUPPORTED_VERSION and the supported ranges."""
 
     client_software_name: Name = ""
     client_software_version: Name = ""
@@ -40,7 +40,7 @@ class ApiVersionRange(Message):
 
 
 class ApiVersionsResponse(Message):
-    """What the answering process speaks, and who it is (`role`: "broker" or "controller")."""
+    """The APIs and versions that the answering process serves, and its identity (`role`: "broker" or "controller")."""
 
     error_code: Int16
     api_keys: list[ApiVersionRange]
@@ -55,14 +55,14 @@ class ApiVersionsResponse(Message):
 
 
 class MetadataTopicRequest(Message):
-    """By name, or by id when `name` is None."""
+    """A topic by name, or by id if `name` is nil."""
 
     name: Name | None
     topic_id: Uuid = ZERO_UUID
 
 
 class MetadataRequest(Message):
-    """`topics` None: all topics; an empty list: none, brokers only."""
+    """`topics` nil: all topics; an empty list: no topics, only the brokers."""
 
     topics: list[MetadataTopicRequest] | None
     allow_auto_topic_creation: bool = False
@@ -117,7 +117,7 @@ class CreatableReplicaAssignment(Message):
 
 
 class CreatableTopic(Message):
-    """`num_partitions` and `replication_factor` -1: the cluster's defaults. With `assignments`, both must be -1."""
+    """`num_partitions` and `replication_factor`: -1 for the cluster's defaults. With `assignments`, both must be -1."""
 
     name: Name
     num_partitions: Int32 = -1
@@ -169,7 +169,7 @@ class DeleteTopicsResponse(Message):
 
 
 class CreatePartitionsTopic(Message):
-    """`count` is the new total. `assignments`, where given, lists the replicas of each *added* partition."""
+    """`count` is the new number of partitions. `assignments`, if given, lists the replicas of each *added* partition."""
 
     name: Name
     count: Int32
@@ -197,7 +197,7 @@ class CreatePartitionsResponse(Message):
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
-"""A broker resource is named by its id; the empty name is the cluster-wide default of all brokers."""
+"""A broker resource is named by its broker id; the empty name stands for the default of all brokers."""
 
 CONFIG_SOURCE_DYNAMIC_TOPIC = 1
 CONFIG_SOURCE_DYNAMIC_BROKER = 2
@@ -299,20 +299,20 @@ class DescribeClusterResponse(Message):
 
 
 class DescribableLogDirTopic(Message):
-    """`partitions` None: all that are there."""
+    """`partitions` nil: all partitions of the topic that the broker has."""
 
     topic: Name
     partitions: Annotated[list[PartitionIndex], MANY] | None = None
 
 
 class DescribeLogDirsRequest(Message):
-    """How large are your replicas of these topics, or of all (nil)? Every broker answers for its own log directory."""
+    """Asks a broker for the sizes of its replicas of these topics, or of all (nil). Each broker answers for its own directory."""
 
     topics: Annotated[list[DescribableLogDirTopic], MANY] | None = None
 
 
 class DescribeLogDirsPartition(Message):
-    """`offset_lag`: by so many records the log ends before the high watermark that it knows."""
+    """`offset_lag`: by how many records the log ends before the high watermark that the replica knows."""
 
     partition_index: PartitionIndex
     partition_size: Int64
@@ -326,7 +326,7 @@ class DescribeLogDirsTopic(Message):
 
 
 class DescribeLogDirsResult(Message):
-    """One log directory. KAFKA_STORAGE_ERROR: it is offline. A topic without a replica there is not named."""
+    """One log directory; KAFKA_STORAGE_ERROR if it is offline. Topics without a replica in it are left out."""
 
     error_code: Int16
     log_dir: Text
@@ -349,7 +349,7 @@ class ElectLeadersPartition(Message):
 
 
 class ElectLeadersRequest(Message):
-    """`partitions` None: all of them."""
+    """`partitions` nil: all partitions of the cluster."""
 
     election_type: Annotated[int, Meta(ge=0, le=1)]
     partitions: list[ElectLeadersPartition] | None

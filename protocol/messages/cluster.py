@@ -1,4 +1,4 @@
-"""What nodes say to one another: the metadata quorum (KIP-595, KIP-630, KIP-996) and brokers to the controller."""
+"""Messages between nodes: of the metadata quorum (KIP-595, KIP-630, KIP-996), and from brokers to the controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from strandline.protocol.messages.common import (
 
 
 class VoteRequest(Message):
-    """A candidate (or, with `pre_vote`, a prospective one) asks for a vote in `replica_epoch`."""
+    """A candidate (with `pre_vote`: a prospective candidate) asks for a vote in `replica_epoch`."""
 
     cluster_id: Name | None
     voter_id: NodeId
@@ -78,7 +78,7 @@ class QuorumReplicaState(Message):
     replica_id: NodeId
     log_end_offset: Offset
     last_fetch_age_ms: Int64 = -1
-    """How long ago the replica last fetched; -1: never, 0 for the leader itself."""
+    """How long ago the replica last fetched, in ms; -1: never, 0 for the leader itself."""
     last_caught_up_age_ms: Int64 = -1
 
 
@@ -111,7 +111,7 @@ class FetchSnapshotRequest(Message):
 
 
 class FetchSnapshotResponse(Message):
-    """`records` holds one entry: the snapshot's bytes from `position` on, at most what was asked for."""
+    """`records` has one entry: the snapshot's bytes from `position` on, at most `max_bytes` of the request."""
 
     error_code: Int16
     leader_id: NodeId
@@ -126,7 +126,7 @@ class FetchSnapshotResponse(Message):
 
 
 class BrokerState(Message):
-    """A proposed ISR member with the broker epoch that the leader last saw of it (KIP-903)."""
+    """A proposed ISR member, with the broker epoch of its last fetch (KIP-903)."""
 
     broker_id: NodeId
     broker_epoch: BrokerEpoch
@@ -165,9 +165,10 @@ class AlterPartitionResponse(Message):
 
 
 class BrokerRegistrationRequest(Message):
-    """`incarnation_id` is drawn anew at each start of the process; the same one may register twice.
+    """`incarnation_id` is random for each start of the process; the same process may register twice.
 
-    `previous_broker_epoch` is the epoch of the last clean shutdown on this log directory, -1 after an unclean one (KIP-966).
+    `previous_broker_epoch` is the broker epoch of the last clean shutdown on this log directory, -1 after an unclean one
+    (KIP-966).
     """
 
     broker_id: NodeId
@@ -216,7 +217,8 @@ class AllocateProducerIdsResponse(Message):
 
 
 class InitNamedProducerRequest(Message):
-    """Ours: a client's InitProducerId with a name, which only the controllers can number."""
+    """A broker forwards a client's InitProducerId with a name, because the controller gives out the ids of names. Not in
+    Kafka."""
 
     broker_id: NodeId
     broker_epoch: BrokerEpoch

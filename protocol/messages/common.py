@@ -1,9 +1,9 @@
-"""What all message classes share: the base class, bounded types, and the rule for record batches.
+"""The base class of messages, bounded types, and the rule for record batches.
 
-A message is a msgspec Struct encoded as a msgpack array: plain typed classes are the schema. Fields are appended with
-defaults; a decoder ignores what a newer peer appended. A message that carries record batches has them in its **last**
-field, `records`, one entry per partition of the message in the same order, so that a frame is written as one packed
-head and then the batches' own bytes (`protocol/frames.py`).
+A message is a msgspec Struct that is encoded as a msgpack array; the typed classes are the schema. New fields are appended with
+defaults, and a decoder ignores fields that a newer peer appended. A message with record batches has them in its **last** field,
+`records`, one entry per partition of the message in the same order. So a frame is one packed head, followed by the bytes of the
+batches (`protocol/frames.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
-    """Base of every message and of every part of one."""
+    """Base class of every message and of every part of a message."""
 
     def version(self) -> int:
-        """The oldest version of the API that understands this request: 0, unless a field changes its meaning."""
+        """The lowest API version in which this request has its meaning: 0, unless a field needs a later one."""
         return 0
 
 
@@ -28,7 +28,7 @@ Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""A size, a number of things, a duration in ms: never negative."""
+"""A size, a count or a duration in ms; never negative."""
 PartitionIndex = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NodeId = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """-1: none."""
@@ -39,20 +39,20 @@ Epoch = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 BrokerEpoch = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 Uuid = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(max_length=1024)]
-"""A bound for the decoder only; what a name may be is decided where it is used (topics: `controller`)."""
+"""A bound for the decoder only. The user of a name checks whether it is allowed (topic names: `controller`)."""
 Text = Annotated[str, Meta(max_length=65536)]
 ProducerName = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
 ProducerNote = Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
-"""What the first attempt of a work epoch leaves for the later ones; nobody else reads it."""
+"""A note of the first process of a work epoch for later processes of the same work epoch. The cluster only stores it."""
 
 MANY = Meta(max_length=100_000)
-"""A bound for lists of partitions in requests: more is refused before any is decoded."""
+"""The bound for lists of partitions in requests. A longer list is refused before any item is decoded."""
 
 ZERO_UUID = bytes(16)
 
 
 class Listener(Message):
-    """Where a node can be reached: clients get the address of the listener that they came in on."""
+    """An address of a node. Clients get the addresses of the listener name over which they connected."""
 
     name: Name
     host: Name
@@ -60,21 +60,21 @@ class Listener(Message):
 
 
 class CurrentLeader(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
-    """Who leads, as far as the answering replica knows: saves the asker a metadata request."""
+    """The partition's leader as the answering replica knows it, which saves the client a Metadata request."""
 
     leader_id: NodeId = -1
     leader_epoch: Epoch = -1
 
 
 class EpochEndOffset(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
-    """An epoch and the exclusive end offset that the answering log has for it (KIP-101, KIP-595)."""
+    """A leader epoch and its exclusive end offset in the answering replica's log (KIP-101, KIP-595)."""
 
     epoch: Epoch = -1
     end_offset: Offset = -1
 
 
 class SnapshotId(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
-    """A metadata snapshot: it holds everything below `end_offset`; `epoch` is that of the last record."""
+    """The id of a metadata snapshot, which covers all records below `end_offset`; `epoch` is the epoch of the last one."""
 
     end_offset: Offset = -1
     epoch: Epoch = -1

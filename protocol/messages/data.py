@@ -39,7 +39,7 @@ class ProducePartition(Message):
 class ProduceRequest(Message):
     """Record batches for partitions that the receiver leads. `records[i]` belongs to `partitions[i]`.
 
-    `acks`: 0 no response at all, 1 after the leader's append, -1 after the high watermark passed the batch.
+    `acks`: when the leader responds. 0: never; 1: after its own append; -1: when the high watermark has passed the batch.
     """
 
     transactional_id: Name | None
@@ -69,10 +69,11 @@ class ProduceResponse(Message):
 
 
 class FetchPartition(Message):
-    """What the asker wants of one partition. From a follower, `fetch_offset` is at the same time its LEO.
+    """The fetch position of one partition. A follower's `fetch_offset` is also its LEO.
 
-    `last_fetched_epoch` is the epoch of the asker's last record: the leader answers a diverging epoch when its own
-    history disagrees (KIP-595, truncation on fetch). `current_leader_epoch` fences in both directions (KIP-320).
+    `last_fetched_epoch` is the epoch of the last record that the follower or consumer has; if the leader's log disagrees, it
+    answers with a `diverging_epoch` (KIP-595). A `current_leader_epoch` that is not the leader's is answered with an error
+    (KIP-320).
     """
 
     topic_id: Uuid
@@ -90,10 +91,10 @@ class ForgottenPartition(Message):
 
 
 class FetchRequest(Message):
-    """One read path for followers (`replica_id` >= 0), consumers (-1) and the metadata log's voters and observers.
+    """A fetch of followers (`replica_id` >= 0), of consumers (-1), and of voters and observers of the metadata log.
 
-    Session rules as in KIP-227: epoch 0 with id 0 asks for a new session and lists every partition, epoch -1 means a
-    full fetch without a session, epoch n continues the session and lists only what changed.
+    Sessions follow KIP-227: epoch 0 with id 0 asks for a new session and lists every partition; epoch -1 is a full fetch without
+    a session; epoch n continues the session and lists only the changed partitions.
     """
 
     replica_id: NodeId
@@ -124,7 +125,7 @@ class FetchPartitionResponse(Message):
 
 
 class FetchResponse(Message):
-    """`records[i]` holds whole record batches for `partitions[i]`, empty where there is nothing to read."""
+    """`records[i]` holds whole record batches of `partitions[i]`; it is empty if there is nothing to read."""
 
     throttle_time_ms: Count
     error_code: Int16
@@ -141,7 +142,8 @@ MAX_TIMESTAMP = -3
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp`: -1 latest, -2 earliest, -3 the record with the largest timestamp, else the first record at or after it."""
+    """`timestamp`: -1 for the latest offset, -2 for the earliest, -3 for the record with the largest timestamp, else the first
+    record at or after that time."""
 
     topic_id: Uuid
     partition: PartitionIndex
@@ -180,14 +182,14 @@ class OffsetForLeaderPartition(Message):
 
 
 class OffsetForLeaderEpochRequest(Message):
-    """ "For this epoch, what is the end offset in your log?" (KIP-101, KIP-279)."""
+    """Asks for the end offset of leader epochs in the receiver's log (KIP-101, KIP-279)."""
 
     replica_id: NodeId
     partitions: Annotated[list[OffsetForLeaderPartition], MANY]
 
 
 class EpochEndOffsetPartition(Message):
-    """`leader_epoch` is the largest epoch known that is <= the asked one; -1 with end offset -1: no such epoch."""
+    """`leader_epoch` is the largest known epoch <= the requested one; -1 with end offset -1 if there is none."""
 
     topic_id: Uuid
     partition: PartitionIndex
@@ -205,14 +207,14 @@ class OffsetForLeaderEpochResponse(Message):
 
 
 class InitProducerIdRequest(Message):
-    """A producer id that nobody had before; or, since version 1, that of a name.
+    """Asks for an unused producer id or, since version 1, for the id of a named producer.
 
-    The same `work_epoch` of a `name` again is the same id with the next epoch, which fences who has the one before; a
-    higher work epoch is another id, epoch 0; a lower one is answered with PRODUCER_FENCED. The `note` of the first who asks
-    for a work epoch is kept with it, and is everybody's answer, nil where the first had none.
+    For a `name`, the same `work_epoch` gets the same id with the next producer epoch, which fences the epoch before it. A higher
+    work epoch gets another id with producer epoch 0; a lower one is refused with PRODUCER_FENCED. The `note` of the first request
+    for a work epoch is stored, and every response for that work epoch returns it; nil if the first request had none.
 
-    With a `producer_epoch` of the work epoch no epoch is begun: who has that one wants nothing older to be written any more,
-    by anybody, to any partition.
+    With a `producer_epoch`, the request begins no new epoch: the holder of that epoch asks that no older epoch may write to any
+    partition any more.
     """
 
     transactional_id: Name | None = None
@@ -224,7 +226,7 @@ class InitProducerIdRequest(Message):
     note: ProducerNote | None = None
 
     def version(self) -> int:
-        """An older broker would take no notice of the name, and give an id to whoever asks twice."""
+        """1 with a name: an older broker would ignore the name and return a new id for each request."""
         return 0 if self.name is None else 1
 
 
@@ -247,11 +249,11 @@ class DescribeProducersPartition(Message):
 
 
 class DescribeProducersRequest(Message):
-    """What do your logs know of these producers, or of all (nil)? Only the leader of a partition answers (KIP-664).
+    """Asks the leaders of partitions for the states of these producers, or of all (nil) (KIP-664).
 
-    Asked for the id of a named producer, it tells of the newest work epoch of that name that has written there,
-    whichever that is. With a `producer_epoch` only a leader answers that knows from the metadata that nothing older of the
-    named producer may be written (InitProducerId): neither this leader takes it any more, nor whoever leads next.
+    The id of a named producer stands for its name: the response has the newest work epoch of that name that has written to the
+    partition. With a `producer_epoch`, a leader answers only when its metadata says that no older epoch of the named producer may
+    write (InitProducerId); then neither this leader nor a later one appends batches of an older epoch.
     """
 
     partitions: Annotated[list[DescribeProducersPartition], MANY]
@@ -260,7 +262,7 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Message):
-    """The newest batch of a producer in a log. `name`: of a named one, as long as the cluster knows it."""
+    """The newest batch of a producer in a log. `name` is set for a named producer that the cluster knows."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -271,9 +273,9 @@ class ProducerState(Message):
 
 
 class DescribeProducersPartitionResponse(Message):
-    """What has a `last_offset` below `high_watermark` is committed; the rest of it may still be lost with this leader.
+    """The states, the high watermark and the leader epoch of the same moment.
 
-    Told in one breath: it was so at one moment, in `leader_epoch`.
+    A batch whose `last_offset` lies below `high_watermark` is committed; other batches may be lost if this leader fails.
     """
 
     topic_id: Uuid

@@ -2,7 +2,7 @@
 
      0  base offset             i64    absolute offset of the first record            } outside the checksum, so that a
      8  batch length            i32    bytes that follow this field                   } broker can stamp them and leave
-    12  partition leader epoch  i32    of the leader that appended it                 } the producer's bytes untouched
+    12  partition leader epoch  i32    of the leader that appended it                 } the producer's bytes unchanged
     16  magic                   i8     2
     17  crc                     u32    CRC-32C of everything from `attributes` on
     21  attributes              i16    0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
@@ -14,8 +14,8 @@
     53  base sequence           i32    of the first record; wraps from 2^31-1 to 0
     57  record count            i32
     61  records                        see `builder.py`
-
-Everything here works per batch. A broker looks at records once: the leader, before it appends them (`check.py`).
+ All functions here work per batch. On a broker, only the leader looks at single records, once, before it appends them
+(`check.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MIN_RECORD_SIZE = 7
 
 COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
-"""Set: LogAppendTime, every record has the batch's max timestamp."""
+"""If set (LogAppendTime), every record has the batch's max timestamp."""
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
@@ -72,7 +72,7 @@ _MAX_OFFSET = 2**63 - 1
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header. `size` counts the whole batch, from its base offset to its last record's last byte."""
+    """A batch header. `size` is the size of the whole batch in bytes, header included."""
 
     base_offset: int
     size: int
@@ -98,7 +98,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record, -1 for a batch without one."""
+        """The sequence number of the last record; -1 for a batch without sequence numbers."""
         return next_sequence(self.base_sequence, self.last_offset_delta) if self.base_sequence >= 0 else NO_SEQUENCE
 
     @property
@@ -119,7 +119,7 @@ class BatchHeader(NamedTuple):
 
 
 def next_sequence(sequence: int, increment: int) -> int:
-    """Sequence numbers wrap from 2^31-1 to 0."""
+    """`sequence + increment`, wrapped from 2^31-1 to 0."""
     return (sequence + increment) & MAX_SEQUENCE
 
 
@@ -128,7 +128,7 @@ def corrupt(message: str) -> NoReturn:
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, when it is plausible and the whole batch lies in `buf`; CORRUPT_MESSAGE otherwise."""
+    """The header at `pos`. CORRUPT_MESSAGE unless it is plausible and the whole batch lies in `buf`."""
     try:
         fields = HEADER.unpack_from(buf, pos)
     except error:
@@ -150,7 +150,7 @@ _new_header = tuple.__new__
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch; a torn tail or an implausible header raises CORRUPT_MESSAGE."""
+    """Position and header of each batch. CORRUPT_MESSAGE at an incomplete batch or a header that is not plausible."""
     pos, end = 0, len(buf)
     while pos < end:
         header = read_header(buf, pos)
@@ -168,13 +168,13 @@ def check_crc(buf: Buffer, pos: int, size: int) -> bool:
 
 
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and leader epoch, which the checksum does not cover."""
+    """Write base offset and leader epoch, which the CRC does not cover."""
     _BASE_OFFSET.pack_into(buf, pos, base_offset)
     _LEADER_EPOCH.pack_into(buf, pos + LEADER_EPOCH_POS, leader_epoch)
 
 
 def stamp_log_append_time(buf: bytearray | memoryview, pos: int, size: int, timestamp_ms: int) -> None:
-    """Make the broker's time the time of every record (message.timestamp.type=LogAppendTime), and renew the checksum."""
+    """Give every record the broker's time (message.timestamp.type=LogAppendTime), and recompute the CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(buf, pos + ATTRIBUTES_POS)
     _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_POS, attributes | TIMESTAMP_TYPE_MASK)
     _BASE_OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp_ms)
@@ -190,26 +190,26 @@ def stamp_producer(
 
 
 def max_timestamp_at(buf: Buffer, pos: int) -> int:
-    """The newest timestamp that the batch at `pos` names."""
+    """The max timestamp field of the batch at `pos`."""
     timestamp: int = _BASE_OFFSET.unpack_from(buf, pos + MAX_TIMESTAMP_POS)[0]
     return timestamp
 
 
 def stamp_max_timestamp(buf: bytearray | memoryview, pos: int, size: int, timestamp_ms: int) -> None:
-    """Name the newest timestamp that the records have, and renew the checksum."""
+    """Write the max timestamp field, and recompute the CRC."""
     _BASE_OFFSET.pack_into(buf, pos + MAX_TIMESTAMP_POS, timestamp_ms)
     _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
 
 
 def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """What a leader asks of a producer's batch beyond a plausible header, before it walks the records (`check.py`).
+    """INVALID_RECORD unless a producer's batch has one record per offset and room for that many records.
 
-    A fresh batch has one record per offset (only compaction leaves gaps), and room for that many records.
+    Only compaction leaves offsets without a record. The records themselves are checked afterwards (`check.py`).
     """
     if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
         raise BrokerError(
             ErrorCode.INVALID_RECORD,
-            f"a produced batch must hold one record per offset: {header.record_count} for {header.last_offset_delta + 1}",
+            f"a produced batch must have one record per offset; it has {header.record_count} for {header.last_offset_delta + 1}",
         )
     if header.compression == NO_COMPRESSION and header.size - HEADER_SIZE < MIN_RECORD_SIZE * header.record_count:
         raise BrokerError(
@@ -219,7 +219,7 @@ def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
 
 _UNCHECKED = Struct(">qiibI")
 _CHECKED = Struct(">hiqqqhii")
-"""The parts of the header before and under the checksum."""
+"""The two parts of the header: the one that the CRC does not cover, and the one that it covers."""
 
 
 def assemble(
@@ -236,7 +236,7 @@ def assemble(
     base_sequence: int,
     record_count: int,
 ) -> bytes:
-    """One batch from the encoded parts of its records, in one join."""
+    """Join the encoded parts of records to one batch."""
     checked = _CHECKED.pack(
         attributes,
         last_offset_delta,

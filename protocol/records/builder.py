@@ -1,17 +1,16 @@
-"""Building a record batch: the producer's side of the format, at the producer's speed.
+"""Builds record batches, for the producer.
 
     record  := length varint | attributes i8 (0) | timestamp delta varint | offset delta varint
                | key length varint (-1: none) | key | value length varint (-1: none) | value | header count varint | headers
     header  := key length varint | key | value length varint (-1: none) | value
-
-A record without key and headers whose timestamp is the batch's ("plain") is, but for its value, a few bytes that depend
-on the value's length and the record's index alone. A plain record is therefore only put into a list; the bytes between
-the values come from tables when the run ends, and the batch is one join:
+ A *plain* record has no key and no headers, and the batch's timestamp. All its bytes but the value depend only on the value's
+length and the record's index. So a plain record is only appended to a list. When a run of them ends, the bytes between the
+values come from tables, and the batch is one join:
 
     ... value | 0 (header count) , length , 0 , 0 | offset delta | -1 , value length | value ...
                \\_____ head: by length _____________/ \\_ by index _/ \\_ tail: by length _/
 
-Within a run, the `0` that ends a record is packed into the next one's head. Any other record takes the general path.
+Within a run, the `0` that ends a record is part of the next record's head. All other records take the general path.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ RecordTuple = tuple[bytes | None, bytes | None, Sequence[Header], int]
 """Key, value, headers, timestamp in ms."""
 
 PLAIN_OVERHEAD_MAX = 21
-"""No plain record takes more bytes beyond its value (5 length, 1, 1, 5 offset delta, 1, 5 value length, 1, and 2 to spare)."""
+"""The most bytes of a plain record beyond its value (5 length, 1, 1, 5 offset delta, 1, 5 value length, 1, and 2 to spare)."""
 OVERHEAD_MAX = 36
-"""Likewise for any record, headers aside."""
+"""The most bytes of any record beyond its key, value and headers."""
 
 _INDEX_CLASSES = (64, 8192, 1048576, 2**31)
-"""Where the offset delta's varint grows to two, three, four, five bytes."""
+"""The offset deltas from which the varint takes two, three, four and five bytes."""
 _PREFIX_LENGTHS_MAX = 32
 _PREFIX_COUNT_MAX = 4096
 _TABLE_LENGTHS_MAX = 8192
 
 _prefixes: dict[int, list[bytes]] = {}
-"""By value length: whole prefixes by index, for runs of values of one length."""
+"""By value length: the bytes before a value, by record index, for runs of values of one length."""
 
 
 class _ByLength(dict[int, bytes]):
-    """A table by value length that fills itself, and starts again when it grew too large."""
+    """A table by value length, filled on demand. It is cleared when it grows too large."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         self._make = make
@@ -55,7 +54,7 @@ class _ByLength(dict[int, bytes]):
 
 
 def _head(length: int, index_size: int) -> bytes:
-    """The end of the record before, then length, attributes and timestamp delta 0 of a plain record."""
+    """The end of the record before, then length, attributes and timestamp delta (0) of a plain record."""
     return b"\0" + encode_varint(length + varint_size(length) + index_size + 4) + b"\0\0"
 
 
@@ -68,7 +67,7 @@ _tails = _ByLength(_tail)
 
 
 def _prefixes_of(length: int, count: int) -> list[bytes]:
-    """At least `count` prefixes for values of this length, by index from 0."""
+    """At least `count` prefixes for values of this length, by record index from 0."""
     known = _prefixes.get(length)
     if known is None:
         if len(_prefixes) >= _PREFIX_LENGTHS_MAX:
@@ -81,7 +80,7 @@ def _prefixes_of(length: int, count: int) -> list[bytes]:
 
 
 def _classes(first: int, last: int) -> list[tuple[int, int, _ByLength]]:
-    """The indexes [first, last) cut where the size of their varint changes."""
+    """The indexes [first, last), divided where the size of their varint changes."""
     cuts = []
     for heads, end in zip(_heads, _INDEX_CLASSES, strict=False):
         if first < last and first < end:
@@ -91,7 +90,8 @@ def _classes(first: int, last: int) -> list[tuple[int, int, _ByLength]]:
 
 
 def _encode_run(values: list[bytes], first: int) -> list[bytes]:
-    """Plain records with the offset deltas from `first` on. The first part starts with the end of a record before."""
+    """The parts of plain records with the offset deltas from `first` on. The first part begins with the end of the record
+    before."""
     count, end = len(values), first + len(values)
     lengths = list(map(len, values))
     parts: list[bytes]
@@ -114,11 +114,11 @@ def _encode_run(values: list[bytes], first: int) -> list[bytes]:
 
 
 _STARTS = [length + b"\0\0" for length in VARINTS[2:]]
-"""By the size of all that follows them: a record's length, its attributes, and timestamp delta 0."""
+"""By the number of bytes that follow: a record's length, attributes, and timestamp delta 0."""
 
 
 def _with_lengths(column: Sequence[bytes | None]) -> tuple[list[bytes], list[int], Sequence[bytes]]:
-    """Each field's length as it is written, how many bytes both take, and the bytes."""
+    """For each field: its encoded length, the size of length and field together, and the field."""
     if None in column:
         fields = [field or b"" for field in column]
         lengths = [b"\1" if field is None else encode_varint(len(field)) for field in column]
@@ -132,7 +132,7 @@ def _with_lengths(column: Sequence[bytes | None]) -> tuple[list[bytes], list[int
 
 
 def _encode_columns(keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Sequence[Header]]) -> bytes:
-    """Whole records with the batch's timestamp, whose offset deltas begin at 0."""
+    """Encode whole records, column by column. All have the batch's timestamp, and the offset deltas begin at 0."""
     count = len(values)
     deltas = VARINTS[:count] if count <= len(VARINTS) else list(map(encode_varint, range(count)))
     ends = [_encode_headers(own) if own else b"\0" for own in headers] if any(headers) else [b"\0"] * count
@@ -150,7 +150,7 @@ def _encode_columns(keys: Sequence[bytes | None], values: Sequence[bytes | None]
 
 
 class BatchBuilder:
-    """Collects records and builds one batch. `size` never understates what `build` will return."""
+    """Collects records and builds one batch. `size` is an upper bound of the size of the batch that `build` returns."""
 
     __slots__ = (
         "_attributes",
@@ -166,8 +166,8 @@ class BatchBuilder:
     )
 
     values: list[bytes]
-    """The open run of plain records. `append_value` is `values.append` plus bookkeeping: a caller that keeps count of
-    `size` itself may append here directly, once `base_timestamp` is set."""
+    """The values of the open run of plain records. A caller that updates `size` itself may append here directly instead of
+    calling `append_value`, once `base_timestamp` is set."""
     base_timestamp: int
     """The first record's timestamp, -1 while empty."""
     size: int
@@ -199,20 +199,20 @@ class BatchBuilder:
         return self._encoded + len(self.values)
 
     def append_value(self, value: bytes) -> int:
-        """A plain record with the batch's timestamp; returns its offset delta. Not for the first record of a batch."""
+        """Append a plain record with the batch's timestamp, after the first record. Returns its offset delta."""
         self.values.append(value)
         self.size += len(value) + PLAIN_OVERHEAD_MAX
         return self._encoded + len(self.values) - 1
 
     def extend(self, values: Sequence[bytes], timestamp_ms: int) -> None:
-        """Plain records, all with one timestamp: the batch's when it has one already."""
+        """Append records without keys and headers. They get the batch's timestamp; for an empty batch that is `timestamp_ms`."""
         if not self._encoded and not self.values:
             self.base_timestamp = self.max_timestamp = timestamp_ms
         self.values.extend(values)
         self.size += sum(map(len, values)) + PLAIN_OVERHEAD_MAX * len(values)
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> int:
-        """Any record; returns its offset delta."""
+        """Append a record. Returns its offset delta."""
         delta = self._encoded + len(self.values)
         if delta == 0:
             self.base_timestamp = self.max_timestamp = timestamp_ms
@@ -232,7 +232,7 @@ class BatchBuilder:
         return delta
 
     def extend_records(self, records: Sequence[RecordTuple]) -> None:
-        """Any records. Those of one timestamp, as most batches have them, go column by column, in half the time."""
+        """Append records. If the batch is empty and all have one timestamp, they are encoded by column, in half the time."""
         times = {record[3] for record in records}
         if len(times) > 1 or self._encoded or self.values:
             for record in records:
@@ -246,7 +246,7 @@ class BatchBuilder:
         self.size += len(encoded)
 
     def _append_general(self, start: bytes, delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> None:
-        """`start`: attributes and timestamp delta."""
+        """Append one encoded record. `start`: its attributes and timestamp delta; `headers`: its encoded headers."""
         if key is None:
             key, key_size = b"", b"\1"
         else:
@@ -265,7 +265,7 @@ class BatchBuilder:
         self.size += size + len(length)
 
     def _close_run(self) -> None:
-        """Turn the open run into parts."""
+        """Encode the open run of plain records."""
         run = _encode_run(self.values, self._encoded)
         run[0] = run[0][1:]
         run.append(b"\0")
@@ -274,11 +274,11 @@ class BatchBuilder:
         self.values = []
 
     def build(self, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
-        """The finished batch. The builder is not changed, but for its open run: more may be appended and built again."""
+        """The batch. More records may be appended afterwards, and a larger batch built. ValueError if there is no record."""
         if self.values:
             self._close_run()
         if not self._encoded:
-            raise ValueError("an empty batch")
+            raise ValueError("a batch without records cannot be built")
         return v2.assemble(
             self._parts,
             base_offset=base_offset,
@@ -314,7 +314,7 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of these records (key, value, headers, timestamp in ms)."""
+    """One batch of these records: (key, value, headers, timestamp in ms) each."""
     builder = BatchBuilder(producer_id, producer_epoch, base_sequence, is_transactional=is_transactional, is_control=is_control)
     for key, value, headers, timestamp_ms in records:
         builder.append(key, value, headers, timestamp_ms)
@@ -324,7 +324,7 @@ def encode_batch(
 def encode_values(
     values: Sequence[bytes], timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1, is_control: bool = False
 ) -> bytes:
-    """One batch of plain records."""
+    """One batch of records with these values and one timestamp, without keys and headers."""
     builder = BatchBuilder(is_control=is_control)
     builder.extend(values, timestamp_ms)
     return builder.build(base_offset=base_offset, leader_epoch=leader_epoch)

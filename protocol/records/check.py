@@ -1,17 +1,16 @@
-"""Whether a produced batch holds the records that its header claims: looked at by the leader, before it appends.
-
-A reader that meets a malformed record cannot pass it, so a leader refuses the batch. The check is sound and complete: of
-what it accepts, every reader of Kafka's format reads exactly `record_count` records, with the offset deltas 0, 1, 2, ... and
-timestamps of 64 bits. It builds no records, and tries three ways in this order:
+"""The check of a produced batch's records, which the leader makes before it appends the batch.
+ A reader cannot get past a malformed record, so the leader refuses the batch. From an accepted batch, every reader of Kafka's
+format reads exactly `record_count` records, with the offset deltas 0, 1, 2, ... and timestamps of 64 bits. The check builds no
+records, and tries three ways in this order:
 
 1. **Strided**: records of one shape lie at equal distances. The first one is parsed, and each byte around its key and
    value is compared with the same byte of all others by one strided slice.
-2. **Predicted**: records without headers that have the batch's timestamp. What stands around key and value is a function
-   of the record's length and index, so it is compared, not parsed.
-3. **General**: varint by varint, as strict as the strictest reader: a 32-bit field takes at most five bytes, a 64-bit field
-   at most ten, and no bit is dropped.
+2. **Predicted**: records without headers and with the batch's timestamp. The bytes around key and value follow from the record's
+   length and index, so they are compared, not parsed.
+3. **General**: varint by varint, as strict as the strictest reader: a 32-bit field has at most five bytes, a 64-bit field at most
+   ten, and no bit is dropped.
 
-What it costs is in benchmarks/README.md. The weak spot: records of varying size cost Python time each.
+benchmarks/README.md has the costs. Weak spot: records of varying size take Python time each.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from strandline.protocol.records.varint import VARINTS, decode_varint, varint_si
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _INT32_BYTES, _INT64_BYTES = 5, 10
-"""The longest varints of each."""
+"""The size of the longest varint of a 32-bit and of a 64-bit number."""
 _STRIDED_MIN = 8
 """Fewer records than this are parsed one by one."""
 _BOUNDS = (64, 8192, 1048576)
-"""Where the offset delta's varint grows to two, three, four bytes: a strided run ends there."""
+"""The offset deltas from which the varint takes two, three and four bytes. A strided run ends there."""
 _BYTES = [bytes((byte,)) for byte in range(256)]
 
 
@@ -45,16 +44,16 @@ class RecordTimes(NamedTuple):
 
 
 def check_records(buf: Buffer, pos: int, header: BatchHeader) -> RecordTimes:
-    """Check the records of the uncompressed batch at `pos`, whose checksum is right; INVALID_RECORD if one is malformed.
+    """Check the records of the uncompressed batch at `pos`, whose CRC is right. INVALID_RECORD if one is malformed.
 
-    Takes a copy of the records: slices of bytes are several times as fast as those of a memoryview.
+    Copies the records, because slices of bytes are several times as fast as slices of a memoryview.
     """
     walk = _Walk(bytes(memoryview(buf)[pos + v2.HEADER_SIZE : pos + header.size]), header.record_count)
     try:
         walk.run()
         return _times(header, walk.smallest_delta, walk.largest_delta)
     except (IndexError, ValueError) as e:
-        reason = "it runs over the end of the batch" if isinstance(e, IndexError) else str(e)
+        reason = "it extends beyond the end of the batch" if isinstance(e, IndexError) else str(e)
         raise BrokerError(ErrorCode.INVALID_RECORD, f"record {walk.index} of the batch is malformed: {reason}") from None
 
 
@@ -66,7 +65,7 @@ def _times(header: BatchHeader, smallest_delta: int, largest_delta: int) -> Reco
 
 
 class _Walk:
-    """One pass over the records of a batch. IndexError or ValueError at the first that is malformed."""
+    """One pass over the records of a batch. IndexError or ValueError at the first malformed record."""
 
     __slots__ = ("count", "data", "index", "largest_delta", "pos", "smallest_delta")
 
@@ -74,12 +73,12 @@ class _Walk:
         self.data = data
         self.count = count
         self.index = 0
-        """The next record to check, which is the offset delta that it must have."""
+        """The index of the next record to check, which is also the offset delta that it must have."""
         self.pos = 0
-        """Where that record begins."""
+        """The position of that record."""
         self.smallest_delta = _INT64_MAX
         self.largest_delta = -_INT64_MAX
-        """Of the timestamps so far."""
+        """The smallest and largest timestamp delta so far."""
 
     def run(self) -> None:
         if self.count >= _STRIDED_MIN:
@@ -90,7 +89,7 @@ class _Walk:
             raise ValueError(f"{len(self.data) - self.pos} bytes follow the last record")
 
     def _pass_alike(self) -> None:
-        """Pass the records that need not be parsed one by one."""
+        """Pass the records at the beginning that need not be parsed one by one."""
         while self.index < self.count and self._pass_strided():
             pass
         if self.index < self.count:
@@ -107,7 +106,7 @@ class _Walk:
     # -- strided ------------------------------------------------------------------------------------------------------
 
     def _pass_strided(self) -> bool:
-        """Pass the records of one shape, to the last or to where the offset delta's varint grows; False if not alike."""
+        """Pass records of one shape, until the last one or until the offset delta's varint grows. False if they are not alike."""
         data, pos, first = self.data, self.pos, self.index
         index_size = 1 if first < 64 else 2 if first < 8192 else 3
         count = min(self.count, _BOUNDS[index_size - 1]) - first
@@ -134,7 +133,7 @@ class _Walk:
     # -- predicted ----------------------------------------------------------------------------------------------------
 
     def _pass_plain(self) -> None:
-        """Pass records without key and headers and with timestamp delta 0 for as long as they come, and no further."""
+        """Pass records without key and headers and with timestamp delta 0, and stop at the first other record."""
         data, pos, index = self.data, self.pos, self.index
         with suppress(IndexError):
             for frames, bound in ((PLAIN_FRAMES_1, 64), (PLAIN_FRAMES_2, 8192)):
@@ -153,7 +152,7 @@ class _Walk:
         self._move_on(index, pos)
 
     def _pass_keyed(self) -> None:
-        """Pass records without headers and with timestamp delta 0 for as long as they come, and no further."""
+        """Pass records without headers and with timestamp delta 0, and stop at the first other record."""
         data, pos, index = self.data, self.pos, self.index
         with suppress(IndexError, KeyError):
             for middle in _MIDDLES[index : self.count]:
@@ -182,7 +181,7 @@ class _Walk:
         self._move_on(index, pos)
 
     def _move_on(self, index: int, pos: int) -> None:
-        """To a later record; those before it had timestamp delta 0."""
+        """Continue at record `index`; the records before it had timestamp delta 0."""
         if index > self.index:
             self._note(0)
             self.index, self.pos = index, pos
@@ -190,7 +189,7 @@ class _Walk:
     # -- general ------------------------------------------------------------------------------------------------------
 
     def _pass_general(self) -> None:
-        """Pass all records that are left. One long loop: a call for each field would double its time."""
+        """Pass all remaining records. One long loop, because a call per field would double its time."""
         data, pos, limit = self.data, self.pos, len(self.data)
         smallest, largest = self.smallest_delta, self.largest_delta
         for index in range(self.index, self.count):
@@ -257,7 +256,7 @@ class _Walk:
 
 @lru_cache(maxsize=8)
 def _index_bytes(size: int, byte: int) -> bytes:
-    """By offset delta: this byte of those varints that take `size` bytes."""
+    """By offset delta: byte `byte` of the varints that take `size` bytes."""
     more = 0x80 if byte < size - 1 else 0
     if not byte:
         return bytes([n << 1 & 0x7F | more for n in range(64)]) * (_BOUNDS[size - 1] // 64)
@@ -267,12 +266,12 @@ def _index_bytes(size: int, byte: int) -> bytes:
 
 
 _Shape = tuple[list[tuple[int, bytes]], int, int, int]
-"""Of a record without headers, from its start: each byte that its neighbours share, where its offset delta is, its size, and its
-timestamp delta."""
+"""The shape of a record without headers: each byte that its neighbours share and its position from the record's start, the
+position of the offset delta, the record's size, and its timestamp delta."""
 
 
 def _shape_at(data: bytes, start: int, index: int, index_size: int) -> _Shape | None:
-    """The shape of the record at `start`, None if it has headers, or is malformed."""
+    """The shape of the record at `start`; None if it has headers or is malformed."""
     key_at = start + (3 if data[start] < 0x80 else 4) + index_size
     if data[key_at : key_at + 1] != b"\1":
         return _shape(data, start, index)
@@ -282,14 +281,14 @@ def _shape_at(data: bytes, start: int, index: int, index_size: int) -> _Shape | 
 
 @lru_cache(maxsize=1024)
 def _plain_shape(head: bytes, index: int) -> _Shape | None:
-    """The shape of a record without a key and with timestamp delta 0, by all that stands before its value."""
+    """The shape of a record without a key and with timestamp delta 0, by the bytes before its value."""
     value_size = head[-1] >> 1 if head[-2] < 0x80 else (head[-2] & 0x7F | head[-1] << 7) >> 1
     shape = _shape(head + bytes(value_size + 1), 0, index)
     return shape if shape is not None and shape[0][-2][0] == len(head) - 1 else None
 
 
 def _shape(data: bytes, start: int, index: int) -> _Shape | None:
-    """The shape of the record at `start`, None if it has headers, or is malformed."""
+    """The shape of the record at `start`; None if it has headers or is malformed."""
     try:
         size, attributes_at = _read_varint(data, start, _INT32_BYTES, "length")
         end = attributes_at + size
@@ -303,7 +302,7 @@ def _shape(data: bytes, start: int, index: int) -> _Shape | None:
         return None
     if last_at + 1 != end or data[last_at]:
         return None
-    # The attributes mean nothing, and may be anything.
+    # The attributes have no meaning, and may have any value.
     shared = [*range(start, attributes_at), *range(attributes_at + 1, index_at)]
     shared += [*range(key_at, _varint_end(data, key_at)), *range(value_at, _varint_end(data, value_at))]
     columns = [(at - start, _BYTES[data[at]]) for at in [*shared, last_at]]
@@ -317,8 +316,8 @@ def _varint_end(data: bytes, at: int) -> int:
 
 
 class _Extents(dict[bytes, tuple[int, int]]):
-    """By the first two bytes of a record, which hold its length: how many of them do, and where the record ends. KeyError if the
-    length takes more bytes."""
+    """By the first two bytes of a record: how many of them are its length, and where the record ends. KeyError if the length has
+    more bytes."""
 
     def __missing__(self, start: bytes) -> tuple[int, int]:
         size = 1 if start[0] < 0x80 else 2
@@ -331,11 +330,11 @@ class _Extents(dict[bytes, tuple[int, int]]):
 _EXTENTS = _Extents()
 """At most 16,384 + 8,192 entries."""
 _MIDDLES = [b"\0\0" + index for index in VARINTS]
-"""What follows the length of record n: attributes, timestamp delta, offset delta."""
+"""The bytes after the length of record n: attributes, timestamp delta 0, offset delta."""
 
 
 def _read_varint(data: bytes, at: int, size_max: int, what: str) -> tuple[int, int]:
-    """A signed number of at most `size_max` bytes, and where it ends. ValueError if it takes more, or bits would be dropped."""
+    """A signed number of at most `size_max` bytes, and the position after it. ValueError if it has more bytes or bits."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -351,7 +350,7 @@ def _read_varint(data: bytes, at: int, size_max: int, what: str) -> tuple[int, i
 
 
 def _pass_field(data: bytes, at: int, end: int, what: str, smallest: int) -> int:
-    """Where a field ends that is a length and as many bytes. A length of -1 stands for no field, if `smallest` permits it."""
+    """The end of a field, which is a length and as many bytes. A length of -1 means null, and is allowed if `smallest` is -1."""
     size, at = _read_varint(data, at, _INT32_BYTES, f"{what} length")
     if size < smallest:
         raise ValueError(f"its {what} length is {size}")
@@ -363,7 +362,8 @@ def _pass_field(data: bytes, at: int, end: int, what: str, smallest: int) -> int
 
 
 def _pass_headers(data: bytes, at: int, end: int) -> int:
-    """Where the headers end. Lengths of one byte are read in place; a field that runs over the end leads behind it."""
+    """The end of the headers. Lengths of one byte are read in place; if a field exceeds the record, the result lies beyond
+    `end`."""
     count, at = _read_varint(data, at, _INT32_BYTES, "header count")
     if not 0 <= count <= (end - at) // 2:
         raise ValueError(f"its header count is {count}, and {max(end - at, 0)} bytes are left")

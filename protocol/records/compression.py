@@ -1,6 +1,6 @@
-"""Compressed batches are refused: by the leader that is to append them, and by the reader of a log that an older version wrote.
+"""The refusal of compressed batches, by a leader before an append, and by a reader of a log that an older version wrote.
 
-Checking or reading the records of a compressed batch needs the codec, and none is built yet.
+The records of a compressed batch cannot be checked or read without the codec, and no codec is implemented yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from strandline.protocol.records.batch import COMPRESSION_NAMES
 
 
 def refuse_compression(codec: int) -> NoReturn:
-    """The records of a batch with this codec (1..7) cannot be read here."""
+    """Raise UNSUPPORTED_COMPRESSION_TYPE for a batch with this codec (1..7)."""
     name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"number {codec}"
     raise BrokerError(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"the batch is compressed with codec {name}, which this version cannot read"

@@ -1,8 +1,7 @@
-"""Control records: what a log says about itself, in batches with the control bit that no consumer sees.
-
-key    := version i16 | type i16
-value  := by type; Kafka's "flexible" encoding: an array is its length + 1 as an unsigned varint, and every structure
-          ends with the number of its tagged fields, here always 0
+"""Control records: notes of the cluster in a log, in batches with the control bit, which consumers do not see.
+ key    := version i16 | type i16 value  := depends on the type, in Kafka's "flexible" encoding: an array begins with its length
++ 1 as an unsigned varint, and every
+          structure ends with the number of its tagged fields, here always 0
 
 LeaderChange    version i16 | leader id i32 | voters [voter id i32 | 0] | granting voters [voter id i32 | 0] | 0
 SnapshotHeader  version i16 | last contained log timestamp i64 | 0
@@ -29,7 +28,7 @@ class ControlType(IntEnum):
 
 
 class LeaderChange(NamedTuple):
-    """First record of a quorum leader's epoch (KIP-595): it lets the leader commit what older epochs left."""
+    """The first record of a quorum leader's epoch (KIP-595). With it the leader can commit records of older epochs."""
 
     leader_id: int
     voters: tuple[int, ...]
@@ -41,7 +40,7 @@ class SnapshotHeader(NamedTuple):
 
 
 class SnapshotFooter(NamedTuple):
-    """Last record of a whole snapshot."""
+    """The last record of a complete snapshot."""
 
 
 ControlRecord = LeaderChange | SnapshotHeader | SnapshotFooter
@@ -69,7 +68,7 @@ def encode_control_value(record: ControlRecord) -> bytes:
 
 
 def encode_control_batch(record: ControlRecord, timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
-    """A control batch that holds this one record."""
+    """A control batch with this one record."""
     key = encode_control_key(_TYPES[type(record)])
     return encode_batch(
         [(key, encode_control_value(record), (), timestamp_ms)],
@@ -87,7 +86,8 @@ _TYPES: dict[type[ControlRecord], ControlType] = {
 
 
 def decode_control_type(key: bytes | None) -> int:
-    """The type in a control record's key; an unknown one is for the caller to skip, as Kafka does."""
+    """The type in a control record's key. The caller skips unknown types, as Kafka does. CORRUPT_MESSAGE if the key is too
+    short."""
     try:
         return int(_KEY.unpack_from(key or b"")[1])
     except error:
@@ -95,7 +95,7 @@ def decode_control_type(key: bytes | None) -> int:
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord | None:
-    """The control record, None for a type that is not known here."""
+    """The control record; None for an unknown type. CORRUPT_MESSAGE if it is malformed."""
     kind, raw = decode_control_type(key), value or b""
     try:
         if kind == ControlType.LEADER_CHANGE:

@@ -1,17 +1,16 @@
-"""Reading record batches: the consumer's side of the format, at the consumer's speed.
+"""Decodes record batches, for the consumer.
 
-A batch is decoded into columns (keys, values, headers, timestamps), record by record only when it must be. Three ways,
-tried in this order for the records that are left:
+A batch is decoded into columns (keys, values, headers, timestamps), and record by record only if necessary. Three ways are tried
+in this order for the remaining records:
 
-1. **Strided**: records of one shape lie at equal distances. The first one is parsed, then each byte around its key and
-   value is compared with the same byte of all others by one strided slice; keys and values fall out by an unpack of
-   many records at once.
-2. **Predicted**: keyless, headerless records with the batch's timestamp but values of any length. What lies between two
-   values is a function of index and length, so it is compared, not parsed.
+1. **Strided**: records of one shape lie at equal distances. The first one is parsed, and each byte around its key and value is
+   compared with the same byte of all others by one strided slice. Keys and values of many records are then unpacked at once.
+2. **Predicted**: records without key and headers, with the batch's timestamp and values of any length. The bytes between two
+   values follow from index and length, so they are compared, not parsed.
 3. **General**: varint by varint.
 
-All three refuse what is not a well-formed record with CORRUPT_MESSAGE, whatever the bytes. The weak spot: records with
-a timestamp each (other clients write them) always take the general way.
+All three raise CORRUPT_MESSAGE at a malformed record. Weak spot: records with different timestamps, as other clients write them,
+always take the general way.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NO_HEADERS: Headers = ()
 
 
 class Record(msgspec.Struct, gc=False, frozen=True, array_like=True):
-    """One record of a log, with its absolute offset."""
+    """A record of a log, with its absolute offset."""
 
     offset: int
     timestamp_ms: int
@@ -47,24 +46,25 @@ class Record(msgspec.Struct, gc=False, frozen=True, array_like=True):
 
 
 class Columns(NamedTuple):
-    """A batch's records by column, all of one length. A column that is None holds the same in every row (see each)."""
+    """The records of a batch by column; all columns have one length. A column that is None has the same value in every row (see
+    each)."""
 
     base_offset: int
     base_timestamp: int
     offset_deltas: list[int] | None
-    """None: 0, 1, 2, ..."""
+    """None stands for 0, 1, 2, ..."""
     timestamps: array[int] | None
-    """None: all `base_timestamp`."""
+    """In ms. None if all are `base_timestamp`."""
     keys: list[bytes | None] | None
-    """None: all None."""
+    """None if no record has a key."""
     values: list[bytes | None]
     headers: list[Headers] | None
-    """None: all empty."""
+    """None if no record has headers."""
     sizes: tuple[int, int] | None = None
-    """Of every key (-1: no keys) and of every value, where all are known to be of one size. None: not known."""
+    """The size of every key (-1: no keys) and of every value, if all are known to have one size; else None."""
 
     def since(self, offset: int) -> Columns:
-        """The rows at or behind `offset`."""
+        """The rows with offsets at or above `offset`."""
         offsets = self.offsets()
         if not offsets or offsets[0] >= offset:
             return self
@@ -95,7 +95,8 @@ class Columns(NamedTuple):
 
 
 def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> Columns:
-    """The records of the batch at `pos`, by column."""
+    """The records of the batch at `pos`, by column. CORRUPT_MESSAGE if it is damaged, UNSUPPORTED_COMPRESSION_TYPE if it is
+    compressed."""
     if check_crc and not v2.check_crc(buf, pos, header.size):
         corrupt(f"the batch at offset {header.base_offset} fails its checksum")
     if header.compression:
@@ -110,17 +111,17 @@ def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool =
 
 
 def decode_batch(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> list[Record]:
-    """The records of the batch at `pos`."""
+    """The records of the batch at `pos`; errors as in `decode_columns`."""
     return decode_columns(buf, pos, header, check_crc).records()
 
 
 def decode_values(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> list[bytes | None]:
-    """The values alone: half the time of whole records."""
+    """The values of the batch at `pos`, in half the time of `decode_batch`; errors as in `decode_columns`."""
     return decode_columns(buf, pos, header, check_crc).values
 
 
 def iter_records(buf: Buffer, *, check_crc: bool = True) -> Iterator[Record]:
-    """Every record of every batch in `buf`, control records too."""
+    """Every record of every batch in `buf`, including control records; errors as in `decode_columns`."""
     for pos, header in v2.iter_headers(buf):
         yield from decode_batch(buf, pos, header, check_crc)
 
@@ -128,19 +129,20 @@ def iter_records(buf: Buffer, *, check_crc: bool = True) -> Iterator[Record]:
 # -- the three ways ---------------------------------------------------------------------------------------------------
 
 _STRIDED_MIN = 8
-"""Fewer records than this are not worth the strided comparison."""
+"""Fewer records than this are not compared by stride."""
 _INDEX_BYTES = (bytes(v[0] for v in VARINTS), bytes(v[-1] for v in VARINTS))
-"""Byte 0 and byte 1 of the offset delta of record n, for n with a one- or two-byte varint."""
+"""The first and the last byte of the offset delta of record n, for varints of one or two bytes."""
 PLAIN_MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
-"""What follows the length of a plain record n: attributes, timestamp delta, offset delta, no key."""
+"""The bytes after the length of a plain record n: attributes, timestamp delta, offset delta, no key."""
 
 
 _FrameOfPlain = tuple[int, int, int, bytes]
-"""Of a plain record, from its start: where the middle and the value are, the value's end, and its length's bytes."""
+"""Of a plain record: the positions of its middle, its value and the value's end from the record's start, and the encoded length
+of the value."""
 
 
 class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
-    """By the first two bytes of a plain record, which hold its length; None: it cannot be one, or has a longer length."""
+    """By the first two bytes of a record: its frame if it is a plain record whose length has at most two bytes, else None."""
 
     def __init__(self, index_size: int) -> None:
         self._middle_size = 3 + index_size
@@ -163,11 +165,11 @@ class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
 
 
 PLAIN_FRAMES_1, PLAIN_FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
-"""For records with a one- and a two-byte offset delta; at most 16,384 entries each."""
+"""For records with an offset delta of one and of two bytes; at most 16,384 entries each."""
 
 
 class _Shape(NamedTuple):
-    """Where things lie in a record without headers, from its start."""
+    """The positions and sizes of the fields of a record without headers, from its start."""
 
     index_at: int
     index_size: int
@@ -181,12 +183,12 @@ class _Shape(NamedTuple):
 
 
 _TOGETHER = 64
-"""Records that one unpack reads: a tuple for each costs more than its fields."""
+"""How many records one unpack reads, because a tuple per record would cost more than its fields."""
 
 
 @lru_cache(maxsize=1024)
 def _unpacker(key_at: int, key_size: int, value_at: int, value_size: int, size: int, count: int) -> Struct:
-    """Of `count` records in a row: the key, where there is one, and the value of each."""
+    """Unpacks the key, if there is one, and the value of each of `count` consecutive records."""
     value = f"{value_size}s{size - value_at - value_size}x"
     if key_size < 0:
         return Struct(f"{value_at}x{value}" * count)
@@ -194,7 +196,7 @@ def _unpacker(key_at: int, key_size: int, value_at: int, value_size: int, size: 
 
 
 def _fields(shape: _Shape, data: memoryview, count: int) -> list[bytes]:
-    """The keys, where there are any, and values of all of `data`, in the order in which they lie there."""
+    """The keys, if there are any, and values of all records in `data`, in their order there."""
     blocks, left = divmod(count, _TOGETHER)
     end = blocks * _TOGETHER * shape.size
     fields: list[bytes] = list(chain.from_iterable(_unpacker(*shape[3:], _TOGETHER).iter_unpack(data[:end])))
@@ -203,8 +205,8 @@ def _fields(shape: _Shape, data: memoryview, count: int) -> list[bytes]:
 
 
 class _Decoder:
-    """The columns of one batch while they grow. `keys`, `timestamps`, `headers` appear with the first record that needs
-    them, `deltas` with the first that is not the next offset. `sizes` goes with the first run of other sizes."""
+    """The columns of one batch while it is decoded. `keys`, `timestamps` and `headers` are created with the first record that has
+    one, `deltas` with the first gap in the offsets. `sizes` becomes None with the first run of other sizes."""
 
     __slots__ = ("count", "data", "deltas", "header", "headers", "keys", "pos", "sizes", "timestamps", "values")
 
@@ -237,12 +239,12 @@ class _Decoder:
         if len(self.values) < self.count:
             self._read_general()
         if self.pos != len(self.data):
-            raise ValueError("bytes are left behind the last record")
+            raise ValueError("bytes follow the last record")
 
     # -- strided ------------------------------------------------------------------------------------------------------
 
     def _read_strided(self) -> bool:
-        """All records of one shape from here to where the offset delta's varint grows; False when they are not so."""
+        """Read records of one shape, at most until the offset delta's varint grows. False if they are not alike."""
         first = len(self.values)
         shape = self._shape()
         if shape is None or first >= 8192:
@@ -262,7 +264,7 @@ class _Decoder:
         return True
 
     def _all_alike(self, shape: _Shape, first: int, count: int) -> bool:
-        """Whether `count` records have the bytes of the first one around their keys and values, and count upwards."""
+        """Whether `count` records have the same bytes as the first one around key and value, and consecutive offset deltas."""
         data, pos, size = self.data, self.pos, shape.size
         end = pos + count * size
         for i in range(shape.index_size):
@@ -275,7 +277,7 @@ class _Decoder:
         return all(data[pos + at : end : size] == data[pos + at : pos + at + 1] * count for at in around)
 
     def _shape(self) -> _Shape | None:
-        """The shape of the record at `pos`, None when it has headers, a null value, attributes, or another offset."""
+        """The shape of the record at `pos`; None if it has headers, a null value, attributes, or an unexpected offset delta."""
         data, start = self.data, self.pos
         length, at = decode_varint(data, start)
         end = at + length
@@ -295,7 +297,7 @@ class _Decoder:
     # -- predicted ----------------------------------------------------------------------------------------------------
 
     def _read_predicted(self) -> None:
-        """Plain records for as long as they come, and no further."""
+        """Read plain records, and stop at the first other record."""
         data, pos, first = self.data, self.pos, len(self.values)
         values: list[bytes | None] = []
         append = values.append
@@ -319,7 +321,7 @@ class _Decoder:
     # -- general ------------------------------------------------------------------------------------------------------
 
     def _read_general(self) -> None:
-        """Whatever is left. One long loop: a call per field would double its time."""
+        """Read all remaining records. One long loop, because a call per field would double its time."""
         data, pos, limit = self.data, self.pos, len(self.data)
         values: list[bytes | None] = []
         keys: list[bytes | None] = []
@@ -411,7 +413,7 @@ class _Decoder:
         deltas: list[int] | None,
         sizes: tuple[int, int] | None = None,
     ) -> None:
-        """Rows behind those that are there. None: no keys, timestamp delta 0, the next offsets, sizes not known."""
+        """Append rows. None stands for: no keys, timestamp delta 0, the next offsets, sizes not known."""
         first, count = len(self.values), len(values)
         if count:
             self.sizes = sizes if not first or self.sizes == sizes else None
@@ -433,16 +435,16 @@ class _Decoder:
             self._add_deltas(first, deltas)
 
     def _add_deltas(self, first: int, deltas: list[int]) -> None:
-        """Offsets with gaps, as compaction leaves them. Only the general way adds them, and it is the last."""
+        """Store offset deltas with gaps, as compaction leaves them. Only the general way does it, which is the last."""
         self.deltas = [*range(first), *deltas]
         if any(later <= earlier for earlier, later in pairwise(self.deltas)):
-            raise ValueError("offset deltas that do not grow")
+            raise ValueError("the offset deltas do not increase")
         if self.deltas[0] < 0 or self.deltas[-1] > self.header.last_offset_delta:
-            raise ValueError("an offset delta that is not of this batch")
+            raise ValueError("an offset delta lies outside the batch")
 
 
 def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    """A length and that many bytes; -1: None."""
+    """A field (a length and as many bytes; None for length -1), and the position after it."""
     size = data[pos]
     if size < 0x80:
         pos += 1
@@ -454,15 +456,15 @@ def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
             raise ValueError("a negative length")
         return None, pos
     if pos + size > end:
-        raise ValueError("a field that is longer than its record")
+        raise ValueError("a field is longer than its record")
     return data[pos : pos + size], pos + size
 
 
 def _headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
-    """Names and values of less than 64 bytes are read in place; where they run over the end, `pos` does, too."""
+    """The headers, and the position after them. If a field exceeds the record, that position lies beyond `end`."""
     count, pos = decode_varint(data, pos)
     if not 0 <= count <= (end - pos) // 2:
-        raise ValueError("more headers than the record has room for")
+        raise ValueError("the header count is larger than the record")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         size = data[pos]
@@ -478,6 +480,6 @@ def _headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
         else:
             value, pos = _nullable(data, pos, end)
         if name is None:
-            raise ValueError("a header without a name")
+            raise ValueError("a header has no name")
         headers.append((name.decode("utf-8", "replace"), value))
     return headers, pos

@@ -1,9 +1,9 @@
-"""Zigzag varints: how Kafka writes small signed numbers inside a record.
+"""Zigzag varints, in which Kafka encodes small signed numbers of a record.
 
-    zigzag(n)  =  n << 1 when n >= 0,  (-n << 1) - 1 otherwise        0 -> 0, -1 -> 1, 1 -> 2, -2 -> 3
+    zigzag(n)  =  n << 1 if n >= 0,  (-n << 1) - 1 otherwise        0 -> 0, -1 -> 1, 1 -> 2, -2 -> 3
     varint(z)  =  groups of 7 bits, least significant first; the top bit of a byte says that another byte follows
 
-`VARINTS[n]` holds the bytes of 0 <= n < 8192 (one or two bytes), which covers nearly every length and offset delta.
+`VARINTS[n]` has the bytes of 0 <= n < 8192 (one or two bytes), which covers nearly every length and offset delta.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def varint_size(n: int) -> int:
 
 
 def decode_varint(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """The number at `pos` and the position behind it. Raises IndexError past the end, ValueError when over-long."""
+    """The number at `pos` and the position after it. IndexError beyond the end of `buf`, ValueError for more than ten bytes."""
     z = shift = 0
     while True:
         byte = buf[pos]
@@ -43,4 +43,4 @@ def decode_varint(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, i
             return z >> 1 if not z & 1 else -(z >> 1) - 1, pos
         shift += 7
         if shift >= 7 * MAX_VARINT_BYTES:
-            raise ValueError("a varint longer than ten bytes")
+            raise ValueError("a varint has more than ten bytes")
