@@ -1,12 +1,11 @@
 """A Strandline cluster in a simulated world: the production servers and clients on simulated machines.
 
-Controllers are numbered from 101, brokers from 1, clients from 201, each on a machine of its own, at a fixed address. Only
-the outside of a process is simulated; `BrokerServer`, `ControllerServer`, `Producer`, `Consumer` and `Admin` are the
-production classes.
+Controllers are numbered from 101, brokers from 1, clients from 201. Each has a machine of its own at a fixed address. Only the
+outside of a process is simulated; `BrokerServer`, `ControllerServer`, `Producer`, `Consumer` and `Admin` are the production
+classes.
 
-A node's process lives as `strandline.node` lets it: it starts; SIGTERM stops it in order, or breaks its start off; a second
-SIGTERM ends it at once; and when its server says that it cannot go on (`failure`) it stops, too. Nobody starts it again but
-the story.
+A node's process lives as under `strandline.node`: it starts; SIGTERM stops it in order, or ends its start; a second SIGTERM ends
+it at once; and when its server reports that it cannot continue (`failure`) it stops, too. Only the story starts it again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ STOP_S = 120.0
 
 
 class Client:
-    """A process of a user: what runs in it runs on its own machine, with its own clock."""
+    """A process of a user: its code runs on its own machine, with its own clock."""
 
     def __init__(self, cluster: SimCluster, machine: Machine) -> None:
         self.cluster = cluster
@@ -45,7 +44,7 @@ class Client:
         self.loop, self.doors, _ = machine.boot()
 
     def producer(self, **options: Any) -> Producer:
-        """To be used by code that runs on this machine (`spawn`)."""
+        """For code that runs on this machine (`spawn`)."""
         return Producer(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
 
     def consumer(self, *topics: str, **options: Any) -> Consumer:
@@ -58,7 +57,7 @@ class Client:
         return self.machine.spawn(coroutine, name)
 
     async def run(self, coroutine: Any) -> Any:
-        """From a story: run it on this machine and wait for its result."""
+        """For a story: run the coroutine on this machine and wait for its result."""
         return await self.cluster.world.join(self.spawn(coroutine))
 
 
@@ -71,7 +70,7 @@ class _Process:
         self.loop = loop
         self.server = server
         self.has_exited = False
-        """It came to its end by itself, and not by a crash."""
+        """It ended by itself, and not by a crash."""
         self.left: list[str] = []
         """Tasks that the server has left behind."""
         self._asked: asyncio.Future[None] = loop.create_future()
@@ -79,11 +78,11 @@ class _Process:
 
     @property
     def is_asked(self) -> bool:
-        """It knows that it has to stop, or will when it goes on."""
+        """SIGTERM was sent; a paused process sees it when it continues."""
         return self._is_signal_pending or self._asked.done()
 
     def terminate(self) -> None:
-        if not self._is_signal_pending:  # two that wait for a process to go on are one
+        if not self._is_signal_pending:  # two waits for a paused process count as one
             self._is_signal_pending = True
             self.loop.io(self._on_signal)
 
@@ -115,7 +114,7 @@ class _Process:
             start.cancel()
             await asyncio.wait([start])
             if not start.cancelled():
-                start.exception()  # of no more interest to anybody
+                start.exception()  # not needed any more
             return None
         start.result()
         failure = server.failure
@@ -143,9 +142,9 @@ class SimCluster:
     ) -> None:
         self.world = world
         self.names = names
-        """Nodes and clients find each other by names (`broker-1`), which are looked up, and not by addresses."""
+        """Nodes and clients find each other by names (`broker-1`), which are looked up, instead of addresses."""
         self.settings = settings or {}
-        """Kafka's keys, for every broker."""
+        """For every broker, under Kafka's keys."""
         self.controller_settings = controller_settings or {}
         self.controller_ids = [101 + n for n in range(controllers)]
         self.broker_ids = [1 + n for n in range(brokers)]
@@ -158,30 +157,30 @@ class SimCluster:
             machine.on_death = partial(self.crash, node_id)
         self.voters = ",".join(f"{n}@{self.host(n)}:{CONTROLLER_PORT}" for n in self.controller_ids)
         self.brokers: dict[int, BrokerServer] = {}
-        """Of the processes that run now, started or starting."""
+        """The servers of the processes that run now, whether started or starting."""
         self.controllers: dict[int, ControllerServer] = {}
         self._image: Any = MetadataImage.EMPTY
         self.failures: list[tuple[float, int, StrandlineError | OSError]] = []
-        """Processes that ended because they could not go on: when, which, why."""
+        """Processes that ended because they could not continue: time, node, error."""
         self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
-        """Told of each server object as it is made, before it starts."""
+        """Called with each server object when it is created, before it starts."""
         self._clients = 0
         self._processes: dict[int, _Process] = {}
-        """The last one of each node."""
+        """The last process of each node."""
 
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{self.host(n)}:{BROKER_PORT}" for n in self.broker_ids)
 
     def host(self, node_id: int) -> str:
-        """How others find it."""
+        """The name or address under which other nodes find it."""
         machine = self.machines[node_id]
         return machine.name if self.names else machine.address
 
     # -- life of nodes ------------------------------------------------------------------------------------------------
 
     def start(self, node_id: int, *, wiped: bool = False) -> None:
-        """Start its process, on an empty disk if it is to be; what becomes of it is seen later (`ready`, `failures`)."""
+        """Start its process, on an empty disk if `wiped`. Returns at once; `ready` and `failures` show the outcome."""
         machine = self.machines[node_id]
         if wiped:
             machine.files.wipe()
@@ -204,7 +203,7 @@ class SimCluster:
         return broker
 
     def crash(self, node_id: int, *, lossy: bool = False) -> None:
-        """`lossy`: the machine loses its power, and comes back with the next `start`."""
+        """End its process. `lossy`: the machine loses its power, and is back with the next `start`."""
         self._forget(node_id)
         if lossy:
             self.machines[node_id].power_cut()
@@ -212,12 +211,12 @@ class SimCluster:
             self.machines[node_id].crash()
 
     def terminate(self, node_id: int) -> None:
-        """SIGTERM. The second one ends the process at once."""
+        """SIGTERM. A second one ends the process at once."""
         if self.machines[node_id].is_up:
             self._processes[node_id].terminate()
 
     async def stop(self, node_id: int) -> None:
-        """SIGTERM, and wait for its end; `ProcessGone` when it ends in another way meanwhile."""
+        """Send SIGTERM and wait for the end; raises `ProcessGone` if the process ends in another way meanwhile."""
         machine = self.machines[node_id]
         if machine.loop is None:
             return
@@ -231,7 +230,7 @@ class SimCluster:
             raise ProcessGone(f"{machine.name} ended before it had stopped")
 
     def exited(self, node_id: int, error: StrandlineError | OSError | None) -> None:
-        """Its process has come to its end by itself."""
+        """Whether its process has ended by itself."""
         if error is not None:
             self.failures.append((self.world.now, node_id, error))
             self.world.trace.emit("node.failed", node_id, reason=str(error))
@@ -241,8 +240,7 @@ class SimCluster:
         self.machines[node_id].end()
 
     def leaks(self, node_id: int) -> list[str]:
-        """What the server of its last process has left behind when it had stopped in order: tasks that are not done. Must be
-        empty (I23)."""
+        """Tasks that the server of its last process had not ended after an orderly stop. Must be empty (I23)."""
         process = self._processes.get(node_id)
         return [] if process is None else process.left
 
@@ -279,7 +277,7 @@ class SimCluster:
         await self.ready(within_s)
 
     async def ready(self, within_s: float = 30.0) -> None:
-        """Every broker that runs is unfenced, and every broker knows so."""
+        """Wait until every running broker is unfenced and has learned of it."""
         await self.world.until(self.is_ready, within_s, "every broker sees every broker")
 
     def is_ready(self) -> bool:
@@ -301,7 +299,7 @@ class SimCluster:
                     self.world.network.cut(other, node_id)
 
     def rejoin(self, node_id: int, others: Iterable[int] | None = None, *, inbound: bool = True, outbound: bool = True) -> None:
-        """The opposite of `isolate` with the same arguments."""
+        """The inverse of `isolate` with the same arguments."""
         for other in self.world.machines if others is None else others:
             if other not in (node_id, 0):
                 if outbound:
@@ -317,7 +315,7 @@ class SimCluster:
         return Client(self, self.world.add_machine(node_id, name or f"client-{node_id}"))
 
     async def create_topic(self, name: str, **options: Any) -> None:
-        """By a client of its own."""
+        """Create a topic, with a client of its own."""
         client = self.client()
 
         async def create() -> None:
@@ -330,29 +328,29 @@ class SimCluster:
 
     @property
     def active_controller(self) -> ControllerServer | None:
-        """The one that leads in the highest epoch."""
+        """The active controller of the highest epoch."""
         best, highest = None, -1
-        for server in self.controllers.values():  # A loop: conditions ask this after each step.
+        for server in self.controllers.values():  # A loop, because conditions call this after each step.
             active = server.controller.active if server.has_quorum else None
             if active is not None and active.epoch > highest:
                 best, highest = server, active.epoch
         return best
 
     def image(self) -> Any:
-        """The newest metadata image that anybody has: the active controller's, or the longest of the brokers'."""
+        """The newest metadata image of any node: the active controller's, or the longest of the brokers'."""
         active = self.active_controller
         if active is not None:
             self._image = active.controller.image
             return self._image
         images = [b.metadata.image for b in self.brokers.values()]
         images += [c.controller.image for c in self.controllers.values() if c.has_quorum]
-        return max(images, key=lambda image: image.offset, default=self._image)  # while nobody runs, what was known before
+        return max(images, key=lambda image: image.offset, default=self._image)  # while no node runs, the last known image
 
     def topic_id(self, topic: str) -> bytes:
         return bytes(self.image().topics_by_name[topic])
 
     def partition(self, node_id: int, topic: str, index: int = 0) -> Partition | None:
-        """The replica's partition object on a broker, if it has one."""
+        """The partition object on a broker, if the broker has the replica."""
         broker = self.brokers.get(node_id)
         if broker is None or not broker.has_logs:
             return None

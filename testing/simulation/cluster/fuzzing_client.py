@@ -1,21 +1,21 @@
-"""A client that lies: malformed bytes and forged requests at the listeners of brokers and controllers, from one seed.
+"""A client that lies: malformed bytes and forged requests for the listeners of brokers and controllers, from one seed.
 
     findings = await run(asyncio.get_running_loop().create_connection, random.Random(seed), targets)
     assert not findings.accepted
 
-Everything that it sends has to be refused, or to change nothing. There is no authentication yet, so a peer that names itself
-broker 2, in the broker epoch that is registered, *is* broker 2; and a peer that may create topics may delete them. Such lies
-need keys, not checks, so this client leaves them alone: it never names the registered epoch of a broker or a later one, a
-voter of this cluster, or an existing topic that it wants to change. What is left is what a server must withstand:
+Servers must refuse everything that it sends, or at least change nothing. There is no authentication yet: a peer that claims to
+be broker 2, in the registered broker epoch, *is* broker 2, and a peer that may create topics may delete them. Only keys help
+against such lies, so this client does not tell them: it never uses the registered epoch of a broker or a later one, the id of a
+voter of this cluster, or the name of an existing topic in a request for a change. What is left is what a server must withstand:
 
-    bytes       what is no frame, or no request: closed, or refused as a whole
+    bytes       not a frame, or not a request: the connection is closed, or the request refused as a whole
     types       a known request with a field of another type or out of its bounds: refused
     batches     record batches that are wrong in one place (`malformed_batches.py`): refused, and nothing is appended
-    forgeries   requests with epochs, ids, offsets, names or sessions that are not the sender's to use: refused
-    oddities    requests at the edge of what is permitted: answered or refused, and the server goes on
+    forgeries   requests with epochs, ids, offsets, names or sessions that the sender may not use: refused
+    oddities    requests at the edge of what is permitted: answered or refused, and the server continues
 
-The number of lies and of bytes is bounded, and every wait ends. A server that is down or slow is no finding; whether the cluster
-still works is for the caller to see.
+The number of lies and of bytes is bounded, and every wait ends. A server that is down or slow is no finding; the caller checks
+whether the cluster still works.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from strandline.protocol.messages.common import Message, SnapshotId
 from strandline.testing.simulation.cluster.malformed_batches import malformed_batches
 
 Connect = Callable[..., Awaitable[tuple[Any, Any]]]
-"""The loop's `create_connection`, or what stands in for it."""
+"""The `create_connection` of an event loop, or a replacement."""
 
 CLIENT_ID = "fuzzing-client"
 PATIENCE_S = 2.0
-"""How long an answer is waited for."""
+"""Seconds to wait for a response."""
 NO_ID = 99_999
-"""Of a node that does not exist."""
+"""The id of a node that does not exist."""
 EPOCH_MAX = 2**31 - 1
 BAD_NAMES = ["../../x", ".", "..", "", "a" * 250, "nul\0", "a/b", "\u00fc", "white space"]
 
 CLOSED, REFUSED, ANSWERED, SILENT, UNREACHABLE = "closed", "refused", "answered", "silent", "unreachable"
-"""What a lie met. Only ANSWERED may be a finding: a response without any error code."""
+"""The outcome of a lie. Only ANSWERED may be a finding: a response without any error code."""
 
 
 class Target(NamedTuple):
@@ -60,16 +60,16 @@ class Target(NamedTuple):
 
 
 class Lie(NamedTuple):
-    """One thing to send on a connection of its own."""
+    """One thing to send, on a connection of its own."""
 
     name: str
     role: str | None
-    """Of the servers it is for; None: either."""
+    """The role of the servers it is meant for; None: both."""
     buffers: Sequence[frames.Buffer]
     api_key: int | None = None
-    """Of the request, if it is one whose response can be decoded."""
+    """The API key, if its response can be decoded."""
     must_fail: bool = True
-    """False: an answer without an error is right as well."""
+    """False: a response without an error is right, too."""
 
 
 class Accepted(NamedTuple):
@@ -82,7 +82,7 @@ class Accepted(NamedTuple):
 
 @dataclass
 class Findings:
-    """What came of the lies."""
+    """The outcomes of the lies."""
 
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
     """By lie and outcome: how often."""
@@ -99,7 +99,7 @@ class Findings:
 
 @dataclass
 class Facts:
-    """What anybody can ask a broker: the material of a lie that comes close."""
+    """What any client can ask a broker. Lies that come close to the truth are made of it."""
 
     cluster_id: str = "no-cluster"
     partitions: list[tuple[bytes, int, int]] = field(default_factory=list)
@@ -118,10 +118,10 @@ async def run(
     now_ms: int = 1_700_000_000_000,
     patience_s: float = PATIENCE_S,
 ) -> Findings:
-    """Tell `lies` lies, one after the other, each to a server that is drawn; returns what they met.
+    """Tell `lies` lies, one after the other, each to a server that is drawn; returns their outcomes.
 
-    `now_ms`: a wall clock time that the topics' limits accept. Takes at most `lies * (2 * patience_s + pause_s)`, and as much for
-    each look at the cluster, one every 20 lies.
+    `now_ms`: a wall clock time that the topics' limits accept. Takes at most `lies * (2 * patience_s + pause_s)`, and as much
+    for each look at the cluster, one every 20 lies.
     """
     findings, facts = Findings(), Facts()
     for number in range(lies):
@@ -148,7 +148,7 @@ def _draw(random: Random, facts: Facts, now_ms: int) -> Lie:
 
 
 class _Peer(asyncio.Protocol):
-    """Collects the first frame that comes back."""
+    """Collects the first frame that is received."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -169,7 +169,7 @@ class _Peer(asyncio.Protocol):
 
 
 async def _tell(connect: Connect, target: Target, lie: Lie, patience_s: float) -> tuple[str, Message | None]:
-    """Send it on a connection of its own: what it met, and the response if one could be decoded."""
+    """Send the lie on a connection of its own. Returns the outcome, and the response if one could be decoded."""
     try:
         async with asyncio.timeout(patience_s):
             transport, peer = await connect(_Peer, target.host, target.port)
@@ -202,7 +202,7 @@ def _outcome(lie: Lie, frame: bytes | None) -> tuple[str, Message | None]:
 
 
 def _is_refusal(frame: bytes) -> bool:
-    """Whether the response, of whatever API, is a refusal of the request as a whole."""
+    """Whether the response, of whatever API, refuses the request as a whole."""
     decoded = msgspec.msgpack.decode(frame)
     return len(decoded) >= 3 and decoded[1] is None
 
@@ -218,7 +218,7 @@ def _error_codes(part: Any) -> Iterator[int]:
 
 
 async def _learn(connect: Connect, random: Random, targets: Sequence[Target], patience_s: float) -> Facts | None:
-    """What a broker says of the cluster; None if it does not answer."""
+    """What a broker says about the cluster; None if it does not answer."""
     target = random.choice([target for target in targets if target.role == BROKER])
     metadata = await _ask(connect, target, apis.METADATA, admin.MetadataRequest(None), patience_s)
     described = await _ask(connect, target, apis.DESCRIBE_CLUSTER, admin.DescribeClusterRequest(), patience_s)
@@ -247,7 +247,7 @@ def _framed(document: bytes) -> bytes:
 
 
 def _bytes(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F01-F04, F06, F07, F10: what is no frame, or no request."""
+    """F01-F04, F06, F07, F10: bytes that are no frame, or no request."""
     raw = {
         "a length of 0": bytes(4),
         "a length of -1": b"\xff\xff\xff\xff",
@@ -275,13 +275,13 @@ def _bytes(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
 
 @functools.cache
 def _fields_from_a_required_one(request: type[Message]) -> int:
-    """How many fields it has; 0 where the first may be left out."""
+    """The number of its fields; 0 if the first may be omitted."""
     fields = msgspec.structs.fields(request)
     return len(fields) if fields and fields[0].required else 0
 
 
 def _types(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F11: a request of each API with a first field that is nothing that it may be."""
+    """F11: a request of each API whose first field has a type that it may not have."""
     wrong: list[Any] = [{"a": 1}, {}, 1.5, float("nan"), 2**64 - 1, -(2**63), [[[]]], "\0"]
     for key, api in APIS.items():
         count = _fields_from_a_required_one(api.request)
@@ -299,7 +299,7 @@ def _place(random: Random, facts: Facts) -> tuple[bytes, int, int]:
 
 
 def _batches(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F13: malformed batches for partitions that exist."""
+    """F13: malformed batches for existing partitions."""
     topic_id, partition, _ = _place(random, facts)
     for shape, records in malformed_batches(now_ms).items():
         request = data.ProduceRequest(None, random.choice((1, -1, 0)), 1000, [data.ProducePartition(topic_id, partition)], [])
@@ -319,7 +319,7 @@ def _fetch(random: Random, facts: Facts, **changes: int) -> data.FetchRequest:
 
 
 def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F11, F12, F14: what a broker has to refuse."""
+    """F11, F12, F14: what a broker must refuse."""
     topic_id, partition, _ = _place(random, facts)
     unknown = random.randbytes(16)
     place, nowhere = data.ProducePartition(topic_id, partition), data.ProducePartition(unknown, 0)
@@ -341,7 +341,7 @@ def _broker_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie
     }
     broker_id, epoch = _forged_epoch(random, facts)
     if epoch < facts.broker_epochs.get(broker_id, 0):
-        # A later epoch is not refused: a broker may fetch before the leader has heard of its registration.
+        # Not a later epoch: it is not refused, because a broker may fetch before the leader has learned of its registration.
         fetches["a follower of an earlier process"] = {"replica_id": broker_id, "replica_epoch": epoch}
     for name, changes in fetches.items():
         yield _request(name, BROKER, apis.FETCH, _fetch(random, facts, **changes))
@@ -389,7 +389,7 @@ def _forged_epoch(random: Random, facts: Facts) -> tuple[int, int]:
 
 
 def _controller_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F15, F16: what a controller has to refuse, and a broker does not serve."""
+    """F15, F16: what a controller must refuse, and a broker does not serve."""
     broker_id, epoch = _forged_epoch(random, facts)
     topic_id, partition, leader_epoch = _place(random, facts)
     isr = [cluster.BrokerState(broker_id, epoch)]
@@ -435,7 +435,7 @@ def _controller_forgeries(random: Random, facts: Facts, now_ms: int) -> Iterator
 
 
 def _oddities(random: Random, facts: Facts, now_ms: int) -> Iterator[Lie]:
-    """F05, F07, F14: at the edge of what is permitted."""
+    """F05, F07, F14: requests at the edge of what is permitted."""
     for name, changes in {
         "no bytes": {"max_bytes": 0},
         "2 GiB at most": {"max_bytes": EPOCH_MAX},

@@ -1,7 +1,7 @@
-"""Record batches that are wrong in one place each, with the right checksum unless the checksum is what is wrong.
+"""Record batches that are wrong in one place each, with a right checksum unless the checksum is what is wrong.
 
-A broker refuses every one of them and appends nothing. The fuzzing client sends them to live brokers
-(`fuzzing_client.py`), and tests hand them to a log. Each shape has a name, so that a report says what was accepted.
+A broker refuses every one of them and appends nothing. The fuzzing client sends them to live brokers (`fuzzing_client.py`), and
+tests pass them to a log. Each shape has a name, so that a report says what was accepted.
 
     shapes = malformed_batches(1_700_000_000_000)
     shapes["an offset delta is repeated"]        # bytes, as they would stand in a Produce request
@@ -33,7 +33,7 @@ def encode_record(
     length_off_by: int = 0,
     length: bytes | None = None,
 ) -> bytes:
-    """One record, each field as it is given: numbers are encoded, bytes stand for themselves."""
+    """One record with the given fields: numbers are encoded, bytes are taken as they are."""
     size = len(value) if value_length is None else value_length
     body = b"".join(
         (bytes((attributes,)), *map(_varint, (timestamp_delta, delta, key_length)), key, _varint(size), value, headers)
@@ -46,7 +46,7 @@ def _varint(field: int | bytes) -> bytes:
 
 
 def assemble(records: Sequence[bytes], now_ms: int, **header: int) -> bytes:
-    """A batch of these records whose header fits them, but for the fields that are given."""
+    """A batch of these records whose header fits them, except for the given fields."""
     fields = {
         "base_offset": 0,
         "leader_epoch": -1,
@@ -63,7 +63,7 @@ def assemble(records: Sequence[bytes], now_ms: int, **header: int) -> bytes:
 
 
 def overlong_varint(number: int, size: int) -> bytes:
-    """The zigzag varint of a small number >= 0, stretched to `size` bytes."""
+    """The zigzag varint of a small number >= 0, extended to `size` bytes."""
     z = number << 1
     groups = [z >> 7 * i & 0x7F for i in range(size)]
     return bytes([group | 0x80 for group in groups[:-1]] + groups[-1:])
@@ -204,7 +204,7 @@ def _fields_that_do_not_fit(now_ms: int) -> dict[str, bytes]:
         "a header's value has the length -2": {"headers": encode_varint(1) + b"\2k\3"},
         "a header's value is longer than its record": {"headers": encode_varint(1) + b"\2k" + encode_varint(900)},
     }
-    # Alone, and behind a good record: the first record of a batch and the later ones are read in different ways.
+    # Alone, and after a good record: a reader treats the first record of a batch and the later ones in different ways.
     alone = {name: assemble([encode_record(0, **fields)], now_ms) for name, fields in wrong.items()}  # type: ignore[arg-type]
     second = {
         f"{name}, in the second record": assemble([encode_record(0), encode_record(1, **fields)], now_ms)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""The clients of a run: production producers, consumers and admins on machines of their own, and the history they write.
+"""The clients of a run: production producers, consumers and admins on machines of their own, and the history that they write.
 
-Every record's value is unique. A record is *ok* when its receipt says where it is, and *unknown* when the receipt fails,
-or when its process dies first; it has *failed* only when it was refused before it was handed over.
+Every record has a unique value. A record is *ok* if its receipt says where it is, and *unknown* if the receipt fails, or if its
+process dies first. It has *failed* only if it was rejected before the producer took it.
 
-There is one history; each send is held to what it was promised: with acks=all its record stays, with idempotence it is
-there once, with acks=1 and 0 it may be lost until somebody has read it.
+There is one history, and each send is judged by its promise: with acks=all its record stays, with idempotence it exists once,
+with acks=1 and 0 it may be lost until a consumer has read it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from strandline.testing.simulation.options import ConsumerPlan, Options, Produce
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
 LIES_AT_ONCE = 5
-"""Between two looks at the cluster, so that most of them come close."""
+"""Number of lies between two looks at the cluster: few, so that most of them come close to the truth."""
 LIAR_PATIENCE_S = 0.3
 SOON_TRUE = "a topic that exists"
-"""What is no lie when that topic was deleted meanwhile."""
+"""This lie may be true, if the topic was deleted meanwhile."""
 
 
 class Workload:
@@ -42,13 +42,13 @@ class Workload:
         self.history = History(clock=self.world.scheduler.clock)
         self.sent = self.acked = self.unknown = 0
         self.problems: list[str] = []
-        """What no client may ever see."""
+        """Observations that no client may ever make."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
-        """Of the consumers that run: the offset behind what they have read last."""
+        """By running consumer: the offset after the last record that it has read."""
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
-        """Deaths of clients that are to come."""
+        """Scheduled deaths of clients."""
         self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
 
     # -- life of the clients ------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Workload:
             self._crashes.append(self.world.scheduler.after(crash_at_s, self._crash, name, work))
 
     def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
-        """The process dies with all that it had under way; another one takes its place, under another name."""
+        """The process dies with everything in flight; another one replaces it, under another name."""
         client, _ = self._tasks.pop(name)
         self.positions.pop(name, None)
         if self.going and client.machine.loop is not None:
@@ -87,7 +87,7 @@ class Workload:
             self.problems.append(f"{name} ended with {type(e).__name__}: {e}")
 
     async def stop_producing(self, within_s: float) -> None:
-        """No new records; those under way are acknowledged or fail."""
+        """Send no new records; those in flight are acknowledged or fail."""
         self.produces = False
         for crash in self._crashes:
             cancel(crash)
@@ -109,7 +109,7 @@ class Workload:
         await self.world.until(are_over, within_s, f"the end of {' '.join(tasks)}")
 
     def behind(self, ends: dict[tuple[str, int], int]) -> list[str]:
-        """Consumers that have not read up to these ends. One that has read nothing at all began there."""
+        """Consumers that have not read up to these ends. A consumer that has read nothing counts as having begun there."""
         return [
             f"{name} has read {place[0]}-{place[1]} up to {position} of {ends[place]}"
             for name, positions in self.positions.items()
@@ -165,7 +165,7 @@ class Workload:
             send.ok(metadata.offset)
 
     async def _started(self, make: Callable[[], Any]) -> Any:
-        """A client needs a broker that answers to begin with; it is tried until there is one."""
+        """Start a client, again and again until a broker answers."""
         while self.going:
             client = make()
             try:
@@ -226,7 +226,7 @@ class Workload:
             self.positions[name][place.topic, place.partition] = pairs[-1][0] + 1
 
     async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
-        """What it has read is gone, and it was told so: it goes back to where the logs part."""
+        """A consumer learned that what it has read is gone: it returns to where the logs part."""
         if isinstance(error, LogTruncated):
             place = TopicPartition(error.topic or "", error.partition or 0)
             self.history.seek(name, (place.topic, place.partition))
@@ -234,8 +234,8 @@ class Workload:
         await asyncio.sleep(RETRY_S)
 
     async def _read_offsets(self, client: Client, name: str) -> None:
-        """The latest offset that a client is told never goes back. Of two clients one may ask a leader that does not know
-        yet that it is none: what lies below its high watermark is committed, and it goes on answering."""
+        """The latest offset that a client is told never decreases. Of two clients one may ask a leader that has been replaced
+        without knowing it: what is below its high watermark is committed, and it continues to answer."""
         consumer = await self._started(client.consumer)
         if consumer is None:
             return
@@ -291,8 +291,8 @@ class Workload:
     # -- the liar -----------------------------------------------------------------------------------------------------
 
     async def _lie(self, client: Client, name: str) -> None:
-        """Requests that no peer may send. One that is taken for true is a problem, and whatever it has left in a log was written
-        by nobody that the history knows of: a consumer that reads it tells on it, too."""
+        """Requests that no peer may send. If one is accepted, that is a problem. What it left in a log is unknown to the
+        history, so a consumer that reads it reveals it, too."""
         draw, connect = self.world.stream(name), asyncio.get_running_loop().create_connection
         left = self.options.lies
         while self.going and left > 0:
@@ -316,7 +316,7 @@ class Workload:
     # -- the last read ------------------------------------------------------------------------------------------------
 
     async def read_all(self) -> None:
-        """Everything that is there, read once more by a client that saw none of it."""
+        """Read everything once more, with a client that has read none of it."""
         client = self.cluster.client("final")
         await client.run(self._read_all(client))
         client.machine.end()
@@ -335,7 +335,8 @@ class Workload:
 
 
 class SideTopic:
-    """A topic that comes and goes under one name. What is read is always its present self: a record names its generation."""
+    """A topic that is deleted and recreated under one name. Clients must always read its present self: each record names the
+    generation of the topic."""
 
     NAME = "side"
     RECORDS = 5
@@ -349,20 +350,21 @@ class SideTopic:
         """Topic ids of all generations."""
 
     async def churn(self, admin: Any) -> None:
-        """One generation. A `StrandlineError` ends it where it stands; the next one begins by deleting what is there."""
+        """Create, write, read and delete one generation. A `StrandlineError` ends it at once; the next one begins with deleting
+        what exists."""
         self.generation += 1
         if self.NAME in await admin.list_topics(timeout_ms=2000):
             await admin.delete_topics([self.NAME], timeout_ms=2000)
         replicas = min(self.workload.options.brokers, 3)
         made = await admin.create_topics([NewTopic(self.NAME, partitions=2, replication_factor=replicas)], timeout_ms=2000)
         if made[0].topic_id in self._met:
-            return  # a broker that had not heard of it said that there was none, and a lost answer hid that there was one
+            return  # a broker without the newest metadata said that the topic did not exist, and a lost response hid that it did
         self._met.add(made[0].topic_id)
         if await self._write(made[0].topic_id):
             await self._read(made[0].topic_id)
 
     async def _write(self, topic_id: bytes) -> bool:
-        """False when a broker that is behind has named the topic that was deleted, and records went, or may have gone, there."""
+        """False if a broker with old metadata named the deleted topic, and records were, or may have been, sent there."""
         async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
             await producer.partitions_for(self.NAME)
             assert producer._cluster is not None, "it has started"
@@ -378,7 +380,7 @@ class SideTopic:
         return True
 
     async def _read(self, topic_id: bytes) -> None:
-        """A broker that is behind may still serve the topic that was deleted, and does so under that one's id."""
+        """A broker with old metadata may still serve the deleted topic, and does so under the id of that one."""
         async with self.client.consumer(**self.patience, auto_offset_reset="earliest") as consumer:
             await consumer.assign([(self.NAME, 0)])
             first = await consumer.getone(timeout_ms=2000)

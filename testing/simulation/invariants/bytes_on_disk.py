@@ -1,7 +1,7 @@
-"""What the disk really has, read behind the back of the code: no fault strikes here, and no time passes.
+"""What the disk really has, read directly: no fault strikes here, and no time passes.
 
-Knows the disks of `storage/memory/memory_files.py` and what is built on them. Of a real disk the cache is read as anybody would,
-and what is durable is not known.
+Works on the disks of `storage/memory/memory_files.py` and on everything built on them. Of a real disk the cache is read as any
+process reads it, and what is durable is unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def segment_bytes(segment: Segment) -> bytes:
 
 
 def valid_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch, up to the first that is not whole or fails its checksum."""
+    """Position and header of each batch, up to the first one that is torn or fails its checksum."""
     position = 0
     while position + HEADER_SIZE <= len(data):
         try:
@@ -52,7 +52,7 @@ def valid_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_durable(file: Any) -> bool:
-    """Whether all that was written to an open file would survive a power cut, its name too."""
+    """Whether everything written to an open file would survive a power cut, including its name."""
     inode = getattr(file, "_inode", None)
     if inode is None:
         return True
@@ -60,7 +60,7 @@ def is_durable(file: Any) -> bool:
 
 
 def durable_content(files: Any, path: str) -> bytes | None:
-    """What a power cut leaves of a file; None when it leaves nothing, or nobody knows."""
+    """What a power cut leaves of a file; None if it leaves nothing, or if that is unknown."""
     node = _durable_node(files, path)
     return None if node is None or not hasattr(node, "durable_size") else bytes(node.durable)
 
@@ -82,7 +82,7 @@ def _durable_node(files: Any, path: str) -> Any:
 
 
 def is_damaged(files: Any, path: str) -> bool:
-    """Whether the disk was made to change or lose bytes below this path."""
+    """Whether a fault changed or lost bytes below this path."""
     disk = getattr(files, "disk", files)
     below = path.strip("/")
     places = [damage.path.strip("/") for damage in getattr(disk, "damage", ())]

@@ -1,8 +1,8 @@
-"""I25: a process takes the logs of a disk for orderly closed only if the one before it closed them.
+"""I25: a process treats the logs of a disk as cleanly closed only if the process before it closed them.
 
-What an orderly stop leaves behind (the clean-shutdown marker) spares the next start the reading of every log. It is true until
-anything is written; should it outlive that, a later start believes logs that a crash has torn. By then it may take long until
-somebody notices, so the start itself is judged.
+An orderly stop leaves a clean-shutdown marker, which spares the next start the reading of every log. The marker is true until
+something is written. If it outlived that, a later start would trust logs that a crash has torn. Because the damage may show much
+later, the start itself is judged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 def on_closing(ghosts: Ghosts, disk: object) -> None:
-    """An orderly close has begun, whose marker will be true."""
+    """An orderly close has begun. Its marker will be true."""
     ghosts.closed_disks.add(disk)
 
 
 def on_loaded(ghosts: Ghosts, disk: object, node: int, was_clean: bool) -> None:
-    """A start has looked at the marker, and writes from now on. `was_clean`: it believes in an orderly stop."""
+    """A start has read the marker, and writes from now on. `was_clean`: it assumes a clean shutdown."""
     if was_clean and disk not in ghosts.closed_disks:
         text = f"node {node} takes its logs for orderly closed, and the process before it died without closing them"
         raise Violation("I25", text, node=node)

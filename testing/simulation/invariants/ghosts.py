@@ -1,15 +1,15 @@
-"""Ghosts: what is true of the cluster, as an all-seeing observer writes it down. No broker and no controller reads it.
+"""Ghosts: the truth about the cluster, as an all-seeing observer records it. No broker and no controller reads them.
 
-    PartitionGhost    every batch ever written (a tree), what is committed (a path in it), who led when, what the metadata says
-      ReplicaGhost    one broker's log: its path, and the production objects behind it while they live
-    MetadataGhost     the committed metadata log, its images, brokers and topics, and what voters have promised
+    PartitionGhost    every batch ever written (a tree), what is committed (a path in it), all leaders, the committed registration
+      ReplicaGhost    one broker's log: its path, and the production objects behind it while they exist
+    MetadataGhost     the committed metadata log, its images, brokers and topics, and the votes of voters
     Process           a running broker or controller; the next one on the same machine is another
 
-`Committed` is not what any broker says. A leader's high watermark is taken over only after everybody in the ISR was found to
-hold what it covers (`watermark.py`); that is the *true* high watermark, `committed.end`.
+`Committed` is not what a broker says. A leader's high watermark is accepted only after every member of the ISR was found to hold
+what it covers (`watermark.py`). The accepted one is the *true* high watermark, `committed.end`.
 
-`loss_permitted` is set from outside when more faults have struck than the cluster promises to survive. From then on only
-what such a partition reports of its loss is judged (I20), and what needs no redundancy.
+`loss_permitted` is set from outside when more faults have struck than the cluster promises to survive. From then on only two
+things are judged for such a partition: whether its losses are reported (I20), and what needs no redundancy.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Process:
     def __init__(self, node: int, number: int, server: Any, files: Any, loop: Any) -> None:
         self.node = node
         self.number = number
-        """Counts the processes of the node, from 1."""
+        """The number of this process among those of the node, from 1."""
         self.server = server
         self.files = files
         self.loop = loop
         self.has_ended = False
         self.has_started = False
-        """Its server's `start` has returned."""
+        """The `start` of its server has returned."""
         self.open_files: dict[int, object] = {}
-        """By `id`; held here as long as they are open."""
+        """By `id`; kept here as long as they are open."""
 
     @property
     def is_alive(self) -> bool:
@@ -62,7 +62,7 @@ class Process:
 
 
 class Registration(NamedTuple):
-    """A partition as the committed metadata has it."""
+    """A partition as in the committed metadata."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -70,14 +70,14 @@ class Registration(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     is_recovering: bool = False
-    """An unclean election, as it was recorded."""
+    """An unclean election, as recorded in the metadata."""
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class BrokerGhost:
-    """A broker as the committed metadata has it."""
+    """A broker as in the committed metadata."""
 
     epoch: int
     incarnation_id: bytes
@@ -86,7 +86,7 @@ class BrokerGhost:
 
 
 class ReplicaGhost:
-    """What one broker (or controller) really has of a partition."""
+    """What a broker (or controller) really has of a partition."""
 
     __slots__ = (
         "damage",
@@ -109,25 +109,25 @@ class ReplicaGhost:
         self.node = node
         self.path = Path()
         self.process: Process | None = None
-        """Whose log it is."""
+        """The process that has the log open."""
         self.log: Log | None = None
-        """While it is open."""
+        """The log object, while it is open."""
         self.live: Partition | None = None
-        """While the broker serves it."""
+        """The partition object, while the broker serves it."""
         self.told = (-1, -1)
-        """The leader epoch and partition epoch that `live` had when it was looked at last."""
+        """Leader epoch and partition epoch of `live` at the last look."""
         self.is_unclean = False
-        """It came back with less than it had, and has not been proven complete since."""
+        """The replica came back with less than it had, and has not been proven complete since."""
         self.damage: int | None = None
-        """The first offset that the disk has lost or changed, as far as it was seen."""
+        """The first offset that the disk has lost or changed, as far as that was seen."""
         self.fork: tuple[int, int] | None = None
-        """(from, to): records that nobody else has, behind which it follows the leader again; see `logs.check_fork`."""
+        """(from, to): records that only this replica has, behind which it follows the leader again; see `logs.check_fork`."""
         self.has_forgotten = False
-        """Producers that were silent for long."""
+        """The log has dropped producers that were silent for long."""
         self.flushed = 0
-        """Of a metadata log: all below is on the disk."""
+        """For a metadata log: everything below this offset is on the disk."""
         self.flushed_by_epoch: dict[int, int] = {}
-        """Of a metadata log: up to where its records of each epoch were on the disk, ever."""
+        """For a metadata log: the highest offset up to which records of each epoch were ever on the disk."""
 
     @property
     def is_live(self) -> bool:
@@ -135,7 +135,7 @@ class ReplicaGhost:
 
     @property
     def leads_in(self) -> int | None:
-        """The epoch in which the broker takes itself for the leader."""
+        """The epoch in which the broker believes itself to be the leader."""
         leader_state = self.live.leader_state if self.is_live and self.live is not None else None
         return None if leader_state is None else leader_state.epoch
 
@@ -186,40 +186,40 @@ class PartitionGhost:
         self.name = f"{topic}-{key[1]}"
         self.tree = Tree()
         self.committed = Path()
-        """`committed.end` is the true high watermark; never decreases but by a permitted loss."""
+        """`committed.end` is the true high watermark. It decreases only by a permitted loss."""
         self.asked: list[tuple[int, int]] = []
-        """Up to which offset something was committed at once, and how large the ISR had to be then."""
+        """(offset, size): records up to this offset were committed together, and the ISR needed this size then."""
         self.told_end = 0
-        """The highest true high watermark ever. Above `committed.end` only after a loss."""
+        """The highest true high watermark so far. Above `committed.end` only after a loss."""
         self.registration: Registration | None = None
         self.history: dict[int, Registration] = {}
         """By partition epoch."""
         self.leaders: dict[int, int] = {}
-        """Leader epoch -> who leads in it, by the committed metadata."""
+        """Leader epoch -> its leader in the committed metadata."""
         self.actors: dict[int, Process] = {}
-        """Leader epoch -> who has acted as leader in it."""
+        """Leader epoch -> the process that has acted as its leader."""
         self.proven: dict[int, int] = {}
         """Member of the ISR -> the broker epoch under which it was last known to be complete."""
         self.accepted: dict[int, dict[int, int]] = {}
-        """Partition epoch that an AlterPartition would make -> the broker epochs of the members that it names."""
+        """The partition epoch that an accepted AlterPartition will have -> the broker epochs of the members that it names."""
         self.replicas: dict[int, ReplicaGhost] = {}
         self.deleted_below = 0
         """The highest log start that any replica has had."""
         self.acked_end = 0
-        """Below are all records of which an acks=all was answered."""
+        """Every record of a successful acks=all response lies below this offset."""
         self.read: dict[int, tuple[int, int]] = {}
         """Base offset -> (epoch, crc) of each batch that a consumer was given."""
         self.read_end = 0
         self.applied: dict[int, int] = {}
         """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
         self.producers: dict[int, Any] = {}
-        """Producer id -> its place in the committed log (`producers.py`)."""
+        """Producer id -> its position in the committed log (`producers.py`)."""
         self.is_deleted = False
         self.loss_permitted = ""
-        """Why, when it is."""
+        """The reason, if a loss is permitted."""
         self.losses: list[Loss] = []
         self.reported: list[str] = []
-        """What the cluster has said (a metric, and a line) about a possible loss here."""
+        """What the cluster has reported (a metric, and a line) about a possible loss here."""
 
     @property
     def true_high_watermark(self) -> int:
@@ -246,15 +246,15 @@ class Entry(NamedTuple):
     epoch: int
     crc: int
     values: tuple[bytes, ...]
-    """None of a control batch."""
+    """Empty for a control batch."""
 
 
 @dataclass(slots=True)
 class MetadataGhost:
     log: PartitionGhost = field(default_factory=lambda: PartitionGhost(METADATA, METADATA_TOPIC))
-    """The tree of the metadata log, and each voter's path."""
+    """The tree of the metadata log, and the path of each voter."""
     entries: list[Entry] = field(default_factory=list)
-    """All that is committed, in order, from offset 0."""
+    """All committed batches, in order, from offset 0."""
     by_base: dict[int, Entry] = field(default_factory=dict)
     payloads: dict[tuple[int, int], bytes] = field(default_factory=dict)
     """(epoch, base offset) -> the batch, until it is committed."""
@@ -266,12 +266,13 @@ class MetadataGhost:
     brokers: dict[int, BrokerGhost] = field(default_factory=dict)
     topics: dict[bytes, str] = field(default_factory=dict)
     leaders: dict[int, Process] = field(default_factory=dict)
-    """Quorum epoch -> who has led in it."""
+    """Quorum epoch -> the process that has led in it."""
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(voter, epoch) -> whom it gave its vote."""
+    """(voter, epoch) -> the candidate that got its vote."""
     voters: tuple[int, ...] = ()
     is_given_up: bool = False
-    """A majority of the controllers' disks was lost, where that was permitted: nobody knows any more what was agreed on."""
+    """The disks of a majority of the controllers were lost, and the run permitted it. What the quorum had agreed on is unknown
+    from then on."""
 
     @property
     def end(self) -> int:
@@ -287,18 +288,18 @@ class Ghosts:
         self.partitions: dict[TopicIdPartition, PartitionGhost] = {}
         self.metadata = MetadataGhost()
         self.processes: dict[int, Process] = {}
-        """The newest of each node."""
+        """The newest process of each node."""
         self.dirty: dict[ReplicaGhost, None] = {}
-        """Replicas whose log or role moved in this step."""
+        """Replicas whose log or role changed in this step."""
         self.disturbed: dict[PartitionGhost, None] = {}
-        """Partitions of which the metadata, a role, the ISR, or a log's end (backwards) changed in this step."""
+        """Partitions whose metadata, role or ISR changed in this step, or of which a log became shorter."""
         self.closed_disks: set[object] = set()
-        """Disks whose logs the last process closed in order, or was about to."""
+        """Disks whose logs the last process closed in order, or was about to close."""
         self._by_files: dict[int, Process] = {}
         self._loss_permitted = ""
         self._min_isr: dict[tuple[int, str, int], int] = {}
         self._configs: list[object] = []
-        """Keeps alive what `_min_isr` is keyed by."""
+        """Keeps the keys of `_min_isr` alive."""
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -315,7 +316,7 @@ class Ghosts:
         return process if process is not None and process.files is files else None
 
     def end(self, server: object) -> None:
-        """The server's process is over (only needed where it does not take its event loop with it)."""
+        """The server's process has ended. Only needed if its event loop goes on."""
         for process in self.processes.values():
             if process.server is server:
                 process.has_ended = True
@@ -355,7 +356,7 @@ class Ghosts:
                 ghost.loss_permitted = reason
 
     def is_registered(self, replica: ReplicaGhost) -> bool:
-        """Whether the process that has this replica runs, and is the one that the metadata speaks of."""
+        """Whether the process of this replica runs, and is the one that the metadata has registered."""
         process, broker = replica.process, self.metadata.brokers.get(replica.node)
         return (
             process is not None
@@ -366,13 +367,13 @@ class Ghosts:
         )
 
     def is_judged(self, replica: ReplicaGhost) -> bool:
-        """Whether it has to have what it is said to have: it runs, is registered, and its disk has lost nothing."""
+        """Whether the replica must hold what it claims to hold: it runs, is registered, and its disk has lost nothing."""
         return not replica.is_unclean and replica.damage is None and self.is_registered(replica)
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
     def min_isr(self, partition: PartitionGhost, replica: ReplicaGhost) -> int:
-        """The effective `min.insync.replicas`, as of the metadata that this broker has applied."""
+        """The effective `min.insync.replicas` in the metadata that this broker has applied."""
         live, registration = replica.live, partition.registration
         replicas = partition.replicas if registration is None else registration.replicas
         manager = getattr(replica.process and replica.process.server, "replicas", None)

@@ -1,8 +1,9 @@
-"""I20: whatever may have cost acknowledged records is told, by a metric and a line; what is not told has cost nothing.
+"""I20: everything that may have cost acknowledged records is reported, by a metric and a log line; without a report, nothing was
+lost.
 
-The causes that a broker can see: a damaged range, a truncation below its high watermark, a failed log directory, an unclean
-election. Each is held against its metric as it happens. At rest every real loss (there is one only where the run permitted
-it) must be among those that were told.
+A broker can see these causes: a damaged range, a truncation below its high watermark, a failed log directory, an unclean
+election. Each is compared with its metric when it happens. At rest every real loss (there can only be one if the run permitted
+it) must be among the reported ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def on_damage(replica: ReplicaGhost, offset: int, counted_before: int) -> None:
 
 
 def on_truncated_below(replica: ReplicaGhost, high_watermark: int, end: int, counted: int) -> None:
-    """A follower cut its log below what it took for committed. `counted`: by how much the metric rose."""
+    """A follower cut its log below its own high watermark. `counted` is the increase of the metric."""
     partition = replica.partition
     if end >= high_watermark:
         return
@@ -32,12 +33,12 @@ def on_truncated_below(replica: ReplicaGhost, high_watermark: int, end: int, cou
 
 
 def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
-    """A leader says, by line and metric, that its log had lost something."""
+    """A leader reports, by line and metric, that its log had lost records."""
     replica.partition.reported.append(f"broker {replica.node} leads with less than it had")
 
 
 def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) -> None:
-    """`counted`: how many replicas the metric says to be offline."""
+    """`counted` is the number of replicas that the metric reports as offline."""
     for partition in ghosts.partitions.values():
         replica = partition.replicas.get(node)
         if replica is None:
@@ -48,7 +49,7 @@ def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) ->
 
 
 def check(partition: PartitionGhost) -> None:
-    """At rest: every loss was told."""
+    """At rest: every loss was reported."""
     if partition.losses and not partition.reported:
         loss = partition.losses[0]
         text = (

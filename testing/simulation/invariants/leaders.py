@@ -1,7 +1,7 @@
 """I1: in an epoch, one process leads.
 
-Stricter than one *node*: a broker that started again has perhaps less than its predecessor had, so it must not go on in the
-predecessor's epoch either.
+This is stricter than one *node*: a broker that was started again may have less than its predecessor had, so it must not continue
+in the predecessor's epoch either.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""I4, I5, I6, I11, I22: what a log holds.
+"""I4, I5, I6, I11, I22: the content of a log.
 
-- **I4 log matching** is checked as a batch is appended, or found by a recovery: it must be the batch that the leader of its
-  epoch wrote there, behind the same record. Then equal (offset, epoch) means equal logs up to there, for good (`paths.py`).
-  The second half, equal logs below both high watermarks, is checked as a high watermark moves (`watermark.py`).
+- **I4 log matching** is checked when a batch is appended, or found by a recovery. It must be the batch that the leader of its
+  epoch wrote at this offset, after the same record. Then an equal (offset, epoch) means equal logs up to there, for good
+  (`paths.py`). The second half, equal logs below both high watermarks, is checked when a high watermark moves (`watermark.py`).
 - **I6 truncation**: what a replica drops must not be committed, unless it repairs itself and others have it.
-- **I22 topic identity**: a batch that is not of this topic's tree is looked for in the others, to say whose it is.
+- **I22 topic identity**: a batch that is not in this topic's tree is looked up in the other trees, to name its topic.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> bool:
-    """The log took these batches. `renewed`: the broker wrote its time, and new checksums, into them. True: they are new,
-    so this was the leader."""
+    """The log has appended these batches. `renewed`: the broker wrote its own time and new checksums into them. True: they are
+    new, so this replica leads."""
     path, tree = replica.path, replica.partition.tree
     position, is_new = 0, False
     for header in headers:
@@ -51,7 +51,7 @@ def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequ
 
 
 def may_have_appended(replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], *, renewed: bool) -> None:
-    """The process died, or its disk failed, in the middle of an append: of these batches some may be found later."""
+    """The process died, or its disk failed, in the middle of an append: some of these batches may be found later."""
     parent, end, position = replica.path.last_epoch, replica.path.end, 0
     for header in headers:
         crc = header.crc if not renewed else int.from_bytes(records[position + CRC_POS : position + CRC_POS + 4], "big")
@@ -62,7 +62,7 @@ def may_have_appended(replica: ReplicaGhost, records: Buffer, headers: Sequence[
 
 
 def _enter(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, batch: Batch) -> None:
-    """Nobody has this batch yet: only the leader of its epoch can have made it."""
+    """No other replica has this batch: only the leader of its epoch can have created it."""
     partition, node = replica.partition, replica.node
     if partition is not ghosts.metadata.log and partition.leaders.get(epoch, node) != node:
         owner = _owner(ghosts, partition, epoch, batch)
@@ -103,7 +103,7 @@ def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, know
     expected = epoch if batch.base > chain.start else chain.parent
     before = path.last_epoch
     if before == NOTHING or path.end <= path.start or expected == NOTHING or replica.damage is not None:
-        return  # there is nothing before it that could differ, or nobody knows what
+        return  # no earlier record could differ, or none is known
     if before != expected and batch.base <= partition.deleted_below:
         replica.fork = (path.agrees_until(partition.committed), batch.base)
     elif before != expected:
@@ -130,7 +130,7 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
     path.start = log.log_start_offset
     lost = not is_first and not path.holds_all_of(before)
     if damage is None:
-        damage = log.corrupt_at  # a read that brought what was there before: the disk is well, the replica repairs itself
+        damage = log.corrupt_at  # a stale read: the disk is sound, and the replica repairs itself
     replica.path, replica.damage = path, damage
     replica.is_unclean = replica.is_unclean or lost or damage is not None
     if is_first:
@@ -140,7 +140,7 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
 
 
 def _read(ghosts: Ghosts, replica: ReplicaGhost, log: Log, is_first: bool) -> tuple[Path, int | None]:
-    """The path of the batches that are there, and the offset at which the first is damaged."""
+    """The path of the batches on the disk, and the offset at which the first one is damaged."""
     path = Path(log.segments[0].base_offset)
     for segment in log.segments:
         data, size = segment_bytes(segment), 0
@@ -159,7 +159,7 @@ def _read(ghosts: Ghosts, replica: ReplicaGhost, log: Log, is_first: bool) -> tu
 def _recognise(
     ghosts: Ghosts, replica: ReplicaGhost, log: Log, path: Path, batch: Batch, header: BatchHeader, is_first: bool
 ) -> bool:
-    """Whether a batch that was found is one that was written there; a disk that was damaged may have anything."""
+    """Whether a batch that was found is one that was written there; a damaged disk may contain anything."""
     partition, epoch = replica.partition, header.leader_epoch
     known = partition.tree.find(epoch, batch.base)
     if known is None and is_first:
@@ -169,7 +169,7 @@ def _recognise(
         return False
     if known is None:
         if partition.tree.find_bytes(batch.base, batch.crc) != NOTHING:
-            return False  # base offset and epoch are not covered by the checksum
+            return False  # the checksum does not cover base offset and epoch
         text = f"the recovery of broker {replica.node} found a batch at {batch.base} of epoch {epoch} that nobody ever wrote"
         raise partition.violation("I4", text, replica.node)
     _compare(ghosts, replica, path, epoch, known, batch)
@@ -177,7 +177,7 @@ def _recognise(
 
 
 def _assume_rest(path: Path, before: Path, log: Log) -> None:
-    """Behind a damage the log is taken to be what it was; and what nobody saw being written, for what the log says."""
+    """Behind damage, assume that the log is what it was; and where no append was seen, what the log says."""
     end = log.log_end_offset
     said = [(epoch, max(start, before.end)) for epoch, start in log.epochs.entries]
     rest = [(epoch, low, high) for (epoch, low), (_, high) in pairwise([*said, (NOTHING, end)])]
@@ -190,7 +190,7 @@ def _assume_rest(path: Path, before: Path, log: Log) -> None:
 
 
 def truncated(ghosts: Ghosts, replica: ReplicaGhost, log: Log, *, corrupt_at: int | None) -> None:
-    """The log was cut back. `corrupt_at`: the damage that it knew of before."""
+    """The log was cut back. `corrupt_at` is the damage that it knew before."""
     path, partition = replica.path, replica.partition
     start, end = log.log_start_offset, log.log_end_offset
     old = path.copy()
@@ -203,7 +203,7 @@ def truncated(ghosts: Ghosts, replica: ReplicaGhost, log: Log, *, corrupt_at: in
     replica.flushed = min(replica.flushed, end)
     ghosts.dirty[replica] = None
     ghosts.disturbed[partition] = None
-    if not (is_restart and partition is ghosts.metadata.log):  # a snapshot stands for what it lets go
+    if not (is_restart and partition is ghosts.metadata.log):  # a snapshot replaces what was dropped
         check_truncation(ghosts, replica, old, old.start if is_restart else end, corrupt_at)
     if replica.damage is not None and replica.damage >= end:
         replica.damage = None
@@ -245,7 +245,7 @@ def log_start_moved(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
 
 
 def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
-    """I5 and I11, of a log that moved in this step."""
+    """I5 and I11, for a log that changed in this step."""
     log = replica.log
     if log is None or replica.process is None or not replica.process.is_alive or log.failure.error is not None:
         return
@@ -263,8 +263,9 @@ def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
 
 
 def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int) -> None:
-    """I4. A leader that has deleted where the histories part cannot say where: a follower may keep a fork that ends where the
-    leader's log starts. It must let go of it, by moving its own log start, before its high watermark covers any of it."""
+    """I4: a leader that has deleted the offset where the histories part cannot name it, so a follower may keep a fork that ends
+    at the leader's log start. The follower must drop the fork, by moving its own log start, before its high watermark covers any
+    of it."""
     start, end = fork
     if replica.path.start >= end or replica.path.end < end:
         replica.fork = None
@@ -275,7 +276,7 @@ def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int
 
 
 def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) -> None:
-    """I11: the cache says where each epoch of the path begins; one without records begins where the next one does."""
+    """I11: the cache holds where each epoch of the path begins; an epoch without records begins where the next one does."""
     path, partition = replica.path, replica.partition
     registration = partition.registration
     if registration is not None and path.last_epoch > registration.leader_epoch:
@@ -293,6 +294,6 @@ def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) ->
 
 
 def _begins(path: Path, epoch: int) -> int:
-    """The first offset of this epoch or a newer one; the log's end when there is none."""
+    """The first offset of this epoch or a newer one; the end of the log if there is none."""
     index = bisect_left(path.epochs, epoch)
     return max(path.starts[index], path.start) if index < len(path.starts) else path.end

@@ -1,12 +1,12 @@
 """I2, I3, I13, I14: what the controllers commit about brokers and partitions.
 
-The records are replayed here once more, by rules of our own, at the moment at which a batch becomes committed; and what
-comes out is compared with the image that the production code makes of them.
+When a batch becomes committed, its records are replayed here by separate rules, and the result is compared with the image that
+the production code makes of them.
 
-Where the definitions of KIP-966 are read with the eyes of a cluster that elects cleanly and keeps no ELR:
+KIP-966 is read here for a cluster that elects cleanly and keeps no ELR:
 
-- The last member of an ISR stays written down when it dies, fenced and without a leader: it is the only one that may be
-  elected. It may also come back under a new broker epoch; what its disk then lacks is found by I7.
+- The last member of an ISR stays in it when it dies, fenced and without a leader: it is the only broker that may be elected. It
+  may also come back under a new broker epoch; I7 finds what its disk then lacks.
 - ELR and last known ELR are always empty.
 """
 
@@ -39,7 +39,7 @@ Changed = tuple[dict[TopicIdPartition, None], dict[int, None]]
 
 
 def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Changed:
-    """One committed batch; then everything that it changed is looked at."""
+    """Replay one committed batch, then check everything that it changed."""
     partitions: dict[TopicIdPartition, None] = {}
     brokers: dict[int, None] = {}
     for index, record in enumerate(records):
@@ -99,7 +99,7 @@ def _change_broker(
 
 
 def _check_broker_epoch(node: int, known: BrokerGhost | None, record: RegisterBrokerRecord, offset: int) -> None:
-    """I14: a new process gets a newer epoch, the offset of its record; the same one keeps its own."""
+    """I14: a new process gets a newer epoch, the offset of its record; the same process keeps its own."""
     if known is not None and known.incarnation_id == record.incarnation_id:
         right = record.broker_epoch == known.epoch
     else:
@@ -146,7 +146,8 @@ def _created(record: PartitionRecord) -> Registration:
 
 
 def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
-    """Each change raises the partition epoch by one; one that names a leader, be it the same or none, the leader epoch too."""
+    """Each change raises the partition epoch by one. A change that names a leader, even the same one or none, also raises the
+    leader epoch."""
     names_leader = record.leader != NO_LEADER_CHANGE
     recovery = record.leader_recovery_state
     return Registration(
@@ -162,7 +163,7 @@ def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
 
 
 def _prove(ghosts: Ghosts, partition: PartitionGhost, before: Registration | None, after: Registration) -> None:
-    """Under which broker epoch each member of the ISR was last known to be complete."""
+    """Note under which broker epoch each member of the ISR was last known to be complete."""
     brokers = ghosts.metadata.brokers
     for node in after.isr:
         joins = before is None or node not in before.isr
@@ -188,7 +189,7 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
 
 
 def _check_expansion(ghosts: Ghosts, partition: PartitionGhost, before: Registration, after: Registration) -> None:
-    """I13: who joins is alive, is the process that the leader has seen, and has all that is committed."""
+    """I13: a broker that joins is alive, is the process that the leader has seen, and has every committed record."""
     named = partition.accepted.pop(after.partition_epoch, {})
     for node in after.isr:
         if node in before.isr:
@@ -241,7 +242,7 @@ def _check_elr(partition: PartitionGhost, registration: Registration) -> None:
 
 
 def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -> None:
-    """What was replayed here and what the production code made of the same records must be the same (I14, I19)."""
+    """The replayed state and the image of the production code, made of the same records, must be equal (I14, I19)."""
     for key in changed[0]:
         partition, found = ghosts.partitions[key], image.partition(key)
         ours = partition.registration
@@ -264,7 +265,7 @@ def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -
 
 
 def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
-    """I14: a broker's leader epoch and partition epoch of a partition never go back, and are committed ones."""
+    """I14: a broker's leader epoch and partition epoch of a partition never go back, and are committed."""
     for replica in partition.replicas.values():
         live = replica.live
         if live is None or not replica.is_live:
@@ -283,7 +284,7 @@ def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 
 def on_accepted(ghosts: Ghosts, image: MetadataImage, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
-    """A controller has taken AlterPartition proposals: which processes do they mean?"""
+    """A controller has accepted AlterPartition proposals: note which processes they mean."""
     for item, told in zip(request.partitions, answer.partitions, strict=True):
         partition = ghosts.partitions.get((item.topic_id, item.partition))
         found = image.partition((item.topic_id, item.partition))
@@ -293,7 +294,7 @@ def on_accepted(ghosts: Ghosts, image: MetadataImage, request: AlterPartitionReq
 
 
 def check_heartbeat(image: MetadataImage, node: int, broker_epoch: int) -> None:
-    """I14: a sign of life of an earlier process of a broker does not count."""
+    """I14: a heartbeat of an earlier process of a broker does not count."""
     registered = image.brokers.get(node)
     if registered is not None and registered.broker_epoch != broker_epoch:
         text = f"a heartbeat of broker {node} with epoch {broker_epoch} counted, registered is {registered.broker_epoch}"

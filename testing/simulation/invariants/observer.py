@@ -1,9 +1,9 @@
-"""`Invariants`: takes what happens, keeps the ghosts, and lets every family of checks look.
+"""`Invariants`: receives what happens, keeps the ghosts, and calls the checks of every family.
 
-The probes (`probes.py`) call an `on_...` method for each state change. A method first brings the ghosts up to date, then
-calls the checks that can be judged at that very change, and raises `Violation`. What concerns a whole log or a whole
-partition is looked at in `after_step`, for what was touched since the last one; if nothing was, that is one look at two
-empty dicts. Every now and then (`SWEEP_STEPS`) it also looks at what nobody touches: timers, resources.
+The probes (`probes.py`) call an `on_...` method for each state change. The method first updates the ghosts, then calls the
+checks that can be judged at this change, and raises `Violation`. Checks of a whole log or a whole partition run in `after_step`,
+for those that changed since the last one; if none did, that costs a look at two empty dicts. Every `SWEEP_STEPS` steps
+`after_step` also checks what no event touches: timers, resources.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Invariants:
         self.trace = trace
         self.ghosts = Ghosts()
         self.failure: BaseException | None = None
-        """The first violation, or whatever broke a check."""
+        """The first violation, or the first error in a check."""
         self._on_violation = on_violation
         self._until_sweep = SWEEP_STEPS
 
     # -- when -------------------------------------------------------------------------------------------------------
 
     def note(self, error: BaseException) -> None:
-        """Production code must not catch, and thereby hide, what a check has to say: the run ends after this step."""
+        """Remember an error of a check, so that production code cannot hide it by catching it: the run ends after this step."""
         if self.failure is None and not self.ghosts.metadata.is_given_up:
             self.failure = error
             if self._on_violation is not None:
@@ -108,11 +108,11 @@ class Invariants:
             self.note(e)
 
     def unsettled(self) -> list[str]:
-        """What is not yet as it must become after all faults have ended (I24); empty when the cluster is at rest."""
+        """What has not become as it must after all faults have ended (I24); empty if the cluster is at rest."""
         return rest.unsettled(self.ghosts)
 
     def at_rest(self) -> None:
-        """All faults have ended, all clients have stopped, and `unsettled` had its time: everything is judged."""
+        """Judge everything, after all faults have ended, all clients have stopped, and `unsettled` had its time."""
         ghosts = self.ghosts
         self._look()
         if self.failure is not None:
@@ -150,7 +150,7 @@ class Invariants:
         clean_starts.on_closing(self.ghosts, disk)
 
     def on_logs_found(self, disk: object, node: int, was_clean: bool) -> None:
-        """A process has looked at what the last one has left of its logs. `was_clean`: it believes in an orderly stop."""
+        """A process has found the logs of the process before it. `was_clean`: it assumes a clean shutdown."""
         clean_starts.on_loaded(self.ghosts, disk, node, was_clean)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Invariants:
         return replica
 
     def on_log_gone(self, replica: ReplicaGhost) -> None:
-        """Closed, deleted, or renamed out of the way."""
+        """The log was closed, deleted, or renamed out of the way."""
         replica.log = replica.live = None
 
     def on_appended(self, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], renewed: bool) -> None:
@@ -184,7 +184,7 @@ class Invariants:
                 self._keep_payloads(records, headers)
             return
         role = "leader" if is_new else "follower"
-        # Of a fetch response that spans several epochs each has an event of its own.
+        # If a fetch response spans several epochs, each has an event of its own.
         runs = [headers] if headers[0].leader_epoch == headers[-1].leader_epoch else _by_epoch(headers)
         for run in runs:
             first, last = run[0], run[-1]
@@ -246,7 +246,7 @@ class Invariants:
     def on_high_watermark(self, replica: ReplicaGhost, high_watermark: int) -> None:
         partition = replica.partition
         if partition.key == METADATA:
-            return  # told by the node itself, see `on_quorum_high_watermark`
+            return  # the node reports this itself, see `on_quorum_high_watermark`
         watermark.on_moved(self.ghosts, replica, high_watermark)
         self.trace.emit("hw.advanced", replica.node, partition.name, hw=high_watermark, true=partition.committed.end)
 
@@ -272,12 +272,12 @@ class Invariants:
         self.ghosts.disturbed[replica.partition] = None
 
     def on_isr(self, kind: str, replica: ReplicaGhost, **fields: Any) -> None:
-        """The leader has proposed one, or heard what became of it."""
+        """The leader has proposed an ISR, or learned the outcome."""
         self.ghosts.disturbed[replica.partition] = None
         self.trace.emit(kind, replica.node, replica.partition.name, **fields)
 
     def on_role_ended(self, replica: ReplicaGhost) -> None:
-        """Deleted here, offline, or shut down."""
+        """The partition was deleted here, is offline, or was shut down."""
         replica.live = None
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Invariants:
             self.trace.emit("raft.high_watermark", replica.node, offset=offset)
 
     def _tell(self, node: int, last: int) -> None:
-        """What a committed batch has changed, for the trace."""
+        """Emit what a committed batch has changed."""
         ghosts = self.ghosts
         if not ghosts.metadata.changes or ghosts.metadata.changes[-1][0] != last:
             return

@@ -1,15 +1,14 @@
-"""Which records a log holds, without holding them: a tree of batches for each partition, and paths in it.
+"""Which records a log holds, without holding them: a tree of batches per partition, and paths in it.
 
-Only the leader of an epoch makes records in it, one behind the other. So all that was ever written to a partition is a
-**tree**: a *chain* of batches for each leader epoch, which hangs on a record of an earlier chain. A log is a **path** in it,
-and a path is known by very little: where each of its epochs begins, and where it ends.
+Only the leader of an epoch creates records in it, one after the other. So everything that was ever written to a partition is a
+**tree**: a *chain* of batches per leader epoch, which hangs on a record of an earlier chain. A log is a **path** in this tree.
+Little describes a path: where each of its epochs begins, and where it ends.
 
     chain e1    0 1 2 3 4 5 6           path of broker 1   [(e1, 0)]          up to 7
     chain e2            4 5             path of broker 2   [(e1, 0) (e2, 4)]  up to 6
 
-That log matching (I4) holds is what makes it a tree; it is checked as each batch is entered. From then on two logs that
-hold the same offset in the same epoch hold the same bytes up to there, and whether a replica has a record is one look at
-its path.
+Log matching (I4) makes it a tree, and is checked when each batch is entered. From then on two logs with the same epoch at the
+same offset hold the same bytes up to there, and one look at its path tells whether a replica has a record.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 NOTHING = -1
-"""The epoch of what is not there."""
+"""The epoch of a record that does not exist."""
 
 
 class Batch(NamedTuple):
-    """What must be the same wherever the batch is."""
+    """What must be the same in every copy of the batch."""
 
     base: int
     next: int
     crc: int
-    """Of all but offset, length and epoch."""
+    """The checksum of everything but offset, length and epoch."""
     size: int
     producer_id: int
     producer_epoch: int
@@ -37,18 +36,18 @@ class Batch(NamedTuple):
 
 
 class Path:
-    """The records of one log: those of `start` to `end`, and which epoch wrote which of them."""
+    """The records of one log, from `start` to `end`, with the epoch of each."""
 
     __slots__ = ("end", "epochs", "start", "starts")
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
-        """The log start: what is below may be gone, and counts as held."""
+        """The log start: records below it may be deleted, and count as held."""
         self.end = start
         self.epochs: list[int] = []
-        """Of the records, in order; an epoch without records is not here."""
+        """The epochs of the records, in order; an epoch without records is left out."""
         self.starts: list[int] = []
-        """Where each of them begins, strictly increasing. The first may lie below `start`."""
+        """Where each epoch begins, strictly increasing. The first may lie below `start`."""
 
     def copy(self) -> Path:
         path = Path(self.start)
@@ -56,7 +55,7 @@ class Path:
         return path
 
     def epoch_at(self, offset: int) -> int:
-        """Of the record at `offset`, which must be below `end`."""
+        """The epoch of the record at `offset`, which must be below `end`."""
         index = bisect_right(self.starts, offset) - 1
         return self.epochs[index] if index >= 0 else NOTHING
 
@@ -65,11 +64,11 @@ class Path:
         return self.epochs[-1] if self.epochs else NOTHING
 
     def holds(self, offset: int, epoch: int) -> bool:
-        """The record at `offset` of `epoch` (and with it all before it), or it was deleted below the log start."""
+        """Whether the path has the record at `offset` of `epoch` (and so every record before it), or has deleted it."""
         return offset < self.start or (offset < self.end and self.epoch_at(offset) == epoch)
 
     def holds_all_of(self, other: Path) -> bool:
-        """Whether the other is a beginning of this one."""
+        """Whether the other path is a beginning of this one."""
         return other.end <= other.start or self.holds(other.end - 1, other.epoch_at(other.end - 1))
 
     def extend(self, epoch: int, next_offset: int) -> None:
@@ -85,24 +84,24 @@ class Path:
         self.start = min(self.start, end)
 
     def restart(self, offset: int) -> None:
-        """Empty, from `offset` on."""
+        """Make the path empty, from `offset` on."""
         self.epochs.clear()
         self.starts.clear()
         self.start = self.end = offset
 
     def follow(self, other: Path, end: int) -> None:
-        """Become the other's beginning, up to `end`."""
+        """Become the beginning of the other path, up to `end`."""
         keep = bisect_left(other.starts, end)
         self.epochs, self.starts, self.end = other.epochs[:keep], other.starts[:keep], end
 
     def agrees_until(self, other: Path) -> int:
-        """The offset at which the two part; the shorter one's end if they do not."""
+        """The offset at which the two part; if they do not, the end of the shorter one."""
         offset = min(self.end, other.end)
         while offset > 0:
             ours, theirs = self.epoch_at(offset - 1), other.epoch_at(offset - 1)
-            if ours == theirs or NOTHING in (ours, theirs):  # deleted here or there
+            if ours == theirs or NOTHING in (ours, theirs):  # deleted in one of the two
                 return offset
-            # The newer of the two epochs is not in the other path at all (epochs do not decrease along a path).
+            # The newer of the two epochs is missing in the other path (epochs do not decrease along a path).
             path = self if ours > theirs else other
             offset = path.starts[bisect_right(path.starts, offset - 1) - 1]
         return 0
@@ -128,7 +127,7 @@ class Chain:
     def __init__(self, start: int, parent: int) -> None:
         self.start = start
         self.parent = parent
-        """The epoch of the record before the first one; NOTHING: there is none, or nobody could tell."""
+        """The epoch of the record before the first one; NOTHING if there is none or it is unknown."""
         self.end = start
         self.batches: list[Batch] = []
         self.by_base: dict[int, Batch] = {}
@@ -152,7 +151,7 @@ class Tree:
         return None if chain is None else chain.by_base.get(base)
 
     def find_bytes(self, base: int, crc: int) -> int:
-        """The epoch in which a batch of this content was written at this place, NOTHING for none."""
+        """The epoch in which a batch of this content was written at this offset, or NOTHING."""
         for epoch, chain in self.chains.items():
             batch = chain.by_base.get(base)
             if batch is not None and batch.crc == crc:
@@ -160,7 +159,7 @@ class Tree:
         return NOTHING
 
     def enter(self, epoch: int, batch: Batch, parent: int) -> str:
-        """A batch that is new. Returns why it cannot be the next one of its epoch; empty when it is."""
+        """Add a new batch. Returns why it cannot be the next one of its epoch; empty if it can."""
         chain = self.chains.get(epoch)
         if chain is None:
             chain = self.chains[epoch] = Chain(batch.base, parent)

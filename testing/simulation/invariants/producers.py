@@ -1,11 +1,11 @@
-"""I16: of each idempotent producer, every batch is committed once, and in order.
+"""I16: every batch of an idempotent producer is committed once, and in order.
 
-The first batch of a producer may have any sequence number: those before it may have been given up, or deleted, before any
-leader that is left heard of them. From then on numbers follow one another without a gap, as long as a record of the
-producer is in the log: a leader that has deleted all of them does not know it any more.
+The first batch of a producer may have any sequence number: earlier ones may have been given up, or deleted, before a surviving
+leader received them. From then on the numbers have no gap as long as a record of the producer is in the log; a leader that has
+deleted all of them has forgotten the producer.
 
-A *named* producer is stricter: its sequences are the rows of one work epoch, whatever attempt writes them. They begin at 0,
-go on through all epochs, are remembered beyond the records, and end with the first row of a higher work epoch.
+A *named* producer is stricter: its sequences are the rows of one work epoch, whichever attempt writes them. They begin at 0,
+continue through all producer epochs, are remembered longer than the records, and end with the first row of a higher work epoch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from strandline.testing.simulation.invariants.ghosts import PartitionGhost, Repl
 from strandline.testing.simulation.invariants.paths import Batch
 
 REMEMBERED = 5
-"""Batches that a log keeps of each producer."""
+"""Number of batches that a log keeps per producer."""
 
 
 class Place(NamedTuple):
-    """Where a producer, or the owner of a name, has come to."""
+    """The last position of a producer, or of the owner of a name."""
 
     producer_id: int
     epoch: int
@@ -62,13 +62,13 @@ def _take(partition: PartitionGhost, batch: Batch) -> None:
 
 def _follows(known: Place, batch: Batch, named: bool) -> bool:
     if (batch.producer_id, batch.producer_epoch) < (known.producer_id, known.epoch):
-        return False  # of a work epoch, or of an attempt, that is over
+        return False  # the work epoch or the attempt is over
     is_same = batch.producer_id == known.producer_id and (named or batch.producer_epoch == known.epoch)
     return bool(batch.sequence == (known.next_sequence if is_same else 0))
 
 
 def check_states(replica: ReplicaGhost) -> None:
-    """The producer states of a log are those that its batches make. Costs a walk over them: for moments of rest."""
+    """The producer states of a log are those that its batches result in. Walks over the batches, so it runs at rest only."""
     log, partition, path = replica.log, replica.partition, replica.path
     if log is None or replica.damage is not None:
         return
@@ -94,7 +94,7 @@ State = tuple[int, list[tuple[int, int]]]
 def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
     states: dict[int, State] = {}
     newest: dict[int, int] = {}
-    """Of each name, the id of its newest work epoch: the older ones are forgotten."""
+    """By name: the id of its newest work epoch. Older ones are forgotten."""
     for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
         if batch.producer_id < 0 or batch.is_control:
             continue
@@ -111,6 +111,6 @@ def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
 
 
 def _fits(found: State | None, state: State) -> bool:
-    """A log may remember batches that it has deleted since."""
+    """Whether the state fits; a log may remember batches that it has deleted since."""
     epoch, batches = state
     return found is not None and found[0] == epoch and found[1][-len(batches) :] == batches

@@ -1,8 +1,7 @@
-"""I17: who waits in a broker is answered, once, in time, and for the right reason.
+"""I17: every operation that waits in a broker is answered, once, in time, and for the right reason.
 
-That a success is true when it leaves is I15 (`watermark.py`). Here is the rest. Deadlines are judged by the timer that must
-stand for them: that a timer fires when it is due is the event loop's promise, and a process that was stopped is not to
-blame for being late.
+Whether a success is true when it leaves is I15 (`watermark.py`); the rest is here. Deadlines are judged by the timer that must
+exist for them: the event loop promises that a due timer fires, and a process that was stopped is not to blame for being late.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def check_timer(node: int, purgatory: Any) -> None:
 
 
 def _check_waiters(process: Process) -> None:
-    """Nobody waits for a high watermark who was answered already."""
+    """No operation that was answered still waits for a high watermark."""
     for partition in process.server.replicas.partitions.values():
         waiting = [*partition.waiters._waiting, *partition.waiters._ended]
         if waiting and any(waiter.is_completed for _, _, waiter in waiting):
@@ -50,7 +49,7 @@ def _check_waiters(process: Process) -> None:
 
 
 def check_idle(ghosts: Ghosts) -> None:
-    """No produce is under way any more: the lists of those that wait are empty."""
+    """No produce request is open any more: the lists of waiting operations are empty."""
     for process in ghosts.live_brokers():
         if not process.server.has_logs:
             continue

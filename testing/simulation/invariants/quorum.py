@@ -1,9 +1,9 @@
-"""I18, I19: the metadata quorum, and everybody who follows its log.
+"""I18, I19: the metadata quorum, and all nodes that follow its log.
 
-- **I18**: what a voter says rests on its disk. At the moment at which a vote or a fetch leaves, the platter is looked at.
-  A leader commits only what a majority has on its disks, and only beyond a record of its own epoch.
-- **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark; whatever a controller or
-  broker applies is compared with it, batch by batch, and the images that they make of it key by key.
+- **I18**: what a voter says is on its disk. When a vote or a fetch leaves, the disk below the cache is checked. A leader commits
+  only what a majority has on its disks, and only with a record of its own epoch behind it.
+- **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark. Whatever a controller or broker
+  applies is compared with it batch by batch, and the images that they make of it key by key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 def on_flushed(replica: ReplicaGhost) -> None:
-    """The log says that it is on the disk up to its end."""
+    """The log reports that it is on the disk up to its end."""
     log, path = replica.log, replica.path
     if log is None:
         return
@@ -54,7 +54,7 @@ def on_fetch_leaves(ghosts: Ghosts, node: int, offset: int) -> None:
 
 
 def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path: str) -> None:
-    """A vote for another, or the request that carries the vote for oneself."""
+    """A vote for another candidate leaves, or the request that implies the vote for itself."""
     before = ghosts.metadata.votes.setdefault((voter, epoch), candidate)
     if before != candidate:
         raise Violation(
@@ -109,7 +109,7 @@ def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, lea
 
 
 def _give_up(ghosts: Ghosts) -> None:
-    """Epochs, topics and brokers may come again that were there before: nothing that was written down is of use."""
+    """Give up judging: epochs, topics and brokers that existed before may come again, so no record of them is of use."""
     ghosts.metadata.is_given_up = True
 
 
@@ -148,7 +148,7 @@ def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> Entry:
 
 
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
-    """I19: an elected leader has everything that is committed."""
+    """I19: an elected leader has every committed record."""
     log = ghosts.metadata.log
     if replica.path.holds_all_of(log.committed):
         return
@@ -164,7 +164,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
 
 
 def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int], values: Sequence[bytes] | None) -> None:
-    """`batch`: base offset, last offset, epoch. `values`: the records, where they are at hand."""
+    """`batch`: base offset, last offset, epoch. `values`: the records, if they are available."""
     metadata = ghosts.metadata
     if not metadata.entries:
         return
@@ -185,7 +185,7 @@ def on_observed(ghosts: Ghosts, node: int, headers: Iterable[BatchHeader], delta
 
 
 def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: MetadataImage) -> None:
-    """Of everything that changed after `since`: it must be in the image as it is in ours."""
+    """Everything that changed after `since` is in the image as it is in ours."""
     metadata = ghosts.metadata
     if not metadata.entries:
         return
@@ -212,7 +212,7 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
 
 
 def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: MetadataImage | None) -> None:
-    """A controller made a snapshot, or got one."""
+    """A controller has made or received a snapshot."""
     metadata, end = ghosts.metadata, snapshot_id.end_offset
     if not metadata.entries:
         return
@@ -227,7 +227,7 @@ def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: Metad
 
 
 def check_same_state(who: str, node: int, image: MetadataImage, ours: MetadataImage) -> None:
-    """The whole state, at the same offset; however it was reached."""
+    """The whole state at the same offset is the same, however it was reached."""
     delta = ours.delta_to(image)
     if not delta.is_empty or image.next_producer_id != ours.next_producer_id or image.partition_count != ours.partition_count:
         keys = [f"{key[0].hex()[:8]}-{key[1]}" for key in delta.changed_partitions]
@@ -239,7 +239,7 @@ def check_same_state(who: str, node: int, image: MetadataImage, ours: MetadataIm
 
 
 def check_states(ghosts: Ghosts) -> None:
-    """Every image that is at a committed offset, as a whole. For moments of rest."""
+    """Check every image that is at a committed offset as a whole. Runs at rest only."""
     for process in [*ghosts.live_brokers(), *ghosts.live_controllers()]:
         image = _image_of(process.server)
         ours = None if image is None else ghosts.metadata.image_at(image.offset)

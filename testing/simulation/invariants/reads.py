@@ -1,10 +1,10 @@
-"""I8, I9, and the half of I10 that clients see: what leaves a broker for a consumer.
+"""I8, I9, and the half of I10 that clients see: what a broker sends to a consumer.
 
-**The applied high watermark** (I10) is what clients are told: by ListOffsets, and with each fetch. A new leader may know a
-high watermark that is older than what its predecessor told. It has to say "not available" to who asks for the latest
-offset; its fetch responses carry the old one, as Kafka's do, until it has reached the start of the leader's own epoch. From
-there on, and always for ListOffsets, no leader tells less than it or a leader of an older epoch told before. A leader that
-was replaced and does not know it may tell old news: it is measured against its own and older epochs.
+**The applied high watermark** (I10) is what clients are told: by ListOffsets, and with each fetch. A new leader may know an
+older high watermark than the one that its predecessor told. To a request for the latest offset it must answer "not available";
+its fetch responses carry the old one, as Kafka's do, until it has reached the start of its own epoch. From then on, and always
+for ListOffsets, no leader tells less than it or a leader of an older epoch told before. A leader that was replaced and does not
+know it may tell old offsets: it is compared with its own and older epochs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGho
 
 
 def on_records(replica: ReplicaGhost, high_watermark: int, buffers: Sequence[Buffer]) -> None:
-    """I8, I9: batches that a consumer is given by this broker."""
+    """I8, I9: this broker sends batches to a consumer."""
     partition = replica.partition
     for buffer in buffers:
         for position, header in iter_headers(buffer):
@@ -72,7 +72,7 @@ def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
 
 
 def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
-    """I10: a client is told a high watermark. `is_answer`: it had asked for the latest offset."""
+    """I10: a client is told a high watermark. `is_answer`: it asked for the latest offset."""
     partition, leader_state = replica.partition, replica.live.leader_state if replica.live is not None else None
     if partition.is_deleted:
         return

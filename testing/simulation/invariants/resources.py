@@ -8,9 +8,9 @@ from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
 from strandline.testing.simulation.invariants.violation import Violation
 
 TASKS_BASE, TASKS_PER_CONNECTION = 100, 2
-"""A broker has some ten tasks of its own, and one for each request whose handler is a coroutine."""
+"""A broker has about ten tasks of its own, and one per request whose handler is a coroutine."""
 FILES_BASE = 16
-"""Open files beside one for each segment."""
+"""Open files apart from one per segment."""
 
 
 def check_bounds(ghosts: Ghosts) -> None:
@@ -22,7 +22,7 @@ def check_bounds(ghosts: Ghosts) -> None:
 
 
 def bounds(process: Process) -> list[tuple[str, int, int]]:
-    """(what, how many there are, how many there may be)."""
+    """(what, present number, limit)."""
     server = process.server
     found: list[tuple[str, int, int]] = []
     connections = 0
@@ -46,13 +46,13 @@ def bounds(process: Process) -> list[tuple[str, int, int]]:
 
 
 def unfinished(loop: Any) -> list[Any] | None:
-    """The tasks of a process that has its loop for itself; None when that cannot be told."""
+    """The tasks of a process that has its own loop; None if that is unknown."""
     tasks = getattr(loop, "unfinished", None)
     return None if tasks is None else list(tasks)
 
 
 def check_stopped(process: Process, allowed: int) -> None:
-    """The server has stopped in order. `allowed`: tasks of whoever runs it."""
+    """The server has stopped in order. `allowed`: tasks of the code that runs it."""
     tasks = [task for task in unfinished(process.loop) or [] if not task.cancelling()]
     if len(tasks) > allowed:
         names = sorted(task.get_coro().__qualname__ for task in tasks)

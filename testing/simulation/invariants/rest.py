@@ -1,8 +1,8 @@
-"""I24, and what is only judged at rest: whole logs, producer states, images, idle lists.
+"""I24, and what is judged at rest only: whole logs, producer states, images, idle lists.
 
-Liveness has no moment at which it is broken, only a moment by which it must have come true. So `unsettled` says, one sentence
-each, what is not yet as it must become; a run heals, waits until it is empty, and calls what is left after its patience a
-violation, with these sentences as the diagnosis.
+Liveness is not broken at a moment; it must be reached by a moment. So `unsettled` says, in one sentence each, what is not yet as
+it must become. A run heals, waits until that is empty, and reports what is left after its bound as a violation, with these
+sentences as the diagnosis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAXIMUM_TOLD = 10
 
 
 def unsettled(ghosts: Ghosts) -> list[str]:
-    """What keeps the cluster from being at rest. Only nodes that run count."""
+    """What keeps the cluster from being at rest. Only running nodes count."""
     found = list(_nodes(ghosts))
     if not ghosts.metadata.is_given_up:
         for partition in ghosts.partitions.values():
@@ -53,7 +53,7 @@ def _partition(ghosts: Ghosts, partition: PartitionGhost) -> Iterator[str]:
         return
     live = {p.node for p in ghosts.live_brokers()} & set(registration.replicas)
     if not live & set(registration.isr):
-        return  # nobody who may lead is here
+        return  # no eligible replica runs
     leader = partition.replicas.get(registration.leader)
     if registration.leader == NO_LEADER or registration.leader not in live or leader is None:
         yield f"{name} has no leader (ISR {list(registration.isr)}, running {sorted(live)})"
@@ -84,7 +84,7 @@ def diagnosis(reasons: list[str]) -> str:
 
 
 def check_bytes(replica: ReplicaGhost) -> None:
-    """I4, by the bytes: the files of a replica hold the batches of its path, one behind the other."""
+    """I4, by the bytes: the files of a replica hold the batches of its path, one after the other."""
     log, partition = replica.log, replica.partition
     if log is None or replica.damage is not None:
         return
@@ -108,6 +108,6 @@ def check_bytes(replica: ReplicaGhost) -> None:
 def _differs(replica: ReplicaGhost, offset: int) -> None:
     log, partition = replica.log, replica.partition
     if log is None or is_damaged(log.files, log.dir):
-        return  # rotten bytes that nobody has read yet
+        return  # rotten bytes that no process has read yet
     text = f"the files of node {replica.node} hold at offset {offset} something else than what was written there"
     raise partition.violation("I4", text, replica.node)

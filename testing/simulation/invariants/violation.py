@@ -1,4 +1,4 @@
-"""What a check raises."""
+"""The error that a check raises."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Violation(AssertionError):
         """Such as "I6"."""
         self.text = text
         self.partition = partition
-        """Such as `orders-0`; empty when it is about none."""
+        """Such as `orders-0`; empty if it is about none."""
         self.node = node

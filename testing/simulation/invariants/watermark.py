@@ -1,12 +1,12 @@
-"""I7, I10, I12, I15: what is committed, who has it, and what may be said of it.
+"""I7, I10, I12, I15: what is committed, which replicas have it, and what may be said of it.
 
-`on_leader_moved` is where records become committed: a leader has raised its high watermark to h. It is taken over as the
-true one if the ISR that this leader knows is large enough, and if everybody whom the controllers count to the ISR at this
-moment really holds the leader's records up to h. The broker's word counts for nothing in this.
+Records become committed in `on_leader_moved`: a leader has raised its high watermark to h. It is accepted as the true one if the
+ISR that this leader knows is large enough, and if every member that the controllers count to the ISR at this moment really holds
+the leader's records up to h. What the broker says does not matter.
 
-Two things that look like mistakes and are none. A leader that was replaced, and has not heard of it, may still commit: its
-followers fetched that far while they were its followers, and each later leader is one of them. And who is down, or has
-started again and is not registered yet, is not asked: what he lost is a fault, and he must register before he counts.
+Two cases look like mistakes and are none. A leader that was replaced, and has not learned it, may still commit: its followers
+fetched that far while they followed it, and each later leader is one of them. And a replica that is down, or was started again
+and is not registered yet, is not checked: what it lost is a fault, and it must register before it counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_moved(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None:
-    """A replica has raised its own."""
+    """A replica has raised its own high watermark."""
     ghosts.dirty[replica] = None
     leader_state = replica.live.leader_state if replica.live is not None else None
     if leader_state is None:
@@ -37,7 +37,7 @@ def on_moved(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int) -> None
 
 
 def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
-    """I10: it may lag behind the true one. I4: what it covers is what is committed."""
+    """I10: it may be lower than the true one. I4: what it covers is what is committed."""
     partition, committed = replica.partition, replica.partition.committed
     if partition.is_deleted or partition.losses:
         return
@@ -48,8 +48,8 @@ def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
 
 
 def check_recovered(replica: ReplicaGhost, high_watermark: int) -> None:
-    """I10, of a high watermark that comes from a checkpoint or was lowered. What it covers may be gone, or be another
-    history's: a disk that lost its power brings back what was truncated. The leader's answers will tell."""
+    """I10, for a high watermark that comes from a checkpoint or was lowered. What it covers may be gone, or belong to another
+    history: after a power cut a disk may return what was truncated. The leader's responses will tell."""
     partition = replica.partition
     if high_watermark > max(partition.told_end, partition.deleted_below) and not partition.is_deleted:
         text = f"the high watermark of broker {replica.node} is {high_watermark}, the true one {partition.committed.end}"
@@ -70,7 +70,7 @@ def _check_same(replica: ReplicaGhost, high_watermark: int) -> None:
 
 
 def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
-    """I10, I7: may the records below be called committed?"""
+    """I10, I7: may the records below it be called committed?"""
     partition, path, committed = replica.partition, replica.path, replica.partition.committed
     if partition.loss_permitted:
         if not _is_deposed(partition, leader_state.epoch):
@@ -98,7 +98,7 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderS
 
 
 def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderState, high_watermark: int) -> None:
-    """By the ISR that was committed with the partition epoch which this leader knows."""
+    """The minimum is checked against the ISR that was committed with the partition epoch which this leader knows."""
     partition, live = replica.partition, replica.live
     assert live is not None
     known = partition.history.get(live.partition_epoch)
@@ -130,7 +130,7 @@ def _check_isr_holds(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int)
 
 
 def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
-    """I7: whoever may be elected has all that is committed."""
+    """I7: every member that may be elected has every committed record."""
     registration, committed = partition.registration, partition.committed
     if registration is None or partition.is_deleted or partition.loss_permitted:
         return
@@ -144,10 +144,10 @@ def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
-    """I7: the elected leader holds every record that was acknowledged, or seen. When loss is permitted, it is written down."""
+    """I7: the elected leader has every record that was acknowledged or read. A permitted loss is noted."""
     partition, committed, path = replica.partition, replica.partition.committed, replica.path
     if _is_deposed(partition, epoch):
-        return  # it hears late of an election that is over
+        return  # it learns late of an election that is over
     if path.holds_all_of(committed):
         return
     parts = path.agrees_until(committed)
@@ -166,7 +166,7 @@ def _is_deposed(partition: PartitionGhost, epoch: int) -> bool:
 
 
 def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:
-    """The leader has less than was committed, and that is permitted: from here on its log is the truth."""
+    """The leader has less than was committed, and the run permits it: from here on its log is the truth."""
     partition, committed = replica.partition, replica.partition.committed
     if replica.path.holds_all_of(committed):
         return
@@ -184,7 +184,7 @@ def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:
 
 
 def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
-    """I12, of the leader of the newest epoch."""
+    """I12, for the leader of the newest epoch."""
     registration = partition.registration
     leader = None if registration is None else partition.replicas.get(registration.leader)
     if registration is None or leader is None or leader.leads_in != registration.leader_epoch or partition.is_deleted:
@@ -210,7 +210,7 @@ def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 
 def on_acked(ghosts: Ghosts, replica: ReplicaGhost, required: int) -> None:
-    """I15: an acks=all success leaves the leader for the records below `required`."""
+    """I15: the leader sends a successful acks=all response for the records below `required`."""
     partition, committed, registration = replica.partition, replica.partition.committed, replica.partition.registration
     partition.acked_end = max(partition.acked_end, required)
     if partition.loss_permitted or partition.is_deleted:
@@ -228,8 +228,8 @@ def on_acked(ghosts: Ghosts, replica: ReplicaGhost, required: int) -> None:
 
 
 def _check_copies(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int) -> None:
-    """Copies on disks that have lost something since are not missed here. What counts is the minimum at the time of the
-    commit: the answer may leave later, when more is asked."""
+    """Copies on disks that have lost something since still count. The minimum is the one at the time of the commit: the response
+    may leave later, when the minimum is higher."""
     partition = replica.partition
     others = partition.replicas.values()
     copies = sum(other.path.holds(offset, epoch) or other.is_unclean or other.damage is not None for other in others)

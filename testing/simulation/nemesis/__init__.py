@@ -1,11 +1,10 @@
-"""The nemesis: does what the plan says, as far as the budget permits, and undoes it again.
+"""The nemesis: applies the faults of the plan, as far as the budget permits, and ends them again.
 
-`engine.py` follows the plan. Each kind of fault is a function in one of the other files, by what it strikes: it picks its
-victim, begins, and returns an `Effect`: what it did, whom it holds up, and how it ends. What the plan wants and the budget
-refuses (or what finds no victim) is left out and counted.
+`engine.py` follows the plan. Each kind of fault is a function in one of the other files, by what it strikes: it chooses its
+victim, begins, and returns an `Effect`, which says what it did, which nodes it holds up, and how it ends. A fault that the
+budget refuses, or that finds no victim, is skipped and counted.
 
-Beside the plan there is an operator: a process that ended by itself, because it could not go on, is started again after
-a while.
+There is also an operator, who starts a process again that ended by itself because it could not continue.
 """
 
 from __future__ import annotations
@@ -27,4 +26,4 @@ from strandline.testing.simulation.nemesis.engine import KINDS, Nemesis
 __all__ = ["KINDS", "Nemesis"]
 
 FILES = (processes, cuts, slow_links, connections, late_messages, leaders, disks, lying_disks, voters, clients)
-"""Whoever looks for a kind finds them all."""
+"""The files that define kinds, imported here so that `KINDS` is complete."""

@@ -1,18 +1,17 @@
 """The fault budget: what the nemesis may do so that every loss is a bug.
 
-What acks=all promises to survive: any process may die at any time (its page cache lives on); of the replicas of a
-partition, `min.insync.replicas - 1` (one, if that is none, and others are in sync) may lose what they had not synced
-(a power cut, an empty disk) before the ISR is full again, and never the last member of the ISR. The disk of one broker may
-rot: then that one is never all that is left. A replica that has lost something must also leave the ISR before the
-rest of it does: while eligible leader replicas (KIP-966) are not built, the last member of an ISR leads again, whatever
-became of its disk. So from the loss until the controller took the replica out (its **window**), another member of each
-of its ISRs has to be left in peace.
+This is what acks=all promises to survive. Any process may die at any time (its page cache survives). Of the replicas of a
+partition, `min.insync.replicas - 1` (one, if that is zero and others are in sync) may lose what they had not synced (a power
+cut, an empty disk) before the ISR is full again, and never the last member of the ISR. The disk of one broker may rot: then that
+broker is never the only one left. A replica that has lost something must also leave the ISR before the rest of the ISR does,
+because without eligible leader replicas (KIP-966) the last member of an ISR leads again, whatever happened to its disk. So from
+the loss until the controller has removed the replica (its **window**), another member of each of its ISRs must be left alone.
 
-Controllers fsync before they answer: power cuts of all of them are within the budget. An empty disk is a loss: of a
-minority of the quorum, between two moments at which every controller runs and is caught up. A disk that rots is one, too,
-until the end: from then on that controller is not trusted to have anything, or to run.
+Controllers fsync before they answer, so power cuts of all of them are within the budget. An empty disk is a loss: a minority of
+the quorum may have one between two moments at which every controller runs and is caught up. A disk that rots is a loss until the
+end: from then on that controller is not trusted to have anything, or to run.
 
-The judge reads the committed metadata of the active controller. Without one it permits no loss.
+The budget reads the committed metadata of the active controller. Without an active controller it permits no loss.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.cluster.cluster import SimCluster
 
 HANGS_S = 0.1
-"""Who is held up for longer is not well; a good disk takes less."""
+"""A node that is held up for longer is not healthy; an operation of a good disk takes less."""
 
 
 @dataclass(slots=True)
@@ -36,16 +35,16 @@ class Budget:
     enforced: bool = True
     """False: losses are permitted in this run."""
     exceeded: bool = False
-    """Something happened that the budget does not cover. Only when it is not enforced."""
+    """Something happened that the budget does not cover. Only if it is not enforced."""
     losses: int = 0
     touched: Counter[int] = field(default_factory=Counter)
-    """By how many faults a node is held up just now: down, paused, cut off, slow."""
+    """By node: the number of faults that hold it up at present (down, paused, cut off, slow)."""
     _lossy: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
-    """By partition, who has lost something since the last moment at which the ISR was full."""
+    """By partition: the brokers that have lost something since the ISR was last full."""
     _windows: dict[int, int] = field(default_factory=dict)
-    """Who has lost something and may still be in an ISR: broker -> its broker epoch before."""
+    """Brokers that have lost something and may still be in an ISR: broker -> its broker epoch before the loss."""
     _armed: Counter[int] = field(default_factory=Counter)
-    """Faults that may yet cost a broker something."""
+    """By broker: the number of armed faults that may still cost it something."""
     rotten: set[int] = field(default_factory=set)
     """The broker whose disk holds what was not written there."""
     rotten_controllers: set[int] = field(default_factory=set)
@@ -56,18 +55,19 @@ class Budget:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def may_touch(self, nodes: Collection[int]) -> bool:
-        """Whether these may be held up (or crash) now: not when they are all that is left beside one that has lost something."""
+        """Whether these nodes may be held up (or crash) now: not if they are all that is left beside one that has lost
+        something."""
         if not self.enforced or not self.windows:
             return True
         self.look()
         windows = set(self.windows)
         if all(n in nodes for n in self.cluster.controller_ids):
-            nodes = (*nodes, *self.cluster.broker_ids)  # Nobody's heartbeats are heard.
+            nodes = (*nodes, *self.cluster.broker_ids)  # No heartbeat of a broker arrives.
         return all(self._survivors(p, nodes) for p in self._partitions() if windows & set(p.replicas))
 
     def may_lose(self, broker: int) -> bool:
-        """Whether this broker's disk may lose what was not synced. Where losses are permitted it may, unless that could leave
-        the only copy of a record with a broker that cannot read it."""
+        """Whether this broker's disk may lose what was not synced. If losses are permitted it may, unless that could leave the
+        only copy of a record with a broker that cannot read it."""
         return (not self.enforced and self.rotten <= {broker}) or self._may_lose(broker)
 
     def _may_lose(self, broker: int) -> bool:
@@ -83,13 +83,13 @@ class Budget:
         return True
 
     def may_rot(self, broker: int) -> bool:
-        """Whether this broker's disk may give back what was not written there. Also where losses are permitted: the only
-        copy of a record that cannot be read is no loss that anybody could get over. (Who stands still may find, as he wakes,
-        that his followers have been silent, and go on alone.)"""
+        """Whether this broker's disk may return what was not written there. The same if losses are permitted: a cluster cannot
+        recover from an unreadable only copy. (A paused leader may find on waking that its followers were silent, and continue
+        alone.)"""
         return self.rotten <= {broker} and self._is_well(broker) and self._may_lose(broker)
 
     def may_wipe_controller(self, node: int) -> bool:
-        """Whether this controller may come back with an empty disk. Also where losses are permitted: a quorum that lost its
+        """Whether this controller may come back with an empty disk. The same if losses are permitted: a quorum that lost its
         majority for good rightly does nothing any more."""
         self.look()
         ids = self.cluster.controller_ids
@@ -97,11 +97,11 @@ class Budget:
         return others_well and len(self._wiped | self.rotten_controllers | {node}) <= (len(ids) - 1) // 2
 
     def may_rot_controller(self, node: int) -> bool:
-        """Whether this controller's disk may give back what was not written there; also where losses are permitted."""
+        """Whether this controller's disk may return what was not written there. The same if losses are permitted."""
         return self.rotten_controllers <= {node} and self.may_wipe_controller(node)
 
     def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
-        """Whether a member of the ISR is well, and none of these."""
+        """Whether a member of the ISR is healthy and not among these."""
         return any(n not in nodes and n not in self.windows and self._is_well(n) for n in partition.isr)
 
     def _is_well(self, broker: int) -> bool:
@@ -110,7 +110,7 @@ class Budget:
         return is_ready and self._is_heard(broker)
 
     def _is_heard(self, broker: int) -> bool:
-        """Half of its session is left at least: a fault that is over may have kept its heartbeats back until now."""
+        """Whether at least half of its session is left: a fault that is over may have kept its heartbeats back until now."""
         server = self.cluster.active_controller
         active = None if server is None else server.controller.active
         if server is None or active is None:
@@ -127,7 +127,7 @@ class Budget:
 
     @contextmanager
     def touching(self, *nodes: int) -> Iterator[None]:
-        """These are held up meanwhile."""
+        """Within the block, these nodes are held up."""
         self.touched.update(nodes)
         try:
             yield
@@ -146,14 +146,14 @@ class Budget:
                 self._lossy.setdefault(key, set()).add(broker)
 
     def arm(self, broker: int) -> None:
-        """A fault waits that may cost this broker something; when it strikes, `lost` is called as well."""
+        """A fault is armed that may cost this broker something; when it strikes, `lost` is called as well."""
         self._armed[broker] += 1
         for key, p in self._keyed(self.cluster.image()):
             if broker in p.replicas:
                 self._lossy.setdefault(key, set()).add(broker)
 
     def disarm(self, broker: int) -> None:
-        """It waits no more."""
+        """The fault is disarmed."""
         self._armed[broker] -= 1
 
     def rots(self, broker: int) -> None:
@@ -172,10 +172,10 @@ class Budget:
         self._wiped.add(node)
 
     def look(self) -> None:
-        """Which windows are over, and which ISRs are full? Asked now and then."""
+        """Update which windows are over and which ISRs are full. Called regularly."""
         if self.cluster.active_controller is None or not self.cluster.brokers:
             return
-        # The controller's own image runs ahead of what is committed, and may be taken back. Brokers have the committed one.
+        # The controller's own image is ahead of what is committed, and may be taken back. Brokers have the committed one.
         image = max((b.metadata.image for b in self.cluster.brokers.values()), key=lambda image: image.offset)
         partitions = [p for _, p in self._keyed(image)]
         for broker, epoch in list(self._windows.items()):
@@ -190,7 +190,8 @@ class Budget:
             self._wiped.clear()
 
     def _is_of_present(self, broker: int, known: Any) -> bool:
-        """A registration of the process that lost something may still be on its way through the quorum."""
+        """Whether the registration is newer than the loss: one of the process that lost something may still be on its way
+        through the quorum."""
         server = self.cluster.brokers.get(broker)
         return server is not None and server.incarnation_id == known.incarnation_id
 
@@ -206,12 +207,12 @@ class Budget:
 
     @property
     def open_windows(self) -> list[int]:
-        """Those of them that will be out of the ISRs soon; who rots may stay."""
+        """Those of the windows that will be out of the ISRs soon; a broker with a rotten disk may stay."""
         return [n for n in self.windows if n not in self.rotten]
 
     @property
     def wiped_controllers(self) -> list[int]:
-        """Those that have lost their disk and not caught up since: they need *all* others, not a majority of them."""
+        """Controllers that have lost their disk and not caught up since: they need *all* others, not a majority of them."""
         return sorted(self._wiped)
 
     # -- reading the metadata -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What happens around the nodes: a clock is wrong, a client stands still or is cut off, somebody asks for an election."""
+"""Faults around the nodes: a wrong clock, a client that is paused or cut off, elections that a user requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _clock_jump(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 @kind("client_pause")
 def _client_pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """It reads nothing meanwhile, and its answers pile up at the brokers."""
+    """A client is paused: it reads nothing, and its responses pile up at the brokers."""
     clients = nemesis.clients
     if not clients:
         return None
@@ -46,7 +46,7 @@ def _client_cut(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 @kind("elect")
 def _elect(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Somebody asks for the preferred leaders."""
+    """Request an election of the preferred leaders."""
     client = nemesis.cluster.client()
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Connections that break, fall silent, bring their bytes in pieces, or are read late."""
+"""Connections that break, fall silent, deliver their bytes in pieces, or are read late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BREAKABLE = (
 
 @kind("reset")
 def _reset(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Connections break, both ends are told."""
+    """Connections break, and both ends are notified."""
     node = nemesis.victim(draw, nemesis.nodes)
     if node is None:
         return None
@@ -35,7 +35,7 @@ def _reset(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("reset_response")
 def _reset_response(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The connection breaks under the next messages of one API: a response that is lost makes a duplicate."""
+    """The connection breaks under the next messages of one API: a lost response makes the sender repeat its request."""
     api_key, is_request, times = draw.choice(BREAKABLE), draw.random() < 0.25, draw.choice((1, 2, 5))
     breaks = nemesis.network.breaks
     after, chance = draw.random() < 0.3, draw.choice((1.0, 0.3))
@@ -52,7 +52,7 @@ def _reset_response(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect 
 
 
 def _register_one(nemesis: Nemesis, draw: Random) -> None:
-    """A broker starts again: else there would be no such message as long as the fault lasts."""
+    """Restart a broker, because otherwise no message of this API would be sent while the fault lasts."""
     node = nemesis.victim(draw, nemesis.running(nemesis.cluster.broker_ids))
     if node is not None:
         nemesis.cluster.crash(node)
@@ -70,7 +70,7 @@ def _fragment(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
 
 @kind("slow_reader")
 def _slow_reader(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A node, or a client, reads late what has arrived."""
+    """A node or a client reads late what has arrived."""
     nodes = [*nemesis.nodes, *(m.id for m in nemesis.clients)]
     node, delay_s = nemesis.victim(draw, nodes), draw.choice((0.01, 0.1, 1.0))
     if node is None:
@@ -82,7 +82,7 @@ def _slow_reader(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | N
 
 @kind("mute")
 def _mute(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The connections that there are between two machines are dead, and nobody is told; new ones can be made."""
+    """The present connections between two machines are dead without a notice; new ones work."""
     node = nemesis.victim(draw, nemesis.nodes)
     if node is None:
         return None

@@ -1,4 +1,4 @@
-"""Links that are cut: of a pair, of a node, or between two sides."""
+"""Cut links: of a pair, of a node, or between two sides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.testing.simulation.options import FaultPlan
 
 
 def cut(nemesis: Nemesis, links: list[tuple[int, int]]) -> Callable[[], None]:
-    """Returns what mends them."""
+    """Returns the function that mends them."""
     for link in links:
         nemesis.network.cut(*link)
 
@@ -54,7 +54,7 @@ def _cut_one_way(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | N
 
 @kind("half_open")
 def _half_open(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """One direction of everything at a node is dead, and nobody is told."""
+    """One direction of all links of a node is dead, without a notice."""
     node = nemesis.victim(draw, nemesis.role_weighted(draw))
     if node is None:
         return None
@@ -65,7 +65,7 @@ def _half_open(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 
 @kind("partition")
 def _partition(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Two sides that do not see each other; the clients are on either."""
+    """Two sides that cannot reach each other; the clients are on both."""
     everyone = nemesis.everyone_but()
     side = [n for n in everyone if draw.random() < draw.choice((0.3, 0.5))]
     rest = [n for n in everyone if n not in side]
@@ -78,7 +78,7 @@ def _partition(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 
 @kind("swizzle")
 def _swizzle(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Some nodes are cut off one by one, and come back one by one in another order."""
+    """Some nodes are cut off one by one, and reconnected one by one in another order."""
     nodes = [n for n in nemesis.nodes if draw.random() < 0.6]
     if not nodes or not nemesis.budget.may_touch(nodes):
         return None
@@ -86,7 +86,7 @@ def _swizzle(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     order = draw.sample(nodes, len(nodes))
     step_s = fault.duration_s / (2 * len(nodes) + 1)
     mends: dict[int, Callable[[], None]] = {}
-    """Of those that are cut off now."""
+    """By node that is cut off at present."""
 
     def go(node: int) -> None:
         mends[node] = cut(nemesis, nemesis.links_of(node))

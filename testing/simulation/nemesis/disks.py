@@ -1,4 +1,4 @@
-"""Disks that fail, are slow, full or lost, and processes that die in the midst of what they do with one."""
+"""Disks that fail, are slow, full or lost, and processes that die in the middle of a disk operation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from strandline.testing.simulation.nemesis.readers import forget_tails, read_thr
 from strandline.testing.simulation.options import FaultPlan
 
 ALONE_S = 5.0
-"""How long is waited until all others are out of the ISRs, and until the last member is back."""
+"""Longest wait, in seconds, until all others are out of the ISRs, and until the last member is back."""
 
 
 @kind("crash_in_disk")
 def _crash_in_disk(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The process dies inside one of its next operations on the disk."""
+    """The process dies inside one of its next disk operations."""
     node = nemesis.victim(draw, nemesis.running(nemesis.role_weighted(draw)))
     if node is None:
         return None
@@ -73,8 +73,8 @@ def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("wipe_last")
 def _wipe_last(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Everybody else in an ISR dies, and the last member comes back with an empty disk, leads, and is followed by replicas
-    whose logs are longer than its own. A loss for certain: only where losses are permitted."""
+    """All other members of an ISR die. The last one comes back with an empty disk, leads, and is followed by replicas with
+    longer logs than its own. That is a certain loss, so it happens only where losses are permitted."""
     cluster, running = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     if nemesis.budget.enforced or cluster.active_controller is None:
         return None
@@ -109,7 +109,7 @@ async def _outlive(nemesis: Nemesis, leader: int, others: list[int]) -> None:
 
 
 def _is_alone(cluster: SimCluster, broker: int) -> bool:
-    """Of what it leads it is the only member of the ISR."""
+    """Whether the broker is the only member of the ISR of each partition that it leads."""
     partitions = [p for topic in cluster.image().topics_by_id.values() for p in topic.partitions.values()]
     return all(tuple(p.isr) == (broker,) for p in partitions if p.leader == broker)
 
@@ -133,7 +133,7 @@ def _disk_slow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 
 @kind("cold_reads")
 def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """What is read is often not in the page cache."""
+    """Reads often miss the page cache."""
     node = draw.choice(nemesis.nodes)
     files, probability = nemesis.cluster.machines[node].files, draw.choice((0.1, 0.5, 1.0))
     files.cold_reads(probability)
@@ -141,7 +141,7 @@ def _cold_reads(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 
 def armed(nemesis: Nemesis, node: int, fault: Fault, what: dict[str, Any]) -> Effect:
-    """What waits in a disk for its operation; it may strike several times, or never."""
+    """A fault that waits in a disk for its operation. It may strike several times, or never."""
     files = nemesis.cluster.machines[node].files
 
     def undo() -> None:
@@ -190,7 +190,7 @@ def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | No
 
 @kind("disk_fsync")
 def _disk_fsync(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """An fsync fails, and takes with it what it should have written: no other one brings that back."""
+    """An fsync fails and drops what it should have written; no later fsync writes it."""
     budget, cluster = nemesis.budget, nemesis.cluster
     node = nemesis.victim(draw, nemesis.may_lose(nemesis.role_weighted(draw)))
     if node is None:

@@ -1,7 +1,7 @@
-"""Who follows the plan: begins each fault at its time, ends it after its time, and ends them all when the cluster is to heal.
+"""Follows the plan: begins each fault at its time, ends it after its duration, and ends all faults when the cluster is to heal.
 
-What a kind of fault does is not known here, only that it returns an `Effect`. What all kinds share is: who may be a victim
-now, and which links are whose.
+The engine does not know what a kind of fault does, only that it returns an `Effect`. Here is what all kinds share: which node
+may be a victim now, and which links a node has.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.options import FaultPlan, Options
 
 FIRST_CLIENT = 200
-"""Clients are numbered from behind it."""
+"""Clients have higher numbers."""
 OPERATOR_S = (0.3, 2.0)
-"""How long it takes until somebody starts a process again that ended by itself."""
+"""Seconds until the operator starts a process again that ended by itself."""
 WHAT_TO_DO = ("empty this directory as a whole", "Restore it from another controller")
-"""In what a controller says that must not go on with what is on its disk."""
+"""Sentences in the message of a controller that must not continue with the content of its disk."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Effect:
     touches: tuple[int, ...] = ()
     """The nodes that it holds up."""
     undo: Callable[[], object] | None = None
-    """None: it is over as soon as it happened."""
+    """Ends the fault; None: it is over as soon as it has happened."""
     fault: FaultPlan | None = None
 
 
@@ -49,15 +49,16 @@ class Nemesis:
         self.options = options
         self.budget = budget
         self.counts: Counter[str] = Counter()
-        """What was done."""
+        """By kind: how often it happened."""
         self.skipped: Counter[str] = Counter()
-        """What was not, because the budget refused it or nobody was there to suffer it."""
+        """By kind: how often it was skipped, because the budget refused it or no victim existed."""
         self.down: Counter[int] = Counter()
-        """By how many faults a node is kept down."""
+        """By node: the number of faults that keep it down."""
         self.draw = self.world.stream("nemesis")
         self._active: dict[int, Effect] = {}
         self._tasks: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
-        """With what each does, which is never begun when its task is cancelled before its first step."""
+        """The tasks with their coroutines. A coroutine never begins if its task is cancelled before the first step, and must
+        then be closed."""
         self._returning: dict[int, None] = {}
         """Nodes that the operator is about to start again."""
         self.going = True
@@ -72,7 +73,7 @@ class Nemesis:
             self.budget.lost(node)
 
     async def stop(self, node: int) -> None:
-        """SIGTERM; nobody sends it twice."""
+        """Send SIGTERM, unless that was done already."""
         self.stopping.add(node)
         self.budget.touched[node] += 1
         await asyncio.shield(asyncio.get_running_loop().create_task(self._stop(node), name=f"nemesis stops {node}"))
@@ -89,7 +90,7 @@ class Nemesis:
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """The plan, from now until the end of the faults."""
+        """Run the plan, from now until the end of the faults."""
         began = self.world.now
         self.spawn(self._operate(), "operator")
         for fault in self.options.faults:
@@ -101,7 +102,7 @@ class Nemesis:
         self._tasks[asyncio.get_running_loop().create_task(self._guarded(coroutine), name=name)] = coroutine
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """A mistake of the nemesis ends the run: else a fault would silently not happen, or never end."""
+        """An error in the nemesis ends the run. Otherwise a fault would silently not happen, or never end."""
         try:
             await coroutine
         except Exception as e:
@@ -132,7 +133,7 @@ class Nemesis:
         self.world.trace.emit("fault.end", next(iter(effect.touches), 0), fault=effect.fault.kind, number=number)
 
     async def _operate(self) -> None:
-        """The operator, and the budget's regular look."""
+        """The operator, and the regular update of the budget."""
         while self.going:
             await asyncio.sleep(0.1)
             self.budget.look()
@@ -150,7 +151,7 @@ class Nemesis:
             self._returning.pop(node, None)
 
     def _empty_if_damaged(self, node: int) -> None:
-        """A controller that has found its disk damaged says what to do, and when it may be done; and so it is."""
+        """Empty the directory of a controller whose message asks for that, when the budget permits it."""
         machine = self.cluster.machines[node]
         if machine.loop is not None or node not in self.budget.rotten_controllers or not self.budget.may_wipe_controller(node):
             return
@@ -161,15 +162,15 @@ class Nemesis:
             machine.files.wipe()
 
     def start(self, node: int) -> None:
-        """Unless it runs, or another fault keeps it down."""
+        """Start the node, unless it runs or another fault keeps it down."""
         if self.cluster.machines[node].loop is None and self.down[node] <= 0:
             self.cluster.start(node)
 
     # -- the heal -----------------------------------------------------------------------------------------------------
 
     async def heal(self, left_out: Iterable[int] = ()) -> None:
-        """Every fault ends, and every node runs, but for those that are left out. What a disk was busy with when its trouble
-        ended, is waited for."""
+        """End every fault and start every node, except those that are left out. Wait for disk operations that the faults had
+        delayed."""
         self.going = False
         for task in self._tasks:
             task.cancel()
@@ -191,7 +192,7 @@ class Nemesis:
         await asyncio.sleep(max(m.loop.busy_until for m in self.world.machines.values() if m.loop is not None) - self.world.now)
 
     def watch(self) -> None:
-        """After the heal: processes that end by themselves are still started again."""
+        """After the heal: start processes again that end by themselves."""
         self.going = True
         self.spawn(self._operate(), "operator")
 
@@ -209,34 +210,35 @@ class Nemesis:
 
     @property
     def clients(self) -> list[Machine]:
-        """Those that run."""
+        """The clients that run."""
         return [m for n, m in self.world.machines.items() if n > FIRST_CLIENT and m.loop is not None]
 
     def everyone_but(self, *nodes: int) -> list[int]:
-        """All machines, of clients too."""
+        """All other machines, clients included."""
         return [n for n in self.world.machines if n and n not in nodes]
 
     def links_of(self, node: int) -> list[tuple[int, int]]:
-        """Between it and everybody else, both ways."""
+        """All links of a node, in both directions."""
         return [link for other in self.everyone_but(node) for link in ((node, other), (other, node))]
 
     def victim(self, draw: Random, nodes: Iterable[int]) -> int | None:
-        """One of these that may be held up now."""
+        """One of these nodes that may be held up now, or None."""
         candidates = [n for n in nodes if self.budget.may_touch((n,))]
         return draw.choice(candidates) if candidates else None
 
     def role_weighted(self, draw: Random) -> list[int]:
-        """Mostly brokers: they are what is tested most."""
+        """Draw a role: mostly brokers, because they have most of the tested code."""
         return self.cluster.broker_ids if draw.random() < 0.75 else self.cluster.controller_ids
 
     def may_lose(self, nodes: Iterable[int]) -> list[int]:
-        """Those of them whose disks may lose what was not synced. A controller's always: what it has told anybody is on it."""
+        """Those of the nodes whose disks may lose what was not synced. Controllers always may: what they have told others is on
+        their disks."""
         return [n for n in nodes if n in self.cluster.controller_ids or self.budget.may_lose(n)]
 
 
 Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
 KINDS: dict[str, Kind] = {}
-"""By name; the table of weights, `options.FAULTS`, has the same names."""
+"""By name. The table of weights, `options.FAULTS`, has the same names."""
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:

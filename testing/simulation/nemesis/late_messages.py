@@ -1,4 +1,4 @@
-"""Messages that are kept back, and come when what they say is no longer so."""
+"""Messages that are held back and arrive when their content is out of date."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ AMBUSHED = (
     (apis.PRODUCE, True),
     (apis.BROKER_HEARTBEAT, False),
 )
-"""Messages that say something of a state which may be another one when they arrive."""
+"""Messages about a state that may have changed when they arrive."""
 AMBUSHES = {"crash": "is to crash", "pause": "is to stand still", "cut": "is to be cut off"}
 LURK_S, FENCED_S = 3.0, 4.0
-"""How long is waited for one, at least; and for the controller to notice what happened to a broker, at most."""
+"""Shortest wait for such a message, and longest wait until the controller has noticed what happened to a broker, in seconds."""
 
 
 @kind("hold")
 def _hold(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Messages of one kind stay where they are for a while, and what is behind them on their connections."""
+    """Hold messages of one kind for a while, and everything behind them on their connections."""
     api_key, is_request, limit = draw.choice(HOLDABLE), draw.random() < 0.5, draw.choice((1, 1, 3, -1))
     node = draw.choice(nemesis.nodes)
     if not nemesis.budget.may_touch(nemesis.nodes):
@@ -48,8 +48,8 @@ def _hold(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("ambush")
 def _ambush(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """The next message of one kind is kept back until something has happened to another broker. Two faults would have to be
-    lucky to meet like that, and it is what most guards of epochs are for."""
+    """Hold the next message of one kind until something has happened to another broker. Two separate faults would rarely meet
+    like that, and most guards of epochs exist for this case."""
     (api_key, is_request), how = draw.choice(AMBUSHED), draw.choice(("crash", "crash", "pause", "cut"))
     hold = nemesis.network.hold(lambda m: m.api_key == api_key and m.is_request == is_request, 1)
     nemesis.spawn(_lurk(nemesis, fault, hold, how, draw), f"ambush {fault.number}")
@@ -61,9 +61,9 @@ async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: 
     try:
         await nemesis.world.until(lambda: hold.has, LURK_S + fault.duration_s, "a message to be kept back")
         if not hold.has:
-            return  # its connection is gone, and it with that
+            return  # its connection has ended, and the message is lost
         message = hold.held[0]
-        with nemesis.budget.touching(message.source, message.target):  # What is behind it waits as well, heartbeats too.
+        with nemesis.budget.touching(message.source, message.target):  # Later messages wait as well, heartbeats too.
             others = [n for n in nemesis.cluster.broker_ids if n != message.source]
             victim = nemesis.victim(draw, nemesis.running(others))
             if victim is not None and nemesis.budget.may_touch((victim, message.source, message.target)):
@@ -76,7 +76,7 @@ async def _lurk(nemesis: Nemesis, fault: FaultPlan, hold: Hold, how: str, draw: 
 
 
 async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
-    """Until the controller has counted it out and in again, if it does."""
+    """Wait until the controller has fenced and unfenced the broker, if it does."""
     cluster, until = nemesis.cluster, nemesis.world.until
     before = _broker_epoch(cluster, victim)
     with nemesis.budget.touching(victim):
@@ -93,7 +93,7 @@ async def _strike(nemesis: Nemesis, victim: int, how: str) -> None:
 
 
 def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:
-    """Returns what ends it."""
+    """Returns the function that ends it."""
     if how == "pause":
         machine = nemesis.cluster.machines[victim]
         machine.pause()
@@ -102,6 +102,6 @@ def _silence(nemesis: Nemesis, victim: int, how: str) -> Callable[[], object]:
 
 
 def _broker_epoch(cluster: SimCluster, broker: int) -> int:
-    """Of the process that is registered and unfenced; -1: there is none."""
+    """The broker epoch of the registered, unfenced process; -1: there is none."""
     known = None if cluster.active_controller is None else cluster.image().brokers.get(broker)
     return -1 if known is None or known.fenced else int(known.broker_epoch)

@@ -1,8 +1,8 @@
-"""Leadership that goes to another broker and comes back, while something of the time before is kept.
+"""Leadership that moves to another broker and back, while something of the time before is held back.
 
-A broker that leads again in a later epoch, with the same log and on the same connections, is what most guards of leader
-epochs are for: a message or a follower of the first leadership finds the right broker, and the wrong epoch. Faults that meet
-by chance hardly ever bring it about, since the broker has to be fenced, to catch up, and to be elected again meanwhile.
+Most guards of leader epochs exist for a broker that leads again in a later epoch, with the same log and on the same connections:
+a message or a follower of the first leadership finds the right broker and the wrong epoch. Faults that meet by chance hardly
+ever cause it, because in between the broker has to be fenced, to catch up, and to be elected again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FETCH_REQUEST, FETCH_RESPONSE = (apis.FETCH, True), (apis.FETCH, False)
 PROPOSAL, DECISION = (apis.ALTER_PARTITION, True), (apis.ALTER_PARTITION, False)
 PRODUCE = (apis.PRODUCE, True)
 KEPT = (*[FETCH_REQUEST] * 3, *[FETCH_RESPONSE] * 3, PROPOSAL, *[DECISION] * 2, PRODUCE, None)
-"""Messages to or from the leader of which one is kept back until it leads again. None: no message."""
+"""Messages to or from the leader, of which one is held until it leads again. None: no message."""
 ASIDE = ("cut", "cut", "pause", "none")
-"""What keeps a third replica from hearing of the leader in between: it is cut off from the controllers, or stands still."""
+"""What keeps a third replica from learning of the leader in between: it is cut off from the controllers, or paused."""
 HELD_S, MOVED_S, TURNS_MAX = 0.6, 4.0, 4
-"""How long is waited for the message, and for a change of the leader; and how many brokers are asked to step back."""
+"""Longest waits for the message and for a change of the leader, in seconds; and how many brokers are asked to resign."""
 
 
 class Target(NamedTuple):
@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 @kind("lead_returns")
 def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A leader loses a partition and gets it back; a message of its first leadership, or a replica, is held up meanwhile."""
+    """A leader loses a partition and gets it back; meanwhile a message of its first leadership, or a replica, is held up."""
     target = _target(nemesis, draw)
     if target is None:
         return None
@@ -61,7 +61,7 @@ def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | 
 
 
 def _target(nemesis: Nemesis, draw: Random) -> Target | None:
-    """Of the partitions that another member of the ISR can lead."""
+    """Choose one of the partitions that another member of the ISR can lead."""
     cluster = nemesis.cluster
     if cluster.active_controller is None:
         return None
@@ -93,7 +93,7 @@ async def _round_trip(nemesis: Nemesis, target: Target, kept: tuple[int, bool] |
                 await _take_away(nemesis, target, _is_channel(kept))
             await _give_back(nemesis, target)
             if draw.random() < 0.5:
-                back()  # It learns of the later epoch before the message comes.
+                back()  # It learns of the later epoch before the message arrives.
                 await asyncio.sleep(draw.choice((0.0, 0.05, 0.3)))
         except OutOfTime:
             pass
@@ -101,7 +101,7 @@ async def _round_trip(nemesis: Nemesis, target: Target, kept: tuple[int, bool] |
 
 @contextmanager
 def _holding(nemesis: Nemesis, target: Target, kept: tuple[int, bool], aside: str) -> Iterator[Hold]:
-    """The next message of this kind between the leader and a follower, or a controller, stays where it is."""
+    """Hold the next message of this kind between the leader and a follower, or a controller."""
     (api_key, is_request), leader = kept, target.leader
     others = nemesis.cluster.broker_ids
     if api_key == apis.FETCH and aside != "none":
@@ -122,9 +122,9 @@ def _holding(nemesis: Nemesis, target: Target, kept: tuple[int, bool], aside: st
 
 
 async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool] | None, target: Target) -> None:
-    """Without one the story goes on."""
+    """Wait for the message; if none comes, the story continues without it."""
     if _is_channel(kept) and target.third is not None:
-        step_down(nemesis, target.third)  # As it comes back, the leader has something to propose.
+        step_down(nemesis, target.third)  # When the follower returns, the leader has an ISR change to propose.
     try:
         await nemesis.world.until(lambda: hold.has, MOVED_S if _is_channel(kept) else HELD_S, "a message to be kept back")
     except OutOfTime:
@@ -132,13 +132,13 @@ async def _wait_for_message(nemesis: Nemesis, hold: Hold, kept: tuple[int, bool]
 
 
 def _is_channel(kept: tuple[int, bool] | None) -> bool:
-    """Whether the leader's heartbeats wait behind what is kept, or their answers."""
+    """Whether the leader's heartbeats, or the responses to them, wait behind the held message."""
     return kept is not None and kept[0] == apis.ALTER_PARTITION
 
 
 @contextmanager
 def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callable[[], None]]:
-    """Gives what ends it."""
+    """Returns the function that ends it."""
     undo: list[Callable[[], object]] = []
     if node is None:
         pass
@@ -162,8 +162,8 @@ def _set_aside(nemesis: Nemesis, node: int | None, how: str) -> Iterator[Callabl
 
 @contextmanager
 def _forking(nemesis: Nemesis, target: Target, draw: Random) -> Iterator[float]:
-    """In half of the cases no follower fetches from the leader any more, so that what it still appends is only in its own log
-    when another one leads. Gives how long the leader goes on."""
+    """In half of the cases no follower fetches from the leader any more, so that records that it still appends are in its own
+    log only when another broker leads. Returns how long the leader continues."""
     if draw.random() < 0.5:
         yield 0.0
         return
@@ -179,8 +179,8 @@ def _is_fetch_of_replica(nemesis: Nemesis, message: Message, target: Target) -> 
 
 
 async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None:
-    """The leader asks to be fenced, as one that has found damage does; or, where its heartbeats do not get through anyhow, is
-    cut off until its session is over."""
+    """The leader asks to be fenced, as a broker does that finds damage. If its heartbeats do not arrive anyway, it is cut off
+    until its session has expired."""
     leader, undo = target.leader, None
     if is_channel or not step_down(nemesis, leader):
         controllers = nemesis.cluster.controller_ids
@@ -193,7 +193,7 @@ async def _take_away(nemesis: Nemesis, target: Target, is_channel: bool) -> None
 
 
 async def _give_back(nemesis: Nemesis, target: Target) -> None:
-    """Who leads in between steps back, as often as it takes."""
+    """The leader in between resigns, as often as it takes."""
     leader, until = target.leader, nemesis.world.until
     for _ in range(TURNS_MAX):
         await until(lambda: _may_lead(nemesis, target), MOVED_S, "it is in the ISR again")
@@ -210,7 +210,7 @@ def _has_moved(nemesis: Nemesis, target: Target, before: int) -> bool:
 
 
 def step_down(nemesis: Nemesis, broker: int) -> bool:
-    """The broker asks to be fenced for a moment, as one does that leads what it has damaged. False: it cannot just now."""
+    """Let the broker ask to be fenced for a moment, as one that leads a damaged log does. False: it cannot at present."""
     server, machine = nemesis.cluster.brokers.get(broker), nemesis.cluster.machines[broker]
     if server is None or not server.ready.is_set() or machine.loop is None or machine.is_paused:
         return False
@@ -219,12 +219,12 @@ def step_down(nemesis: Nemesis, broker: int) -> bool:
 
 
 def _registration(nemesis: Nemesis, target: Target) -> Any:
-    """As the controllers have it; None: there is no active one, or the partition is gone."""
+    """The registration that the controllers have; None: no controller is active, or the partition was deleted."""
     return None if nemesis.cluster.active_controller is None else nemesis.cluster.image().partition(target.key)
 
 
 def _leader(nemesis: Nemesis, target: Target) -> int | None:
-    """None: there is none, or nobody knows."""
+    """None: there is none, or it is unknown."""
     found = _registration(nemesis, target)
     return None if found is None or found.leader < 0 else int(found.leader)
 

@@ -1,8 +1,8 @@
-"""Disks that lie: they give back what was not written there, and say nothing. In a run they are one broker's, which from then
-on is trusted to have nothing, and one controller's, whose vote the others can do without.
+"""Disks that return what was not written there, without an error. In a run this strikes one broker, which from then on is
+trusted to have nothing, and one controller, whose vote the others can do without.
 
-A controller's `quorum-state` is left alone: one line of JSON without a checksum, as in Kafka, of which no reader can tell that
-a digit is another one.
+A controller's `quorum-state` is spared: it is one line of JSON without a checksum, as in Kafka, so no reader can tell that a
+digit has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandline.testing.simulation.nemesis.readers import forget_tails, read_thr
 from strandline.testing.simulation.options import FaultPlan
 
 LOGS = "/data/*-*/*.log"
-"""Of partitions; on a controller's disk, of the metadata."""
+"""Segments of partitions; on a controller's disk, of the metadata log."""
 ROTTABLE = (LOGS, LOGS, "/data/*-*/*.index", "/data/*checkpoint*")
 OF_CONTROLLERS = (LOGS, LOGS, LOGS, "/data/__cluster_metadata-0/*-*.checkpoint")
 """The log, and snapshots."""
@@ -47,7 +47,7 @@ def _rots(nemesis: Nemesis, node: int) -> None:
 
 @kind("rot")
 def _rot(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Bits flip in what lies on a disk."""
+    """Flip bits of files at rest."""
     victim = _rotten(nemesis, draw)
     if victim is None:
         return None
@@ -65,7 +65,7 @@ def _rot(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("misdirect")
 def _misdirect(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A write is told to have succeeded, and went elsewhere."""
+    """A write is reported as successful and lands elsewhere."""
     victim = _rotten(nemesis, draw)
     if victim is None:
         return None
@@ -77,7 +77,7 @@ def _misdirect(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | Non
 
 @kind("stale_read")
 def _stale_read(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A read brings what was there before."""
+    """A read returns an earlier content."""
     victim = _rotten(nemesis, draw)
     if victim is None:
         return None

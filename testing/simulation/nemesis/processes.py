@@ -1,4 +1,4 @@
-"""Processes that end or stand still: one, all at once, or one after the other."""
+"""Processes that end or are paused: one, all at once, or one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _take_down(nemesis: Nemesis, node: int, *, lossy: bool) -> Effect:
 
 
 def keep_down(nemesis: Nemesis, node: int) -> Effect:
-    """It has died, and nobody starts it until the fault ends."""
+    """The node has died, and is not started again until the fault ends."""
     nemesis.down[node] += 1
 
     def undo() -> None:
@@ -68,8 +68,8 @@ def _stop(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("stop_power")
 def _stop_power(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A broker is stopped in order and started again, and soon its machine loses its power: what the orderly stop has said
-    of its logs is not true any more."""
+    """A broker is stopped in order and started again, and soon its machine loses its power: then the clean-shutdown marker of
+    the orderly stop is no longer true."""
     stoppable = [
         n for n in nemesis.running(nemesis.cluster.broker_ids) if n not in nemesis.stopping and nemesis.budget.may_lose(n)
     ]
@@ -106,8 +106,8 @@ def _pause(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("blackout")
 def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """All brokers, all controllers, or everybody dies at once; they come back each at its own time. Only controllers may lose
-    their power so: what they have told anybody is on their disks."""
+    """All brokers, all controllers, or all nodes die at once, and come back each at its own time. Only controllers may lose
+    their power in this way: what they have told others is on their disks."""
     who = draw.choice(("brokers", "controllers", "all"))
     cluster = nemesis.cluster
     nodes = [n for n in nemesis.nodes if who == "all" or (n in cluster.broker_ids) == (who == "brokers")]
@@ -130,7 +130,7 @@ async def _come_back(nemesis: Nemesis, node: int, after_s: float) -> None:
 
 @kind("rolling")
 def _rolling(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Every node is stopped in order and started again, one after the other, as an upgrade does it."""
+    """Every node is stopped in order and started again, one after the other, as in a rolling upgrade."""
     nodes = draw.choice((nemesis.cluster.broker_ids, nemesis.cluster.controller_ids, nemesis.nodes))
     nemesis.spawn(_roll(nemesis, list(nodes)), "rolling restart")
     return Effect({"nodes": nodes})

@@ -1,4 +1,4 @@
-"""Reads that go to the disk: what a fault has done to it is met while the run lasts, and not by the next process only."""
+"""Reads that go to the disk, so that the run meets what a fault did there, and not only the next process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.testing.simulation.nemesis.engine import Nemesis
 
 
 def forget_tails(nemesis: Nemesis, node: int) -> None:
-    """What the process holds in memory of its logs' ends, it has to read again."""
+    """Drop the ends of its logs that the process keeps in memory, so that it has to read them again."""
     broker = nemesis.cluster.brokers.get(node)
     if broker is not None and broker.has_logs:
         for partition in broker.replicas.partitions.values():
@@ -25,8 +25,8 @@ def forget_tails(nemesis: Nemesis, node: int) -> None:
 
 
 def read_through(nemesis: Nemesis, node: int) -> None:
-    """Somebody reads a broker's logs from their beginnings, as a consumer does that is new, or asks a follower. Damage that
-    nobody meets otherwise before the run ends is found, while fetches of the same partitions are under way."""
+    """Read a broker's logs from the beginning, as a new consumer does or one that reads from followers. This finds damage that
+    nothing else meets before the run ends, while fetches of the same partitions are open."""
     broker, machine = nemesis.cluster.brokers.get(node), nemesis.cluster.machines[node]
     if broker is None or not broker.has_logs or machine.loop is None or machine.is_paused:
         return

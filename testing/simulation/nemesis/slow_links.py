@@ -1,4 +1,4 @@
-"""Links on which everything arrives, and late: they are clogged, narrow, slow, or lose what is then sent again."""
+"""Links on which everything arrives late: they are clogged, narrow or slow, or lose segments that are then sent again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Slowed = tuple[list[tuple[int, int]], tuple[int, ...]]
 
 
 def _slow(nemesis: Nemesis, found: Slowed | None, **to: float) -> Effect | None:
-    """Change links, and set them back to what is normal."""
+    """Change links; the undo function restores the defaults."""
     if found is None:
         return None
     network, (links, touches) = nemesis.network, found
@@ -32,7 +32,7 @@ def _slow(nemesis: Nemesis, found: Slowed | None, **to: float) -> Effect | None:
 
 
 def _some_links(nemesis: Nemesis, draw: Random) -> Slowed | None:
-    """One link, all of a node, or all."""
+    """One link, all links of a node, or all."""
     scope = draw.choice(("link", "node", "node", "all"))
     touches: tuple[int, ...]
     if scope == "link" and len(nemesis.nodes) > 1:
@@ -49,7 +49,7 @@ def _some_links(nemesis: Nemesis, draw: Random) -> Slowed | None:
 
 @kind("clog")
 def _clog(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """What is sent now leaves at the end, all of it."""
+    """What is sent now leaves at the end of the fault."""
     found = _some_links(nemesis, draw)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def _clog(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("narrow")
 def _narrow(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Little gets through in a second."""
+    """Little bandwidth."""
     return _slow(nemesis, _some_links(nemesis, draw), bytes_per_s=draw.choice((5_000, 50_000, 500_000)))
 
 

@@ -1,4 +1,4 @@
-"""Voters that have forgotten: the majority that is left once had what was committed, and has it no more."""
+"""Voters that have forgotten: the majority that is left once had what was committed, and no longer has it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from strandline.testing.simulation.nemesis.leaders import step_down
 from strandline.testing.simulation.options import FaultPlan
 
 COMMITTED_S = 1.0
-"""How long is waited for a decision that the voters behind do not have."""
+"""Longest wait, in seconds, for a decision that the voters behind do not have."""
 LEADERLESS_S = (1.5, 2.5, 4.0)
-"""How long they could elect one of themselves."""
+"""How long, in seconds, they could elect one of themselves."""
 
 
 class Sides(NamedTuple):
-    """Voters of one quorum. Those behind and the one that is wiped are a majority together; without it they are none."""
+    """Voters of one quorum. Those behind and the one that is wiped form a majority; without the wiped one they do not."""
 
     behind: tuple[int, ...]
     wiped: int
     others: tuple[int, ...]
-    """They have all that was committed, the leader among them."""
+    """They have everything that was committed; the leader is one of them."""
 
 
 @kind("wiped_voter")
 def _wiped_voter(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """Some voters miss a decision; one that helped to commit it comes back with an empty disk, while all that have it are away.
-    Should it vote before it has learned what it forgot, the decision is lost."""
+    """Some voters miss a decision. A voter that helped to commit it comes back with an empty disk while all that have the
+    decision are away. If it votes before it has learned what it forgot, the decision is lost."""
     sides = _sides(nemesis, draw)
     if sides is None:
         return None
@@ -55,7 +55,7 @@ def _sides(nemesis: Nemesis, draw: Random) -> Sides | None:
 
 async def _forget(nemesis: Nemesis, sides: Sides, draw: Random) -> None:
     for node in sides.others:
-        nemesis.down[node] += 1  # whatever ends its process from now on: it stays away
+        nemesis.down[node] += 1  # whatever ends its process from now on: it stays down
     with nemesis.budget.touching(*sides.behind, sides.wiped, *sides.others):
         try:
             with _left_behind(nemesis, sides):
@@ -82,7 +82,7 @@ def _left_behind(nemesis: Nemesis, sides: Sides) -> Iterator[None]:
 
 
 async def _commit_something(nemesis: Nemesis, sides: Sides, draw: Random) -> None:
-    """Until the others have committed what those behind do not have; a broker that is fenced for a moment is enough."""
+    """Wait until the others have committed something that those behind do not have; fencing a broker for a moment is enough."""
     cluster, brokers = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     behind = max((_log_end(cluster, n) for n in sides.behind), default=0)
     if brokers:
@@ -103,7 +103,7 @@ def _log_end(cluster: SimCluster, node: int) -> int:
 
 
 def _take_down(nemesis: Nemesis, sides: Sides) -> None:
-    """What those behind have not received so far, is lost with its connection."""
+    """Take them down; what they have not received by then is lost with its connection."""
     cluster = nemesis.cluster
     nemesis.budget.wiped_controller(sides.wiped)
     for node in (sides.wiped, *sides.others):

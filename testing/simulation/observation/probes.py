@@ -179,10 +179,8 @@ class Probes:
         invariants = self.invariants
 
         def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
-            if node_of() in (
-                None,
-                config.node_id,
-            ):  # Otherwise: a second process with an id that is in use.
+            # Otherwise this is a second process with an id that is in use, which the controller must refuse.
+            if node_of() in (None, config.node_id):
                 invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
 
         def make_start(original: Function) -> Function:

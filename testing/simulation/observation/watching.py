@@ -130,9 +130,7 @@ class Watch:
                 found = {key: before(*args) for key, before in befores} if befores else nothing
                 try:
                     result = function(*args, **kwargs)
-                except (
-                    Exception
-                ) as e:  # An exception that ends a simulated process counts for nothing.
+                except Exception as e:  # An exception that ends a simulated process counts for nothing.
                     judge(raised, args, None, e, found)
                     raise
                 if returned:
