@@ -139,7 +139,7 @@ def _finish(head: bytes, records: Records | None) -> list[Buffer]:
     if records is None:
         return [LENGTH.pack(len(head)) + head]
     if head[-1] != _EMPTY_ARRAY:
-        raise ValueError("the last field of a message with records must be `records`, and empty when it is encoded")
+        raise ValueError("a message with records must be encoded with an empty `records` field, its last field")
     lead = head[:-1] + _array_header(len(records))
     total = len(lead) + _BIN32.size * len(records)
     buffers: list[Buffer] = []
