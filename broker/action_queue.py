@@ -1,15 +1,15 @@
-"""Who has to be looked at when this turn of the event loop is over.
+"""Collects the requests to re-check at the end of the current event-loop iteration (Kafka's ActionQueue).
 
-Partitions tell what moved; here it is noted in dirty sets, and at the end of the turn one pass serves them: several
-follower fetches that arrive in one turn cost one pass over the waiting produces, several appends one answer to a parked
-follower. Nothing is scanned: who is in no set costs nothing.
+Partitions report what moved. It is noted in two dirty sets, and one pass at the end of the iteration serves them. So several
+follower fetches that arrive in one iteration cost one pass over the waiting produces, and several appends cost one answer to a
+parked follower. Nothing is scanned: a request that is in no set costs nothing.
 
-What wakes whom:
+What is re-checked:
 
     the log end moved          followers' parked fetches
-    the high watermark moved   waiting produces, consumers' parked fetches; news for followers with their next answer
-    the ISR changed            waiting produces (it may be below min ISR now)
-    role or epoch changed      everybody
+    the high watermark moved   waiting produces, consumers' parked fetches; followers hear of it in their next response
+    the ISR changed            waiting produces (the ISR may be below the minimum now)
+    role or epoch changed      all of them
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ActionQueue:
         self._produces: dict[Partition, None] = {}
         self._fetches: dict[ParkedFetch, None] = {}
 
-    # -- told by partitions -------------------------------------------------------------------------------------------
+    # -- notifications of partitions ----------------------------------------------------------------------------------
 
     def on_log_end_moved(self, partition: Partition) -> None:
         if partition.followers:
@@ -81,7 +81,7 @@ class ActionQueue:
             self._call_soon(self.run)
 
     def run(self) -> None:
-        """Serve everyone who was woken. What this wakes in turn is served in the next turn."""
+        """Re-check every request that was noted. Requests that are noted meanwhile are served in the next iteration."""
         self._is_scheduled = False
         produces, self._produces = self._produces, {}
         fetches, self._fetches = self._fetches, {}
@@ -99,7 +99,7 @@ class ActionQueue:
 
 
 def serve_waiters(partition: Partition) -> None:
-    """Complete the produces whose fate is decided by the partition's present state."""
+    """Complete the waiting produces that the partition's present state decides."""
     leader_state = partition.leader_state
     if leader_state is None:
         partition.waiters.fail(partition.absence)

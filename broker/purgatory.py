@@ -1,15 +1,15 @@
-"""The purgatory: where requests wait for something to become true, or for their time to be over.
+"""The purgatory: requests that wait for a condition to become true, or for their timeout.
 
-An operation is a condition (the owner's affair), a deadline, and a completion that happens exactly once: whoever comes
-first, the condition, the deadline, or the end of its partition, wins; the others find it completed.
+An operation has a condition (checked by its owner), a deadline, and a completion that happens exactly once. The first of three
+events completes it: its condition, its deadline, or the end of its partition. The other two find it completed.
 
 Costs, because a busy broker parks every `acks=all` produce here:
 
-- Deadlines: operations with the same timeout expire in the order in which they came, so each timeout has one queue (an
-  insertion-ordered dict; leaving it early costs O(1)). One timer stands for the earliest deadline of all queues. It is
-  not moved when that operation completes: it fires once for nothing and is set anew.
-- Conditions: who waits for a high watermark is ordered by the offset that he needs, so a move of the high watermark
-  costs as much as the operations that it completes (`OffsetWaiters`).
+- Deadlines: operations with the same timeout expire in the order in which they were parked, so each timeout has one queue (an
+  insertion-ordered dict; leaving it early costs O(1)). One timer stands for the earliest deadline of all queues. It is not moved
+  when that operation completes: it fires once without an effect and is set again.
+- Conditions: operations that wait for a high watermark are ordered by the offset that they need, so a move of the high watermark
+  costs only as much as the operations that it completes (`HighWatermarkWatchers`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 _QUEUES_MAX = 1000
 _EMPTY_QUEUES_MAX = 8
-"""A queue that is empty now is most likely wanted again at once: its client asks with the same timeout again and again."""
+"""Empty queues that are kept: a client uses the same timeout again and again."""
 
 
 class DelayedOperation:
-    """Something parked. Subclasses say what completion and expiration do."""
+    """A parked request. Subclasses define what completion and expiration do."""
 
     __slots__ = ("_queue", "deadline", "is_completed")
 
@@ -46,7 +46,7 @@ class DelayedOperation:
         self._queue: dict[DelayedOperation, None] | None = None
 
     def complete(self) -> bool:
-        """The condition holds (or can not hold any more). False: it was completed before, and nothing happens."""
+        """Complete the operation, because its condition holds or cannot hold any more. False if it was completed before."""
         if self.is_completed:
             return False
         self._leave()
@@ -54,7 +54,7 @@ class DelayedOperation:
         return True
 
     def expire(self) -> bool:
-        """The deadline has passed."""
+        """Complete the operation, because its deadline has passed. False if it was completed before."""
         if self.is_completed:
             return False
         self._leave()
@@ -86,7 +86,7 @@ class Purgatory:
         self._queues_max = _QUEUES_MAX
         self._timer: Timer | None = None
         self._timer_due = float("inf")
-        """Not later than the earliest deadline."""
+        """When the timer fires; never later than the earliest deadline."""
 
     def __len__(self) -> int:
         """How many operations are parked."""
@@ -104,7 +104,7 @@ class Purgatory:
 
     def _new_queue(self, timeout_ms: int) -> dict[DelayedOperation, None]:
         if len(self._queues) >= self._queues_max:
-            # A client that never uses a timeout twice must not leave a queue behind for each.
+            # A client that never uses the same timeout twice must not leave a queue behind for each request.
             self._drop_empty_queues()
             self._queues_max = max(_QUEUES_MAX, 2 * len(self._queues))
         queue: dict[DelayedOperation, None] = {}
@@ -115,7 +115,7 @@ class Purgatory:
         self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
 
     def expire(self, now: float) -> int:
-        """Expire what is due; returns how many."""
+        """Expire the operations that are due; returns how many."""
         expired = 0
         for queue in list(self._queues.values()):
             while queue:
@@ -127,7 +127,7 @@ class Purgatory:
         return expired
 
     def take_all(self) -> list[DelayedOperation]:
-        """Everything that is parked, for a shutdown."""
+        """All parked operations, for a shutdown."""
         return [operation for queue in self._queues.values() for operation in queue]
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Purgatory:
 
 
 class OffsetWaiter(Protocol):
-    """Waits for one partition's high watermark, maybe for several partitions' (then `index` tells which)."""
+    """Waits for the high watermark of one or more partitions; `index` is the number of the partition in its request."""
 
     is_completed: bool
 
@@ -170,34 +170,34 @@ class OffsetWaiter(Protocol):
 
 
 class HighWatermarkWatchers:
-    """Who waits for the high watermark of one partition, the smallest required offset first.
+    """The operations that wait for the high watermark of one partition, the smallest required offset first.
 
-    A waiter belongs to the leader epoch in which its records were appended. In a later epoch of the same broker the high
-    watermark may cover the same offsets with other records: the broker may have followed and truncated in between.
+    A waiter belongs to the leader epoch in which its records were appended. In a later epoch of the same broker, the high
+    watermark may cover the same offsets with other records, because the broker may have followed and truncated in between.
     """
 
     __slots__ = ("_ended", "_waiting", "leader_epoch")
 
     def __init__(self) -> None:
         self.leader_epoch = -1
-        """Of all that is in `_waiting`."""
+        """The leader epoch of all waiters in `_waiting`."""
         self._waiting: deque[tuple[int, int, OffsetWaiter]] = deque()
         """(required offset, index, waiter); required offsets never decrease from left to right."""
         self._ended: list[tuple[int, int, OffsetWaiter]] = []
-        """Of earlier epochs: no high watermark completes them, they fail at the next look."""
+        """Waiters of earlier epochs. No high watermark completes them; they fail at the next `reach`."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._ended)
 
     def add(self, required_offset: int, index: int, waiter: OffsetWaiter, leader_epoch: int) -> None:
-        """Wait for the high watermark to cover records that were appended just now, in this leader epoch."""
+        """Wait until the high watermark reaches `required_offset`, for records that were appended in this leader epoch."""
         if leader_epoch != self.leader_epoch:
             self._begin_epoch(leader_epoch)
         waiting = self._waiting
         if not waiting or waiting[-1][0] <= required_offset:
             waiting.append((required_offset, index, waiter))
         else:
-            # A retried batch: it was appended earlier than what waits already.
+            # A retried batch was appended before the batches that are waiting already.
             waiting.insert(bisect_right(waiting, required_offset, key=_required), (required_offset, index, waiter))
 
     def _begin_epoch(self, leader_epoch: int) -> None:
@@ -206,29 +206,29 @@ class HighWatermarkWatchers:
         self.leader_epoch = leader_epoch
 
     def reach(self, high_watermark: int, leader_epoch: int) -> int:
-        """The high watermark of this leader epoch is here now: tell those whose offset it covers; returns how many.
+        """Complete the waiters whose offset the high watermark of this leader epoch covers; returns how many.
 
-        Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER: what they wait for may be gone, and a retry finds out."""
+        Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER: their records may have been truncated; a retry finds out."""
         if leader_epoch != self.leader_epoch:
             self._begin_epoch(leader_epoch)
         if self._ended:
             ended, self._ended = self._ended, []
             for _, index, waiter in ended:
                 waiter.on_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        waiting, told = self._waiting, 0
+        waiting, reached = self._waiting, 0
         while waiting and waiting[0][0] <= high_watermark:
             _, index, waiter = waiting.popleft()
             waiter.on_reached(index)
-            told += 1
-        return told
+            reached += 1
+        return reached
 
     def fail(self, error_code: int) -> None:
-        """It will not come, or would not mean what was asked for: tell everyone."""
+        """Fail all waiters: the high watermark will not cover their records, or the ISR is too small for their guarantee."""
         for _, index, waiter in self._take_all():
             waiter.on_failed(index, error_code)
 
     def discard(self, waiter: OffsetWaiter) -> None:
-        """The waiter gave up (the oldest are usually the first)."""
+        """Remove a waiter that timed out. The oldest waiters are usually first in the queue."""
         for entries in (self._waiting, self._ended):
             for position, entry in enumerate(entries):
                 if entry[2] is waiter:

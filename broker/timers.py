@@ -1,4 +1,4 @@
-"""Things to do every so often, on the event loop's clock."""
+"""Periodic actions on the event loop's clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from strandline.protocol.loggers import get_logger
 logger = get_logger(__name__)
 
 NEVER_MS = 365 * 24 * 3600 * 1000
-"""Intervals beyond this are Kafka's way to say never."""
+"""Intervals from here on mean never: Kafka's default for some tasks is the largest long."""
 
 
 class Timers:
-    """Periodic actions; an action that fails is logged and tried again at its next time."""
+    """Runs actions periodically. An action that fails is logged, and runs again after its interval."""
 
     def __init__(self) -> None:
         self._handles: dict[int, asyncio.TimerHandle] = {}

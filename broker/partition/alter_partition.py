@@ -1,17 +1,18 @@
 """How a leader's ISR proposals reach the controller: one request on the wire, at most one proposal per partition.
 
-The queue (a plain core) keeps what waits and what is on the wire; the manager (its shell) carries it. Rules:
+The queue (a plain core) holds the proposals that wait and those on the wire; the manager (its shell) sends them. Rules:
 
 - A partition has at most one proposal here. A second `submit` is refused until the first was answered or cancelled.
-- Everything that waits goes into the next request; while that one is on the wire, new proposals wait for the next.
-- A proposal leaves the queue *before* its result is told, so that the partition may propose again from its callback
-  (otherwise the retry meets "already pending" and is lost for good).
+- All waiting proposals go into the next request; while that request is on the wire, new proposals wait for the one after it.
+- A proposal leaves the queue *before* its callback is called, so that the partition may propose again from the callback.
+  Otherwise the second proposal would be refused as "already pending" and be lost for good.
 - Errors of transport and of the controller as a whole are retried for ever, after a short pause: the proposal is not
-  refused, only late. What ends it is an answer for the partition, or `cancel` when newer metadata superseded it.
-- A copy that got no answer is **doubtful**: it may arrive behind a later one, and a refusal of that one says nothing about it.
-- An answer to a proposal that was cancelled meanwhile is dropped: the proposal is recognised by identity, so the
-  answer of an earlier leadership can not be taken for that of the present one.
-- `STALE_BROKER_EPOCH` says that this registration is over: nothing is sent until the broker registered again.
+  refused, only late. It ends with an answer for its partition, or with `cancel` when newer metadata superseded it.
+- A proposal is **doubtful** if a copy of it got no answer: that copy may reach a controller behind a later one, and a refusal
+  of the later one says nothing about it.
+- An answer to a cancelled proposal is dropped. Proposals are compared by identity, so the answer to one of an earlier
+  leadership cannot be taken for the answer to the present one.
+- `STALE_BROKER_EPOCH` means that this registration is over: nothing is sent until the broker has registered again.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _NOT_DECIDED = frozenset(
         ErrorCode.STALE_BROKER_EPOCH,
     }
 )
-"""Answers that say nothing about the proposal itself: it stays in the queue."""
+"""Errors that say nothing about the proposal itself: it stays in the queue."""
 
 
 class AlterPartitionItem(NamedTuple):
-    """One proposal: the ISR that the leader of (topic_id, partition) wants, on top of `partition_epoch`."""
+    """One proposal: the ISR that the leader of (topic_id, partition) wants to have next, based on `partition_epoch`."""
 
     topic_id: bytes
     partition: int
@@ -62,8 +63,8 @@ class AlterPartitionItem(NamedTuple):
     isr: tuple[tuple[int, int], ...]
     """(broker id, broker epoch) of each proposed member; the epoch is the one that the leader last saw."""
     on_result: Callable[[AlterPartitionPartitionResponse, bool], None]
-    """Called at most once, with the controller's answer for this partition (an error code inside), and whether an earlier copy
-    of the proposal may still reach a controller."""
+    """Called at most once, with the controller's answer for this partition (which may hold an error code), and with whether an
+    earlier copy of the proposal may still reach a controller."""
 
     @property
     def key(self) -> TopicIdPartition:
@@ -71,22 +72,24 @@ class AlterPartitionItem(NamedTuple):
 
 
 class Decided(NamedTuple):
+    """A proposal that the controller has answered."""
+
     item: AlterPartitionItem
     answer: AlterPartitionPartitionResponse
     is_doubtful: bool
-    """An earlier copy of it may still reach a controller."""
+    """Whether an earlier copy of the proposal may still reach a controller."""
 
 
 class AlterPartitionQueue:
-    """What waits and what is on the wire. No clock, no socket."""
+    """The core: the proposals that wait and those on the wire. No clock, no socket."""
 
     def __init__(self) -> None:
         self._pending: dict[TopicIdPartition, AlterPartitionItem] = {}
         """Proposals without an answer, those on the wire included; in the order of submission."""
         self._in_flight: Sequence[AlterPartitionItem] | None = None
-        """What the request on the wire carries; None when there is none."""
+        """The proposals in the request on the wire; None if there is no request."""
         self._doubtful: set[TopicIdPartition] = set()
-        """Pending proposals of which a copy was sent that got no answer."""
+        """Pending proposals of which an earlier copy was sent and got no answer."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -96,34 +99,34 @@ class AlterPartitionQueue:
         return self._in_flight is not None
 
     def submit(self, item: AlterPartitionItem) -> bool:
-        """False: the partition has a proposal already, and nothing was queued."""
+        """Queue a proposal. False if the partition has one already; then nothing was queued."""
         if item.key in self._pending:
             return False
         self._pending[item.key] = item
         return True
 
     def cancel(self, key: TopicIdPartition) -> None:
-        """Newer metadata superseded the proposal: its callback will not be called."""
+        """Drop the partition's proposal, because newer metadata superseded it: its callback will not be called."""
         self._pending.pop(key, None)
         self._doubtful.discard(key)
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Everything that waits, as one request; None while another is on the wire or nothing waits."""
+        """All waiting proposals as one request. None while another request is on the wire, or if no proposal waits."""
         if self._in_flight is not None or not self._pending:
             return None
         self._in_flight = list(self._pending.values())
         return AlterPartitionRequest(broker_id, broker_epoch, [_wire_partition(item) for item in self._in_flight])
 
     def on_lost(self) -> None:
-        """What is on the wire got no answer, and is sent again."""
+        """A copy of the request got no answer, and the channel sends it again."""
         self._doubtful.update(item.key for item in self._in_flight or () if self._pending.get(item.key) is item)
 
     def on_failure(self) -> None:
-        """No answer for any partition: the request timed out, was lost, or was refused as a whole."""
+        """The request brought no answer for any partition: it timed out, was lost, or was refused as a whole."""
         self._in_flight = None
 
     def on_response(self, response: AlterPartitionResponse) -> list[Decided]:
-        """The proposals that are decided; they have left the queue. The rest is still pending."""
+        """Take a response. Returns the decided proposals, which have left the queue; the others are still pending."""
         sent, self._in_flight = self._in_flight or (), None
         if response.error_code:
             return []
@@ -150,13 +153,13 @@ def _wire_partition(item: AlterPartitionItem) -> AlterPartitionPartition:
 
 
 class Registration(Protocol):
-    """What the manager needs of the broker's registration (`broker/process/lifecycle.py`)."""
+    """The broker's registration, as far as the manager needs it (`broker/process/lifecycle.py`)."""
 
     @property
     def broker_epoch(self) -> int: ...
 
     async def renew(self, stale_epoch: int) -> None:
-        """Returns once the broker is registered, after a request with `stale_epoch` was told that this is over."""
+        """Register again after a request with `stale_epoch` was refused with STALE_BROKER_EPOCH. Returns once registered."""
 
 
 class AlterPartitionManager:
@@ -180,7 +183,7 @@ class AlterPartitionManager:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def submit(self, item: AlterPartitionItem) -> bool:
-        """False: the partition has a proposal already, and nothing was queued."""
+        """Queue a proposal. False if the partition has one already; then nothing was queued."""
         accepted = self._queue.submit(item)
         if accepted:
             self._wake.set()
@@ -198,7 +201,7 @@ class AlterPartitionManager:
                     await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
     async def _send_once(self) -> bool:
-        """One round trip. False: something is undecided, and a pause is due before the next."""
+        """One round trip. False if a proposal is still undecided: then the next attempt follows after a pause."""
         epoch = self._registration.broker_epoch
         request = self._queue.next_request(self._broker_id, epoch)
         if request is None:

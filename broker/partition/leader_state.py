@@ -1,20 +1,21 @@
-"""What a partition's leader knows and decides in one leader epoch: its followers, the ISR, the high watermark.
+"""A partition's leader in one leader epoch: what it knows of its followers, and how it moves the ISR and the high watermark.
 
-An instance lives as long as the leader epoch. A new epoch makes a new one, so nothing that a follower said in an
-earlier epoch can move the high watermark in this one.
+An instance lives as long as the leader epoch. A new epoch begins with a new instance, so a fetch of an earlier epoch cannot move
+the high watermark in this one.
 
-- **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and
-  eligible (it may be in the ISR a moment later; counting it now means that it never joins below the HW). It stands
-  while the committed ISR is smaller than the effective min ISR, and it never goes back. The maximal ISR alone is what
-  safety needs: nobody else can be elected. So who leaves the ISR, or is fenced, is waited for again only when it has
-  caught up anew.
-- **Expansion**: when a follower's fetch shows that its log reaches the HW *and* the start of this leader epoch. Without
-  the second clause it could be elected while lacking records between a new leader's stale HW and the true one. The
-  proposal names the process (broker epoch) of that fetch; before it is repeated all of this is looked at again.
-- **Shrink**: by a timer, members that have not been caught up for `replica.lag.time.max.ms`; at once, a member whose fetch
-  asks for committed records that it had before.
-- **Commit**: the controller commits a proposal (AlterPartition) and raises the partition epoch. At most one proposal is
-  under way. Its outcome is known from the answer or from the metadata log, whichever comes first; the later is stale.
+- **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and eligible.
+  Such a follower may join the ISR a moment later; counting it now means that it never joins below the HW (KAFKA-14139). The HW
+  does not move while the committed ISR is smaller than the effective min ISR, and it never decreases. Safety needs the maximal
+  ISR alone, because no other replica can be elected. So the HW waits for a follower that left the ISR or was fenced only after
+  that follower has caught up again.
+- **Expansion**: the leader proposes a follower whose log reaches the HW *and* the start of this leader epoch (KAFKA-7128).
+  Without the second condition the follower could be elected while it lacks records between a new leader's stale HW and the true
+  one. The proposal names the process (broker epoch) that fetched (KIP-903); before it is repeated, all conditions are checked
+  again.
+- **Shrink**: a timer proposes to remove members that have not been caught up for `replica.lag.time.max.ms`. A member whose fetch
+  asks for committed records that it had before is proposed for removal at once.
+- **Commit**: the controller commits a proposal (AlterPartition, KIP-497) and raises the partition epoch. At most one proposal is
+  in flight. The leader learns its outcome from the answer or from the metadata log, whichever arrives first; the other is stale.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ logger = get_logger(__name__)
 
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
-"""The controller looked at the proposal and refused it: nothing was committed."""
+"""The controller checked the proposal and refused it: nothing was committed."""
 _WAIT_FOR_METADATA = frozenset(
     {
         ErrorCode.INVALID_UPDATE_VERSION,
@@ -50,7 +51,7 @@ _WAIT_FOR_METADATA = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The controller is ahead of us, maybe by our own proposal: what is true comes with the metadata log."""
+"""The controller knows a newer epoch, perhaps because of our own proposal: the metadata log will bring the present ISR."""
 
 
 class LeaderState:
@@ -91,21 +92,21 @@ class LeaderState:
         self.log = log
         self.context = context
         self.metrics = metrics
-        """The topic's."""
+        """Counters of the topic."""
         self.events = events
         self.epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
-        """The newest that the controller has named, in the metadata log or in an answer: the token of the next proposal."""
+        """The newest epoch that the controller has named, in the metadata log or in an answer. The next proposal carries it."""
         self.epoch_start_offset = epoch_start_offset
-        """The log end at which this epoch began. What lies below it may be committed although our HW is lower."""
+        """The log end at which this epoch began. Records below it may be committed although this leader's HW is lower."""
         self._min_insync_replicas = min_insync_replicas
         self.isr: IsrState = CommittedIsr(registration.isr)
         self.replicas: dict[int, Replica] = {}
-        """Every assigned replica but ourselves."""
+        """Every assigned replica except the leader."""
         self.min_isr = 1
         """`min.insync.replicas`, capped by the number of replicas."""
         self._repeat = False
-        """The proposal under way got an answer that says nothing: propose it again at the next tick."""
+        """The proposal in flight got an answer that decides nothing: propose it again at the next tick of the shrink timer."""
         self._assign(registration)
 
     def _assign(self, registration: PartitionRegistration) -> None:
@@ -114,7 +115,7 @@ class LeaderState:
         self.replicas = {}
         for broker_id in registration.replicas:
             if broker_id != self.context.broker_id:
-                # A member of the ISR gets the whole lag time for its first fetch in this epoch.
+                # A member of the ISR has the whole lag time for its first fetch in this epoch.
                 caught_up = now if broker_id in in_sync else NEVER
                 self.replicas[broker_id] = known.get(broker_id) or Replica(broker_id, last_caught_up_time=caught_up)
         self._set_min_isr()
@@ -128,12 +129,12 @@ class LeaderState:
         return log_fields(self.topic, self.key, self.epoch, self.partition_epoch, self.log)
 
     def on_new_partition_epoch(self, registration: PartitionRegistration) -> None:
-        """The controller changed the ISR or the assignment; what we proposed meanwhile is answered or void by it."""
+        """The controller changed the ISR or the assigned replicas. A proposal in flight was accepted by that, or is void."""
         self.partition_epoch = registration.partition_epoch
         is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
         self._drop_proposal()
         if set(registration.isr) != set(self.isr.isr):
-            reason = "we proposed it" if is_ours else "the controller changed it"
+            reason = "this leader proposed it" if is_ours else "the controller changed it"
             logger.info("isr.committed", **self.fields, isr=list(registration.isr), reason=reason)
         self._install(registration.isr)
         self._assign(registration)
@@ -156,7 +157,8 @@ class LeaderState:
     # -- appends ------------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview, now_ms: int) -> AppendInfo:
-        """Append a producer's batches. The caller has checked the min ISR where it counts."""
+        """Append a producer's batches. For `acks=all` the caller has checked the min ISR. Raises what `Log.append_as_leader`
+        raises."""
         log_ = self.log
         end = log_.log_end_offset
         for replica in self.replicas.values():
@@ -168,7 +170,7 @@ class LeaderState:
             metrics.bytes_in += info.size
             metrics.messages_in += info.last_offset - info.first_offset + 1
             self.events.log_end_moved()
-            # With another member in the ISR the HW waits for that member's fetch.
+            # If the ISR has another member, the HW waits for that member's fetch.
             if len(self.isr.maximal) == 1:
                 self.maybe_increment_high_watermark()
         return info
@@ -180,7 +182,7 @@ class LeaderState:
         return len(self.isr.isr) < self.min_isr
 
     def maybe_increment_high_watermark(self) -> bool:
-        """Commit what the followers' progress allows; True when the HW moved."""
+        """Raise the high watermark as far as the followers' log ends allow. True if it moved."""
         log_ = self.log
         if log_.high_watermark >= log_.log_end_offset or self.is_under_min_isr:
             return False
@@ -212,10 +214,13 @@ class LeaderState:
     def on_follower_fetch(
         self, replica: Replica, fetch_offset: int, log_start_offset: int, broker_epoch: int, session: FetchTimes | None
     ) -> None:
-        """A fetch in this leader epoch, from a position that agrees with our log: it proves what the follower has."""
+        """Record a fetch in this leader epoch from a position that agrees with our log: the follower has all records before it.
+
+        Raises NOT_LEADER_OR_FOLLOWER if the fetch comes from a process that has registered again since (KIP-903)."""
         context = self.context
         if broker_epoch < context.registered_epoch(replica.broker_id):
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica.broker_id} has registered anew since")
+            reason = f"broker {replica.broker_id} has registered again since this fetch was sent"
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         end = self.log.log_end_offset
         moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
         replica.session = session
@@ -227,13 +232,13 @@ class LeaderState:
             self.maybe_increment_high_watermark()
 
     def forget_session(self, broker_id: int, session: FetchTimes) -> None:
-        """The session ends: what it fetches from now on says nothing about the follower."""
+        """The session ends: its fetches say nothing about the follower any more."""
         replica = self.replicas.get(broker_id)
         if replica is not None and replica.session is session:
             replica.session = None
 
     def _is_eligible(self, replica: Replica) -> bool:
-        """May it be in the ISR? The process that fetched must be the one that is registered and active."""
+        """Whether the replica may be in the ISR: the process that fetched must be the one that is registered and active."""
         context = self.context
         return context.is_active(replica.broker_id) and replica.broker_epoch == context.registered_epoch(replica.broker_id)
 
@@ -250,8 +255,9 @@ class LeaderState:
             self._propose(isr.expand(replica.broker_id, replica.broker_epoch))
 
     def on_brokers_changed(self, changed: list[int]) -> None:
-        """Registered or active only now, a follower may have been in step for a while; if we heard of it meanwhile. One that
-        was cut off is unfenced by a heartbeat, and its fetches may take seconds longer to find their way."""
+        """A broker was registered, fenced or unfenced. A follower that caught up before it became active is proposed now, without
+        waiting for its next fetch; but only if it has fetched since its progress became void. A broker that was cut off is
+        unfenced by a heartbeat, and its fetches may need seconds longer to get through."""
         for broker_id in changed:
             replica = self.replicas.get(broker_id)
             if replica is None:
@@ -272,8 +278,8 @@ class LeaderState:
             self._propose(self._still_right(isr))
 
     def _still_right(self, pending: PendingExpandIsr | PendingShrinkIsr) -> PendingExpandIsr | PendingShrinkIsr:
-        """The proposal to repeat. An expansion rests on what one process of the replica had: if that process is gone, or its log
-        no longer reaches far enough, the proposal is withdrawn; a copy of it may have reached the controller."""
+        """The proposal to repeat. An expansion is based on the log end of one process of the replica. If that process is gone, or
+        its log no longer reaches far enough, the expansion is withdrawn, because a copy may have reached the controller."""
         if isinstance(pending, PendingShrinkIsr) or pending.is_withdrawn:
             return pending
         replica = self.replicas.get(pending.added)
@@ -282,12 +288,13 @@ class LeaderState:
         return pending if self._is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
 
     def _on_member_lost_records(self, replica: Replica) -> None:
-        """A member asks for records that it had acknowledged: its disk lost or damaged them. It must not be elected before
+        """A member of the ISR asks for records that it had before: its disk lost or damaged them. It must not be elected before
         it has them again."""
         isr = self.isr
         if isinstance(isr, CommittedIsr):
-            who, where = replica.broker_id, replica.log_end_offset
-            logger.warning("isr.member_lost_records", **self.fields, broker_id=who, fetch_offset=where)
+            logger.warning(
+                "isr.member_lost_records", **self.fields, broker_id=replica.broker_id, fetch_offset=replica.log_end_offset
+            )
             self._propose(isr.shrink((replica.broker_id,)))
 
     def _log_lag(self, removed: tuple[int, ...]) -> None:
@@ -298,7 +305,7 @@ class LeaderState:
             logger.info("isr.member_lagged", **self.fields, broker_id=member, fetch_offset=at, behind_ms=behind_ms)
 
     def out_of_sync(self) -> tuple[int, ...]:
-        """Members that have not been caught up for too long: stuck ones and slow ones alike."""
+        """Members of the ISR that have not been caught up for the lag time, whether they are stuck or slow."""
         end, now, lag = self.log.log_end_offset, self.context.now(), self.context.replica_lag_s_max
         return tuple(
             member for member in self.isr.isr if member in self.replicas and not self.replicas[member].is_caught_up(end, now, lag)
@@ -321,14 +328,14 @@ class LeaderState:
         logger.info("isr.proposed", **self.fields, isr=list(pending.isr), proposed_isr=list(pending.proposed))
 
     def _broker_epoch_of(self, member: int, pending: PendingExpandIsr | PendingShrinkIsr) -> int:
-        """The registration that the member's last fetch came from; -1 (unknown) for one that has not fetched yet. For the replica
-        that is to be added: that of the fetch which showed it to be in sync."""
+        """The broker epoch of the member's last fetch; -1 (unknown) if it has not fetched yet. For the replica to be added, the
+        broker epoch of the fetch that showed it to be in sync."""
         if isinstance(pending, PendingExpandIsr) and member == pending.added:
             return pending.added_epoch
         return self.context.own_broker_epoch() if member == self.context.broker_id else self.replicas[member].broker_epoch
 
     def _on_result(self, pending: IsrState, answer: AlterPartitionPartitionResponse, is_doubtful: bool) -> None:
-        """The controller's answer. It counts only if nothing else has happened since the proposal."""
+        """Take the controller's answer. It counts only if the ISR's state has not changed since the proposal."""
         if self.isr is not pending:  # also when this leadership has ended: it dropped its proposal then
             logger.info("isr.stale_answer_ignored", **self.fields, error=to_code(answer.error_code).name)
             return
@@ -340,7 +347,7 @@ class LeaderState:
         else:
             self.partition_epoch = answer.partition_epoch
             self._install(tuple(answer.isr))
-            logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="we proposed it")
+            logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="this leader proposed it")
             self._after_isr_change()
 
     def _on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:

@@ -1,22 +1,22 @@
 """One replica of one partition on this broker: its role, its log, and what it answers.
 
-Roles come from the metadata log. `make_leader` and `make_follower` apply a registration; one with an older partition
-epoch is refused, one with the same leader epoch leaves the role's state alone. A new leader records where its epoch
-begins, durably, before it serves anyone: a replica that once led and wrote nothing can still say where its epoch lies.
+Roles come from the metadata log. `make_leader` and `make_follower` apply a registration. One with an older partition epoch is
+refused; one with the same leader epoch leaves the role's state as it is. A new leader records durably where its epoch begins
+before it serves any request, so that a replica that led and wrote nothing can still say where its epoch lies.
 
-Everything here is synchronous and owned by the event loop, so a check and the change that rests on it stand together.
-Whatever comes back after a wait (a fetch response, an AlterPartition answer) names the epoch it was asked in and is
-checked against the present one before anything is changed.
+Everything here is synchronous and owned by the event loop, so no other code runs between a check and the change that rests on
+it. What arrives after a wait (a fetch response, an AlterPartition answer) names the epoch of its request, and is compared with
+the present epoch before anything is changed.
 
-Reading: a follower reads to the log end, a consumer to the high watermark (the last stable offset is the same until
-there are transactions). A position is first compared with our history: below the log start is OFFSET_OUT_OF_RANGE,
-even when the epochs diverge too, because only a restart at our log start helps then.
+Reading: a follower reads up to the log end, a consumer up to the high watermark (the last stable offset is the same until there
+are transactions). The position of a fetch is first compared with the leader's history. Below the log start the error is
+OFFSET_OUT_OF_RANGE, also if the epochs diverge, because then only a restart at the leader's log start helps.
 
-Damage (a bit flipped on the disk): the log serves nothing from `corrupt_at` on. A leader says so, and its broker asks to
-be fenced for a moment if somebody else in the ISR can lead. A follower
-fetches from there, and cuts what lies behind the damage when the leader's records are at hand. Not while the controller
-counts it to the ISR, though: elected in that moment, it would lack records that were acknowledged, and nobody would
-notice. Its fetch from below the high watermark makes the leader take it out first.
+Damage (for example a bit that flipped on the disk): the log serves nothing from `corrupt_at` on. A damaged leader logs it, and
+its broker asks to be fenced for a moment if another member of the ISR can lead. A damaged follower fetches from `corrupt_at`, and
+cuts its own records behind the damage once the leader's records have arrived. It must not do that while it is a member of the
+ISR: if it were elected then, it would lack acknowledged records, and no replica would notice. Its fetch from below the high
+watermark makes the leader remove it from the ISR first.
 """
 
 from __future__ import annotations
@@ -47,33 +47,35 @@ logger = get_logger(__name__)
 
 class Role(Enum):
     NONE = "none"
-    """Not told yet, or offline, or deleted."""
+    """The replica has no role yet, is offline, or was deleted."""
     LEADER = "leader"
     FOLLOWER = "follower"
 
 
 class FetchPosition(NamedTuple):
-    """Where a follower stands, and in which epoch: what a fetch asks with, and what its response must still find."""
+    """A follower's position: a fetch names it, and the response counts only if the follower is still there."""
 
     leader_epoch: int
     fetch_offset: int
     """The follower's log end."""
     last_fetched_epoch: int
-    """The epoch of its last record; -1 while the log has none."""
+    """The epoch of its last record; -1 if the log is empty."""
     log_start_offset: int
 
 
 class PartitionObserver(Protocol):
-    """Hears that a partition moved (`broker/action_queue.py`). Called synchronously: it only takes a note."""
+    """Is notified when a partition moves (`broker/action_queue.py`). It only takes a note, and acts later."""
 
     def on_log_end_moved(self, partition: Partition) -> None: ...
     def on_high_watermark_moved(self, partition: Partition) -> None: ...
     def on_isr_changed(self, partition: Partition) -> None: ...
     def on_role_changed(self, partition: Partition) -> None:
-        """The role, the leader epoch, or whether the partition is on this broker at all."""
+        """The role or the leader epoch has changed, or the partition is not on this broker any more."""
 
 
 class Partition:
+    """The replica of one partition on this broker."""
+
     __slots__ = (
         "_partition_epoch",
         "absence",
@@ -110,50 +112,51 @@ class Partition:
         self.context = context
         self.observer = observer
         self.metrics = context.metrics.on_partition_came(topic)
-        """The topic's."""
+        """Counters of the topic."""
         self.min_insync_replicas = min_insync_replicas
         self.is_in_isr = False
-        """Whether a follower is a member of the ISR, as of the registration known last."""
+        """Whether this replica, as a follower, is a member of the ISR by the newest registration."""
         self.handled_damage: int | None = None
-        """The damaged offset that this partition's fetcher knows of."""
+        """The value of `log.corrupt_at` at which the fetcher begins; None if there is no damage."""
         self.role = Role.NONE
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         """Never decreases."""
         self._partition_epoch = -1
-        """Of the newest registration before the present leadership, if there is one: `partition_epoch`."""
+        """The newest partition epoch while this replica does not lead. While it leads, the leader's state has it."""
         self.leader_state: LeaderState | None = None
         """Not None exactly when the role is LEADER."""
         self.absence = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        """What a produce is told that waits here when the leadership ends."""
+        """Error returned to produce requests that are waiting when the leadership ends."""
         self.waiters = HighWatermarkWatchers()
         """Produces that wait for the high watermark."""
         self.followers: dict[PartitionWatcher, None] = {}
-        """Where followers' sessions hold the partition: woken when the log end moves."""
+        """The entries of followers' fetch sessions for this partition; woken when the log end moves."""
         self.consumers: dict[PartitionWatcher, None] = {}
-        """Where consumers' sessions hold it: woken when the high watermark moves."""
+        """The entries of consumers' fetch sessions; woken when the high watermark moves."""
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.key[1]} {self.role.value} e{self.leader_epoch} p{self.partition_epoch})"
 
     @property
     def fields(self) -> dict[str, object]:
-        """For every log line about this partition."""
+        """The fields of every log line about this partition."""
         return log_fields(self.topic, self.key, self.leader_epoch, self.partition_epoch, self.log)
 
     @property
     def partition_epoch(self) -> int:
-        """The newest that this replica has heard of. Never decreases. A leader may hear of it before the metadata log says so."""
+        """The newest partition epoch that this replica knows; never decreases. A leader may learn it from the controller's answer
+        to a proposal, before the metadata log says so."""
         return self._partition_epoch if self.leader_state is None else self.leader_state.partition_epoch
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def make_leader(self, registration: PartitionRegistration) -> bool:
-        """Lead as registered. True when a new leader epoch began."""
+        """Take the leader's role as registered. True if a new leader epoch began."""
         if self._is_stale(registration):
             return False
         if self.leader_state is not None and registration.leader_epoch == self.leader_epoch:
-            # If the same epoch is applied twice, a proposal on top of it may be under way, and stays.
+            # If the same epoch is applied twice, a proposal based on it may be in flight, and stays.
             if registration.partition_epoch > self.partition_epoch:
                 self.leader_state.on_new_partition_epoch(registration)
             return False
@@ -161,7 +164,7 @@ class Partition:
         self.log.assign_epoch_start_offset(registration.leader_epoch, start)
         self._leave_role(registration)
         self.role = Role.LEADER
-        self._log_damage("reads from there on and all writes are refused; another replica should lead")
+        self._log_damage("reads from this offset on and all writes are refused; another replica should lead")
         self._log_missing_records(registration)
         self.leader_state = self._new_leader_state(registration, start)
         self.observer.on_role_changed(self)
@@ -187,7 +190,8 @@ class Partition:
         )
 
     def make_follower(self, registration: PartitionRegistration) -> bool:
-        """Follow as registered, maybe no one. True when the leader epoch advanced: the fetcher must start over."""
+        """Take the follower's role as registered; the registration may name no leader. True if the leader epoch advanced: then
+        the fetcher must start over."""
         if self._is_stale(registration):
             return False
         self.is_in_isr = self.context.broker_id in registration.isr
@@ -196,14 +200,15 @@ class Partition:
             return False
         self._leave_role(registration)
         if registration.leader >= 0:
-            self.log.possible_data_loss = False  # What its leader does not have either, that leader tells.
+            self.log.possible_data_loss = False  # If the leader lacks records, too, the leader logs it.
         self.role = Role.FOLLOWER
-        self._log_damage("all from there on will be fetched anew from the leader")
+        self._log_damage("everything from this offset on will be fetched again from the leader")
         self.observer.on_role_changed(self)
         return True
 
     def stop(self, reason: ErrorCode) -> None:
-        """Deleted, offline, or the broker shuts down: whoever waits is answered with `reason`."""
+        """Give up the role because the partition is deleted or offline, or because the broker stops. Waiting requests are
+        answered with `reason`."""
         self.absence = reason
         self._resign()
         self.role = Role.NONE
@@ -234,7 +239,8 @@ class Partition:
             logger.warning("partition.damaged", **self.fields, offset=damage, role=self.role.value, reason=outcome)
 
     def _log_missing_records(self, registration: PartitionRegistration) -> None:
-        """The last in-sync replica came back, and something is not there any more. In its first epoch a partition is empty."""
+        """Log that this replica leads although it may have lost records: it was the last one in sync. In the first leader epoch
+        the partition is empty, and nothing can be lost."""
         if self.log.possible_data_loss and registration.leader_epoch > 0:
             self.context.metrics.elected_with_missing_records += 1
             logger.warning("partition.elected_with_missing_records", **self.fields, isr=list(registration.isr))
@@ -256,7 +262,9 @@ class Partition:
     # -- fencing ------------------------------------------------------------------------------------------------------
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Both sides must mean the same leadership; -1: the asker does not say."""
+        """Check that a request means the present leader epoch; -1 means that it names none.
+
+        Raises FENCED_LEADER_EPOCH if its epoch is older than ours, UNKNOWN_LEADER_EPOCH if it is newer (KIP-320)."""
         if epoch == self.leader_epoch or epoch == -1:
             return
         if epoch < self.leader_epoch:
@@ -264,7 +272,7 @@ class Partition:
         raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {epoch} is newer than ours, {self.leader_epoch}")
 
     def leading(self, epoch: int = -1) -> LeaderState:
-        """The leadership, if it is ours and the asker means this epoch."""
+        """The leader's state. Raises `BrokerError` if this replica does not lead, or if the request means another epoch."""
         if epoch != self.leader_epoch:
             self.check_leader_epoch(epoch)
         if self.leader_state is None:
@@ -272,21 +280,22 @@ class Partition:
         return self.leader_state
 
     def leading_follower(self, epoch: int) -> LeaderState:
-        """As `leading`, for a follower, who must name the epoch: an old one's progress must not move our HW."""
+        """As `leading`, for a follower's request. It must name the epoch: progress of an older epoch must not move our HW."""
         if epoch < 0:
-            raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, "a follower has to name the leader epoch")
+            raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, "a follower must name the leader epoch")
         return self.leading(epoch)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
-        """Where the asker's history leaves ours, or None when its position is one of our log."""
+        """Compare the position of a fetch with our log: the epoch and end offset at which the histories diverge, or None if the
+        position is one of our log. Raises OFFSET_OUT_OF_RANGE or OFFSET_NOT_AVAILABLE (KIP-320, KIP-392, KIP-595)."""
         log_ = self.log
         if fetch_offset < log_.log_start_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is below the start, {log_.log_start_offset}")
         end = log_.log_end_offset
         if self.leader_state is None:
-            # A follower is no judge of histories: a consumer may have heard from the leader what is not here yet.
+            # A follower cannot judge histories: a consumer may know records from the leader that are not here yet.
             if fetch_offset > end:
                 raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{fetch_offset} is not here yet")
         elif last_fetched_epoch >= 0:
@@ -302,20 +311,23 @@ class Partition:
         return None
 
     def last_offset_for_leader_epoch(self, current_leader_epoch: int, epoch: int) -> tuple[int, int]:
-        """The largest epoch <= `epoch` of our history and its end offset; (-1, -1) when there is none."""
+        """The largest epoch <= `epoch` in the leader's history and its end offset; (-1, -1) if there is none (KIP-101).
+
+        Raises `BrokerError` if this replica does not lead in `current_leader_epoch`."""
         self.leading(current_leader_epoch)
         return self.log.end_offset_for_epoch(epoch)
 
     # -- the follower's side ------------------------------------------------------------------------------------------
 
     def fetch_position(self) -> FetchPosition:
+        """The position for the next fetch: the log end, or the damage if there is any."""
         log_ = self.log
         if (damage := log_.corrupt_at) is not None:
             return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
         return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
 
     def _is_at(self, position: FetchPosition) -> bool:
-        """Is the replica still the follower that asked, in that epoch, at that log end (or damage)?"""
+        """Whether this replica still follows in the epoch of `position`, and its log still ends (or is damaged) there."""
         log_ = self.log
         return (
             self.role is Role.FOLLOWER
@@ -324,9 +336,10 @@ class Partition:
         )
 
     def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
-        """Take a fetch response: records up to the epoch that was asked with, then the leader's HW and log start.
+        """Apply a fetch response: append its records up to the epoch of the fetch, then take the leader's HW and log start.
 
-        False when the response is stale: nothing was changed.
+        False if the response is stale; then nothing was changed. Raises `DiskError`, and `BrokerError` if the records cannot be
+        appended.
         """
         if not self._is_at(position):
             return False
@@ -340,7 +353,7 @@ class Partition:
             info = log_.append_as_follower(records, position.leader_epoch)
             self.metrics.replication_bytes_in += 0 if info is None else info.size
             if info is None or info.size < len(records):
-                # The leader went through another epoch while it built the response: its HW is not of our epoch either.
+                # The leader entered a newer epoch while it built the response, so its HW is of that epoch, too.
                 logger.info("partition.newer_epoch_ignored", **self.fields)
                 return True
         moved = response.high_watermark > log_.high_watermark and log_.update_high_watermark(response.high_watermark)
@@ -351,17 +364,17 @@ class Partition:
         return True
 
     def _check_own_epoch(self, epoch: int) -> None:
-        """The checksum of a batch does not cover its epoch. When the leader has found our last epoch in its history, and what
-        it has behind our end is older, the epoch that we hold is not what was written."""
+        """Find a damaged leader epoch in our own log: the checksum of a batch does not cover it. If the leader knows our last
+        epoch, and its records after our log end are of an older epoch, then our epoch is not the one that was written."""
         log_ = self.log
         if 0 <= epoch < log_.latest_epoch:
             known, start = log_.epochs.entries[-1]
             log_.mark_corrupt(max(start, log_.log_start_offset))
-            reason = f"the leader goes on in epoch {epoch} where we have epoch {known}: what we have from {start} on is damaged"
+            reason = f"the leader continues in epoch {epoch}, but our last epoch is {known}: our log is damaged from {start} on"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def _cut_damage(self, offset: int) -> None:
-        """The leader agrees with our history up to the damage and has what follows: let go of our own rest."""
+        """Cut the log at the damage: the leader's history agrees with ours up to there, and its records are at hand."""
         log_ = self.log
         self._check_may_drop_damage(offset)
         logger.warning("partition.damaged_tail_dropped", **self.fields, offset=offset, records=log_.log_end_offset - offset)
@@ -369,26 +382,27 @@ class Partition:
         self.handled_damage = log_.corrupt_at
 
     def _check_may_drop_damage(self, offset: int) -> None:
-        """With the damage go whole records behind it, and a member of the ISR has promised to have them."""
+        """Refuse to cut if this replica is in the ISR: behind the damage are whole records that an ISR member must keep."""
         if self.is_in_isr:
-            reason = f"the batch at offset {offset} is damaged here, and stays until this replica has left the ISR"
+            reason = f"the batch at offset {offset} is damaged on this replica, and is kept until the replica has left the ISR"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
     def on_diverging(self, position: FetchPosition, diverging: EpochEndOffset, leader_log_start_offset: int) -> None:
-        """The leader says that our history is not its own.
+        """The leader says that our history diverges from its own: truncate.
 
-        Where its log starts behind the place at which they part, it cannot say where that is, and names its log start. All
-        that we have below is let go of at once, then: it may be a fork, of which nobody can tell us any more.
+        If the leader's log starts after the point where the histories part, the leader cannot know that point and names its log
+        start. Then everything that we have below its log start is removed at once: it may belong to another history, and no
+        replica can tell any more.
         """
         if not self._is_at(position):
             return
         self.truncate_to_divergence(position, diverging)
         if 0 < self.log.log_end_offset <= leader_log_start_offset:
-            # One before it: the next fetch is out of range, and what the leader is asked then tells of producers, too.
+            # One offset before it: then the next fetch is out of range, and the requests that follow bring the producers' state.
             self.truncate_fully_and_start_at(self.fetch_position(), leader_log_start_offset - 1)
 
     def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
-        """Cut what the leader's history does not have (KIP-101, KIP-279); the next fetch compares again.
+        """Cut the records that the leader's history does not have (KIP-101, KIP-279). The next fetch compares again.
 
         | the leader's answer                      | cut at                                                       |
         | no end offset                            | our high watermark                                           |
@@ -397,9 +411,9 @@ class Partition:
         | all our epochs are newer                 | the start of our oldest, or the leader's end if smaller      |
         | we know no epoch at all                  | the leader's end                                             |
 
-        The high watermark of such a response is not taken: it says nothing about the part that is cut.
+        The high watermark of such a response is ignored, because it says nothing about the part that is cut.
 
-        DamagedBatch when something below the cut cannot be read: nothing is cut then, and the next fetch asks from the damage.
+        Raises DamagedBatch if a batch below the cut cannot be read. Then nothing is cut, and the next fetch asks from the damage.
         """
         if not self._is_at(position):
             return
@@ -413,13 +427,13 @@ class Partition:
         self._truncate(min(offset, log_.log_end_offset), "diverging epoch")
 
     def truncate_to_leader_end(self, position: FetchPosition, leader_end_offset: int) -> None:
-        """Out of range because the leader's log ends below ours: cut to its end."""
+        """The fetch was out of range because the leader's log ends below ours: cut our log to the leader's end."""
         if self._is_at(position) and leader_end_offset < self.log.log_end_offset:
             self._truncate(leader_end_offset, "the leader's log is shorter")
 
     def truncate_fully_and_start_at(self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = ()) -> None:
-        """Out of range because the leader deleted what follows our log: begin again at its start, with what the leader knows of
-        named producers whose batches it has deleted."""
+        """The fetch was out of range because the leader has deleted the records after our log end: empty the log and start at
+        `offset`, with the leader's state of named producers whose batches are deleted."""
         if self._is_at(position):
             if self.log.corrupt_at is not None:
                 self._check_may_drop_damage(self.log.corrupt_at)

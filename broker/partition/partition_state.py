@@ -1,7 +1,7 @@
-"""The ISR as its leader sees it: committed, or committed with one proposed change under way.
+"""The ISR as its leader sees it: committed, or committed with one proposed change in flight.
 
-The controller alone commits an ISR. While a proposal is under way the leader can not know whether it was committed, so
-it counts on both: the *maximal* ISR is every replica that the controller may take for in sync at this moment.
+Only the controller commits an ISR. While a proposal is in flight, the leader cannot know whether it was committed, so it allows
+for both: the *maximal* ISR holds every replica that the controller may consider in sync at this moment (KIP-497).
 
     state             isr                  maximal ISR              why
     CommittedIsr      committed            = isr
@@ -9,7 +9,7 @@ it counts on both: the *maximal* ISR is every replica that the controller may ta
       withdrawn       last committed       isr + the new replica    refused, but a copy may still arrive and be accepted
     PendingShrinkIsr  last committed       = isr, not shrunk        a refused shrink must not have let the HW pass a member
 
-States are compared by identity: an answer counts only for the very state that its proposal was made in.
+States are compared by identity: an answer counts only if the state is still the one for which the proposal was made.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommittedIsr:
-    """No proposal is under way."""
+    """No proposal is in flight."""
 
     isr: tuple[int, ...]
-    """As the controller committed it: contains the leader, a subset of the assignment."""
+    """As the controller committed it: it contains the leader, and is a subset of the assigned replicas."""
     maximal: frozenset[int] = field(init=False)
     is_in_flight = False
 
@@ -48,11 +48,11 @@ class PendingExpandIsr:
     added: int
     """Not a member of `committed.isr`."""
     added_epoch: int
-    """The broker epoch of the process whose log end was found to be in sync. A later process of the same broker may have lost
-    records, so no proposal names its epoch before its own log end was looked at."""
+    """The broker epoch of the process that was found to be in sync. A later process of the same broker may have lost records, so
+    no proposal names its epoch before its own log end was checked."""
     is_withdrawn: bool = False
-    """It was refused, while an earlier copy of the proposal may be on its way. What is proposed is the committed ISR as it is:
-    the controller's decision raises the partition epoch, and no copy counts any more."""
+    """The controller refused it, while an earlier copy of the proposal may still arrive. The leader then proposes the committed
+    ISR without a change: accepting it raises the partition epoch, which makes every copy stale."""
     maximal: frozenset[int] = field(init=False)
     is_in_flight = True
 
@@ -73,7 +73,7 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingShrinkIsr:
-    """The leader proposed to drop the replicas that fell behind."""
+    """The leader proposed to remove the replicas that fell behind."""
 
     committed: CommittedIsr
     removed: tuple[int, ...]

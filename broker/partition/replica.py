@@ -1,16 +1,16 @@
 """A follower as its leader sees it: how far its log reaches, and since when it has not been caught up.
 
-The caught-up time is the latest moment at which the follower's fetch offset reached what was the leader's log end at
-that moment. Two tiers find it. A fetch at the leader's end: caught up now. A fetch that reaches where the leader's log
-ended *when the follower fetched before*: caught up as of that earlier fetch; so a follower that always closes the gap
-it saw stays in sync, although a busy leader is always a few records ahead. Else the time stays as it is.
+The caught-up time is the latest moment at which the follower had all records that the leader's log held at that moment. Two
+rules find it. If a fetch asks from the leader's log end, the follower is caught up now. If it asks from where the leader's log
+ended *at the follower's previous fetch*, the follower was caught up at that previous fetch. With the second rule a follower that
+always closes the gap that it saw stays in sync, although a busy leader is always a few records ahead.
 
-An idle follower sends incremental fetches that do not name the partition (KIP-227), and nothing is walked for them. It
-still fetched: the moment is kept once, on its session, and read here when the leader's log moves on.
+An idle follower sends incremental fetches that do not name the partition (KIP-227), and the leader visits no partition for them.
+Such a fetch counts all the same: its time is kept once, on the session, and read here when the leader's log grows.
 
-What is known ends when the follower leaves the ISR, is fenced, or is another process: it must show anew that it keeps up.
-Kafka goes on counting it (isCaughtUp looks at the time alone), so that the high watermark waits up to
-`replica.lag.time.max.ms` for a broker that was just unfenced and whose fetch connection is still dead, or that has come
+The progress of a follower becomes void when the follower leaves the ISR, is fenced, or is another process: it must show again
+that it keeps up. Kafka goes on counting the old progress (isCaughtUp looks at the time alone), so that its high watermark waits
+up to `replica.lag.time.max.ms` for a broker that was just unfenced and whose fetch connection is still dead, or that has come
 back with everything to copy.
 """
 
@@ -20,17 +20,18 @@ from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
+"""A time before all others, for what has not happened yet."""
 
 
 class FetchTimes(Protocol):
     """A follower's fetch session, as far as a replica needs it."""
 
     last_fetch_time: float
-    """When the newest fetch of the session came in; it stood for all partitions of the session."""
+    """When the newest fetch of the session arrived; it counts for all partitions of the session."""
 
 
 class Replica:
-    """One follower, within one leader epoch. Made anew when the leader epoch advances."""
+    """One follower, within one leader epoch. A new leader epoch begins with new instances."""
 
     __slots__ = (
         "broker_epoch",
@@ -48,20 +49,20 @@ class Replica:
         self.broker_id = broker_id
         self.log_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = UNKNOWN_OFFSET
-        """The offset of its last fetch in this leader epoch; unknown before the first."""
+        """The offset of its last fetch in this leader epoch; unknown before its first fetch."""
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
         self.last_fetch_time = NEVER
         self.last_caught_up_time = last_caught_up_time
-        """Decreases only when it becomes void."""
+        """Decreases only when the progress becomes void."""
         self.broker_epoch = -1
-        """The registration that its last fetch came from; -1 before the first fetch."""
+        """The broker epoch that its last fetch named; -1 before the first fetch."""
         self.session: FetchTimes | None = None
-        """The session that holds the partition for this follower."""
+        """The fetch session in which this follower fetches the partition."""
         self.void_since = NEVER
-        """What it fetched up to then does not count; NEVER: it has named the partition in a fetch since."""
+        """Fetches up to this time do not count. NEVER if the follower has named the partition in a fetch since."""
 
     def on_fetch(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int, now: float) -> bool:
-        """Record a fetch; True when it shows a log end other than the one known before."""
+        """Record a fetch. True if it shows another log end than the one known before."""
         if broker_epoch != self.broker_epoch >= 0:
             self.forget_progress(now)
         if fetch_offset >= leader_end_offset:
@@ -78,7 +79,8 @@ class Replica:
         return moved
 
     def before_leader_appends(self) -> None:
-        """The leader's log, of which we have everything, is about to grow: settle what the fetches since meant."""
+        """Called if the follower has the leader's whole log and that log is about to grow: take over the time of the fetches
+        that have not named the partition since."""
         if self.session is None:
             return
         last = self.session.last_fetch_time
@@ -91,14 +93,15 @@ class Replica:
             self.last_caught_up_time = last
 
     def forget_progress(self, now: float) -> None:
-        """It is no member of the ISR any more, or another process: what it was says nothing about what it will be."""
+        """Make the progress void: the follower has left the ISR, was fenced, or is another process now."""
         self.last_caught_up_time = self.last_fetch_time = NEVER
         self.void_since = now
 
     @property
     def is_heard(self) -> bool:
-        """Whether it has fetched since its progress became void, be it in a fetch that did not name the partition."""
+        """Whether the follower has fetched since its progress became void, also in a fetch that did not name the partition."""
         return self.void_since == NEVER or (self.session is not None and self.session.last_fetch_time > self.void_since)
 
     def is_caught_up(self, leader_end_offset: int, now: float, lag_s_max: float) -> bool:
+        """Whether the follower has the whole log, or had it within the last `lag_s_max` seconds."""
         return self.log_end_offset == leader_end_offset or now - self.last_caught_up_time <= lag_s_max

@@ -25,7 +25,8 @@ from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
-from strandline.broker.process.lifecycle import BrokerLifecycle, Identity
+from strandline.broker.process.lifecycle import BrokerLifecycle
+from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.phases import Opened, Registered, Running
 from strandline.broker.process.standstill import TICK_MS
@@ -334,7 +335,7 @@ class BrokerServer:
         broker_id, broker_epoch = self.config.node_id, self.lifecycle.broker_epoch
         led = sum(partition.leader_state is not None for partition in self.replicas.partitions.values())
         logger.info("broker.shutdown_requested", broker_id=broker_id, broker_epoch=broker_epoch, leaders=led)
-        if await self.lifecycle.leave(self.config.controlled_shutdown_timeout_ms):
+        if await self.lifecycle.controlled_shutdown(self.config.controlled_shutdown_timeout_ms):
             logger.info("broker.shutdown_granted", broker_id=broker_id, broker_epoch=broker_epoch)
         else:
             logger.warning("broker.stopped_without_handover", broker_id=broker_id, broker_epoch=broker_epoch)

@@ -12,7 +12,8 @@ from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.handlers import data_handlers
-from strandline.broker.process.lifecycle import BrokerLifecycle, Identity
+from strandline.broker.process.lifecycle import BrokerLifecycle
+from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.phases import Opened
 from strandline.broker.process.standstill import Standstill, sleep_ms_max, while_trusted

@@ -40,7 +40,7 @@ def node(server: BrokerServer) -> Iterator[Reading]:
 
 def broker_state(server: BrokerServer) -> int:
     if server.is_stopping:
-        return PENDING_CONTROLLED_SHUTDOWN if server.lifecycle.core.wants_to_leave else SHUTTING_DOWN
+        return PENDING_CONTROLLED_SHUTDOWN if server.lifecycle.core.wants_shutdown else SHUTTING_DOWN
     if not server.has_logs:
         return STARTING
     if not server.log_manager_tasks.recovered:

@@ -126,7 +126,7 @@ def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> N
     assert produced(leader.produce(rows(1, 3, epoch=1), acks=1)).base_offset == 3
     refused = leader.produce(rows(1, 4), acks=1)
     assert code(refused) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert "epoch 0 is over" in str(produced(refused).error_message)
+    assert "epoch 0 is fenced" in str(produced(refused).error_message)
 
 
 def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_more() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from strandline.broker.process import lifecycle as lifecycle_module
-from strandline.broker.process.lifecycle import BrokerLifecycle, Identity, LifecycleCore, State
+from strandline.broker.process.lifecycle import BrokerLifecycle
+from strandline.broker.process.lifecycle_core import Identity, LifecycleCore, State
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError
@@ -66,7 +67,7 @@ def test_a_late_answer_to_a_heartbeat_of_an_earlier_registration_changes_nothing
     assert lifecycle.on_registration(BrokerRegistrationResponse(0, 12), 0) is None
     state = lifecycle.state
     lifecycle.on_heartbeat(early, BrokerHeartbeatResponse(0, is_caught_up=True, is_fenced=False, should_shut_down=True))
-    assert (lifecycle.state, lifecycle.broker_epoch, lifecycle.may_leave) == (state, 12, False)
+    assert (lifecycle.state, lifecycle.broker_epoch, lifecycle.is_shutdown_granted) == (state, 12, False)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
@@ -112,15 +113,15 @@ def test_the_wrong_cluster_is_fatal_at_once_and_says_so() -> None:
     assert "another cluster than 'c1'" in str(problem)
 
 
-def test_a_leaving_broker_asks_until_it_may_leave() -> None:
+def test_a_stopping_broker_asks_until_its_shutdown_is_granted() -> None:
     lifecycle = registered()
     beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_fenced=False))
-    lifecycle.wants_to_leave = True
+    lifecycle.wants_shutdown = True
     assert beat(lifecycle, 8, BrokerHeartbeatResponse(0, is_fenced=False)).want_shut_down
-    assert (lifecycle.state, lifecycle.may_leave) == (State.LEAVING, False)
+    assert (lifecycle.state, lifecycle.is_shutdown_granted) == (State.SHUTTING_DOWN, False)
     assert lifecycle.pause_ms(caught_up=True) < 50
     beat(lifecycle, 9, BrokerHeartbeatResponse(0, should_shut_down=True))
-    assert lifecycle.may_leave
+    assert lifecycle.is_shutdown_granted
 
 
 # -- the shell ----------------------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ async def test_leaving_is_bounded_when_the_controller_does_not_let_go() -> None:
     broker.lifecycle.start()
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
-        assert not await broker.lifecycle.leave(timeout_ms=30)
+        assert not await broker.lifecycle.controlled_shutdown(timeout_ms=30)
     await broker.lifecycle.stop()
 
 
@@ -239,13 +240,13 @@ async def test_nobody_waits_for_controllers_that_are_gone() -> None:
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
         broker.nobody_listens = True
-        assert not await broker.lifecycle.leave(timeout_ms=60_000)
+        assert not await broker.lifecycle.controlled_shutdown(timeout_ms=60_000)
     await broker.lifecycle.stop()
 
 
 async def test_nobody_waits_long_for_controllers_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off, or left by a quorum without a majority: no heartbeat is answered any more."""
-    monkeypatch.setattr(lifecycle_module, "LEAVING_UNHEARD_MS", 100)
+    monkeypatch.setattr(lifecycle_module, "SHUTDOWN_UNHEARD_MS", 100)
     broker = Broker()
     broker.lifecycle.start()
 
@@ -255,13 +256,13 @@ async def test_nobody_waits_long_for_controllers_that_say_nothing(monkeypatch: p
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
         broker.controller.on_heartbeat = silence
-        assert not await broker.lifecycle.leave(timeout_ms=60_000)
+        assert not await broker.lifecycle.controlled_shutdown(timeout_ms=60_000)
     await broker.lifecycle.stop()
 
 
 async def test_a_controller_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It moves many leaders, and says each time that it is not done: that is no silence."""
-    monkeypatch.setattr(lifecycle_module, "LEAVING_UNHEARD_MS", 200)
+    monkeypatch.setattr(lifecycle_module, "SHUTDOWN_UNHEARD_MS", 200)
     broker = Broker()
     broker.lifecycle.start()
     loop = asyncio.get_running_loop()
@@ -269,7 +270,7 @@ async def test_a_controller_that_answers_is_waited_for(monkeypatch: pytest.Monke
         await broker.lifecycle.registered.wait()
         lets_go_at = loop.time() + 0.6
         broker.controller.on_heartbeat = lambda r: BrokerHeartbeatResponse(0, should_shut_down=loop.time() > lets_go_at)
-        assert await broker.lifecycle.leave(timeout_ms=60_000)
+        assert await broker.lifecycle.controlled_shutdown(timeout_ms=60_000)
     await broker.lifecycle.stop()
 
 
@@ -297,7 +298,7 @@ async def test_leaving_ends_with_the_heartbeat_that_allows_it() -> None:
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
         broker.controller.on_heartbeat = lambda r: BrokerHeartbeatResponse(0, should_shut_down=r.want_shut_down)
-        assert await broker.lifecycle.leave(timeout_ms=5000)
+        assert await broker.lifecycle.controlled_shutdown(timeout_ms=5000)
     await broker.lifecycle.stop()
 
 

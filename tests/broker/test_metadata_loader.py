@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from strandline.broker.process.metadata_loader import MetadataLoader, QuorumObserver
+from strandline.broker.process.metadata_loader import MetadataLoader
+from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     METADATA_TOPIC_ID,

@@ -20,7 +20,7 @@ from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.partition_state import CommittedIsr
-from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.controller import cluster_control, partition_change, replication_control
 from strandline.controller.metadata.records import NO_LEADER

@@ -483,7 +483,7 @@ _room(
 # -- broker: metadata, registration, replicas -------------------------------------------------------------------------
 
 _room(
-    "broker/process/metadata_loader.py",
+    "broker/process/quorum_observer.py",
     (
         "G62",
         "QuorumObserver._apply_committed",
@@ -528,7 +528,7 @@ _room(
     ),
 )
 _room(
-    "broker/process/lifecycle.py",
+    "broker/process/lifecycle_core.py",
     (
         "G68",
         "LifecycleCore.on_heartbeat",

@@ -660,11 +660,11 @@ MARKS: dict[str, Mark] = {
     # Metadata, at the brokers
     "metadata.controller_changed": Mark("a broker found another active controller", (said("metadata.controller_changed"),)),
     "metadata.snapshot_loaded": Mark(
-        "a broker began with a snapshot", (OnCall("broker.process.metadata_loader:QuorumObserver._install"),)
+        "a broker began with a snapshot", (OnCall("broker.process.quorum_observer:QuorumObserver._install"),)
     ),
     "metadata.uncommitted_dropped": Mark(
         "a broker dropped fetched metadata that was never committed",
-        (OnCall("broker.process.metadata_loader:QuorumObserver._truncate"),),
+        (OnCall("broker.process.quorum_observer:QuorumObserver._truncate"),),
     ),
     # Clients
     "producer.retried": Mark("a batch was sent again", (_returned(_QUEUE + "on_failed", True),)),

@@ -25,7 +25,7 @@ from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
-from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.process.server import BrokerServer
 from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
 from strandline.controller import handlers

@@ -26,7 +26,7 @@ from storage_kit import DIR, NOW_MS, fill, open_log
 
 from strandline.broker.fetch.fetch_session import FetchSessionCache
 from strandline.broker.partition.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
-from strandline.broker.process.metadata_loader import QuorumObserver
+from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.process.standstill import Standstill, while_trusted
 from strandline.broker.purgatory import DelayedOperation
 from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings

@@ -1,0 +1,154 @@
+"""The state of a broker's membership in the cluster: unregistered, fenced, running, or in controlled shutdown.
+
+    UNREGISTERED -> FENCED -> RUNNING -> SHUTTING_DOWN -> stopped
+          ^------------+---------+           (want_shut_down in each heartbeat until the controller grants it)
+
+Each process draws an incarnation id and registers with it. The controller gives it a broker epoch, and refuses a second live
+process with the same broker id. A fenced broker leads nothing; the controller unfences it at the first heartbeat that says that
+the broker has applied its own registration. If the controller forgets the registration, the broker registers again, with the
+same incarnation id (KIP-631).
+
+A broker that leads with a damaged log steps down: it asks to be fenced, so that other replicas lead, and to be unfenced again at
+once. Its damaged replicas are then followers outside of the ISR, and are repaired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
+from strandline.protocol.messages.cluster import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from strandline.protocol.messages.common import Listener
+
+RETRY_MS = 50
+"""Between attempts to register, and between heartbeats of a broker that waits to be unfenced."""
+SHUTDOWN_RETRY_MS = 10
+"""Between heartbeats of a broker that waits for its controlled shutdown to be granted."""
+
+
+class State(Enum):
+    UNREGISTERED = "unregistered"
+    FENCED = "fenced"
+    RUNNING = "running"
+    SHUTTING_DOWN = "shutting down"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a broker registers with."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    """The advertised listeners. The first one is for traffic between brokers; the controllers use it to see if the broker
+    lives."""
+    rack: str | None
+    log_dirs: tuple[bytes, ...]
+    previous_broker_epoch: int
+    """The broker epoch of the last clean shutdown on this data directory; -1 after an unclean one (KIP-966)."""
+
+
+class LifecycleCore:
+    """The state machine. No clock, no socket: `waited_s` is handed in as seconds since the first attempt to register."""
+
+    def __init__(self, identity: Identity, *, heartbeat_interval_ms: int, session_timeout_ms: int) -> None:
+        self.identity = identity
+        self._interval_ms = heartbeat_interval_ms
+        self._session_timeout_ms = session_timeout_ms
+        self.state = State.UNREGISTERED
+        self.broker_epoch = -1
+        """The offset of our registration record; -1 before the first registration."""
+        self.wants_shutdown = False
+        self.is_shutdown_granted = False
+        """The controller has moved the leaders of this broker."""
+        self.wants_step_down = False
+        """Asks to be fenced with each heartbeat; reset once it was."""
+        self.offline_log_dirs: tuple[bytes, ...] = ()
+        self._duplicate_since_s: float | None = None
+        """Since when the controller has answered every registration with DUPLICATE_BROKER_REGISTRATION."""
+
+    # -- registration -------------------------------------------------------------------------------------------------
+
+    def registration(self) -> BrokerRegistrationRequest:
+        identity = self.identity
+        return BrokerRegistrationRequest(
+            broker_id=identity.broker_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=list(identity.listeners),
+            rack=identity.rack,
+            log_dirs=list(identity.log_dirs),
+            previous_broker_epoch=identity.previous_broker_epoch,
+        )
+
+    def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
+        """Take the controller's answer. Returns the error if it is pointless to try again, otherwise None."""
+        code = to_code(response.error_code)
+        if code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            self._duplicate_since_s = None
+        if code == ErrorCode.NONE:
+            self.broker_epoch, self.wants_step_down = response.broker_epoch, False
+            self.state = State.SHUTTING_DOWN if self.wants_shutdown else State.FENCED
+            return None
+        identity = self.identity
+        if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            # The other process may be dead and its session about to end: then a later attempt succeeds. The session counts
+            # from the moment when this controller became active, so the time spent waiting for a controller does not count.
+            if self._duplicate_since_s is None:
+                self._duplicate_since_s = waited_s
+            if (waited_s - self._duplicate_since_s) * 1000 <= self._session_timeout_ms + 2 * self._interval_ms:
+                return None
+            return UsageError(
+                f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "
+                "stop it, or give this one another node.id"
+            )
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return UsageError(
+                f"the controllers belong to another cluster than {identity.cluster_id!r} (config cluster.id): "
+                "check controller.quorum.voters"
+            )
+        error = BrokerError(code, response.error_message)
+        return None if error.retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR else UsageError(f"registration refused: {error}")
+
+    def on_registration_lost(self, stale_epoch: int) -> None:
+        """The controller refused a request with this broker epoch: the registration is over."""
+        if stale_epoch == self.broker_epoch:
+            self.state = State.UNREGISTERED
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, metadata_offset: int) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self.identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=metadata_offset,
+            want_fence=self.wants_step_down or metadata_offset < self.broker_epoch,
+            want_shut_down=self.wants_shutdown,
+            offline_log_dirs=list(self.offline_log_dirs),
+        )
+
+    def on_heartbeat(self, sent: BrokerHeartbeatRequest, response: BrokerHeartbeatResponse) -> None:
+        code = to_code(response.error_code)
+        if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            self.on_registration_lost(sent.broker_epoch)
+        elif code or sent.broker_epoch != self.broker_epoch or self.state is State.UNREGISTERED:
+            return
+        elif self.wants_shutdown:
+            self.state = State.SHUTTING_DOWN
+            self.is_shutdown_granted = self.is_shutdown_granted or response.should_shut_down
+        else:
+            self.state = State.FENCED if response.is_fenced else State.RUNNING
+            self.wants_step_down = self.wants_step_down and not (sent.want_fence and response.is_fenced)
+
+    def pause_ms(self, caught_up: bool) -> int:
+        """How long to wait before the next heartbeat if nothing happens."""
+        if self.wants_shutdown and not self.is_shutdown_granted:
+            return SHUTDOWN_RETRY_MS
+        return RETRY_MS if self.state is State.FENCED and caught_up else self._interval_ms

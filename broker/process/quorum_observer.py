@@ -1,0 +1,243 @@
+"""The core of a broker's metadata loader: what to ask the quorum, and what the answers make of the metadata image.
+
+The broker follows the metadata log as an observer of the quorum and keeps no copy of it on its disk: at its start it fetches
+everything, a snapshot first if the log was cleaned behind one. Rules:
+
+- Only records below the high watermark are applied. Records above it wait as bytes, and are dropped if the leader says that its
+  history is another one. A divergence *below* the applied records cannot happen: it is our bug or a damaged disk.
+- The node that answers a fetch without an error is the leader. The others name it (`current_leader`), as far as they know. A
+  smaller epoch than the known one is out of date and ignored.
+- If a voter does not answer, the next one is asked. The others go on naming the silent leader until they have elected a new one,
+  so it is asked again only after each of them was asked once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
+from strandline.controller.metadata.log_fetch import is_next_chunk, metadata_answer, metadata_fetch_request, truncation_offset
+from strandline.controller.metadata.records import AnyRecord, decode_record
+from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, to_code
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
+from strandline.protocol.messages.data import FetchResponse
+from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
+from strandline.protocol.records.reader import decode_batch
+
+logger = get_logger(__name__)
+
+WAIT_MS_MAX = 500
+"""How long the leader holds a fetch that has nothing to answer."""
+BYTES_MAX = 8 << 20
+
+
+class _Waiting(NamedTuple):
+    """A fetched batch above the high watermark."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class _Download:
+    """A snapshot on its way."""
+
+    def __init__(self, snapshot_id: SnapshotId) -> None:
+        self.id = snapshot_id
+        self.data = bytearray()
+
+
+class QuorumObserver:
+    """The core: what to ask of whom, and what the answers make of the image. No clock, no socket."""
+
+    def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int]) -> None:
+        self._broker_id = broker_id
+        self.cluster_id = cluster_id
+        self._voter_ids = list(voter_ids)
+        self._next_voter = broker_id % len(self._voter_ids)
+        """Whom to ask when no leader is known; the brokers start with different ones."""
+        self.leader_id: int | None = None
+        self.epoch = -1
+        """The largest quorum epoch heard of; `leader_id` is the leader of this epoch."""
+        self._silent_leader: tuple[int, int] | None = None
+        """The leader, and its epoch, that did not answer when it was asked last."""
+        self.image = MetadataImage.EMPTY
+        """Everything applied, caught up or not."""
+        self._waiting: list[_Waiting] = []
+        self._fetch_offset = 0
+        self._last_epoch = -1
+        """The epoch of the last batch fetched."""
+        self._download: _Download | None = None
+        self.high_watermark = -1
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that is known to be committed was applied."""
+        return 0 <= self.high_watermark <= self.image.offset + 1
+
+    def target(self) -> int:
+        """The voter to ask next."""
+        return self.leader_id if self.leader_id is not None else self._voter_ids[self._next_voter]
+
+    def request(self) -> tuple[int, Message]:
+        """The api key and the request for `target()`."""
+        if self._download is not None:
+            return FETCH_SNAPSHOT, FetchSnapshotRequest(
+                replica_id=self._broker_id,
+                cluster_id=self.cluster_id,
+                max_bytes=BYTES_MAX,
+                current_leader_epoch=self.epoch,
+                snapshot_id=self._download.id,
+                position=len(self._download.data),
+            )
+        return FETCH, metadata_fetch_request(
+            replica_id=self._broker_id,
+            cluster_id=self.cluster_id,
+            leader_epoch=self.epoch,
+            fetch_offset=self._fetch_offset,
+            last_fetched_epoch=self._last_epoch,
+            log_start_offset=-1,
+            wait_ms_max=WAIT_MS_MAX,
+            bytes_max=BYTES_MAX,
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def on_failure(self, voter_id: int) -> None:
+        """No answer: try another voter."""
+        if voter_id == self.leader_id:
+            self.leader_id = None
+            self._silent_leader = (voter_id, self.epoch)
+        self._next_voter = (self._voter_ids.index(voter_id) + 1) % len(self._voter_ids)
+
+    def on_fetch(self, voter_id: int, response: FetchResponse) -> MetadataDelta | None:
+        """What the answer committed, as one delta. Raises `BrokerError` with a code that no other voter would heal."""
+        if response.error_code:
+            self._on_error(voter_id, to_code(response.error_code), CurrentLeader())
+            return None
+        answer = metadata_answer(response)
+        if answer is None:
+            raise PeerError(f"controller {voter_id} answered a fetch of one partition with {len(response.partitions)}")
+        if answer.error_code:
+            self._on_error(voter_id, to_code(answer.error_code), answer.current_leader)
+            return None
+        self._on_leader(voter_id, answer.current_leader.leader_epoch)
+        if answer.snapshot_id.end_offset >= 0:
+            self._start_download(answer.snapshot_id)
+            return None
+        if answer.diverging_epoch.epoch >= 0:
+            self._truncate(answer.diverging_epoch)
+            return None
+        self._take_batches(response.records[0])
+        self.high_watermark = max(self.high_watermark, answer.high_watermark)
+        return self._apply_committed()
+
+    def on_fetch_snapshot(self, voter_id: int, response: FetchSnapshotResponse) -> MetadataDelta | None:
+        """One more piece; the last one makes the image and returns what it changes."""
+        code, download = to_code(response.error_code), self._download
+        if code or download is None:
+            self._download = None
+            if code not in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+                self._on_error(voter_id, code, CurrentLeader(response.leader_id, response.leader_epoch))
+            return None
+        if not is_next_chunk(response, download.id, len(download.data)):
+            self._download = None
+            raise PeerError(f"controller {voter_id} sent another chunk of the snapshot than the requested one")
+        download.data += response.records[0]
+        return self._install(download) if len(download.data) >= response.size else None
+
+    def _on_leader(self, voter_id: int, epoch: int) -> None:
+        self.leader_id = voter_id
+        self._silent_leader = None
+        self.epoch = max(self.epoch, epoch)
+
+    def _on_error(self, voter_id: int, code: ErrorCode, hint: CurrentLeader) -> None:
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise BrokerError(code)
+        self.on_failure(voter_id)
+        if hint.leader_epoch >= self.epoch:
+            self.epoch = hint.leader_epoch
+            is_news = (hint.leader_id, hint.leader_epoch) != self._silent_leader
+            self.leader_id = hint.leader_id if is_news and hint.leader_id in self._voter_ids else None
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def _take_batches(self, records: memoryview) -> None:
+        for position, header in iter_headers(records):
+            if header.base_offset != self._fetch_offset:
+                raise PeerError(f"a metadata batch starts at {header.base_offset}, not at {self._fetch_offset}")
+            if not check_crc(records, position, header.size):
+                raise BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the metadata batch at offset {header.base_offset} is damaged")
+            self._waiting.append(_Waiting(header, bytes(records[position : position + header.size])))
+            self._fetch_offset = header.last_offset + 1
+            self._last_epoch = header.leader_epoch
+
+    def _truncate(self, diverging: EpochEndOffset) -> None:
+        """Drop what waits and is not in the leader's log; the next fetch goes on from there."""
+        applied = self.image.offset + 1
+        if diverging.end_offset < applied:
+            raise InternalError(
+                f"the quorum's log ends epoch {diverging.epoch} at {diverging.end_offset}, but {applied} was committed"
+            )
+        offset = truncation_offset(*self._end_offset_for_epoch(diverging.epoch), diverging)
+        while self._waiting and self._waiting[-1].header.last_offset >= offset:
+            self._waiting.pop()
+        self._last_epoch, self._fetch_offset = self._end_offset_for_epoch(diverging.epoch)
+
+    def _end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` that was fetched or applied, and its end."""
+        headers = (waiting.header for waiting in reversed(self._waiting))
+        last = next((header for header in headers if header.leader_epoch <= epoch), None)
+        return (self.image.epoch, self.image.offset + 1) if last is None else (last.leader_epoch, last.last_offset + 1)
+
+    def _apply_committed(self) -> MetadataDelta | None:
+        records: list[AnyRecord] = []
+        count = 0
+        for waiting in self._waiting:
+            if waiting.header.last_offset >= self.high_watermark:
+                break
+            count += 1
+            records += _records_of(waiting.header, waiting.data)
+        if not count:
+            return None
+        last = self._waiting[count - 1].header
+        del self._waiting[:count]
+        delta = self.image.apply(records, last.last_offset, last.leader_epoch)
+        self.image = delta.image
+        return delta
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _start_download(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id.end_offset <= self.image.offset + 1:
+            raise InternalError(f"the quorum offers a snapshot up to {snapshot_id.end_offset}, behind {self.image.offset + 1}")
+        logger.info("metadata.snapshot_requested", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
+        self._download = _Download(snapshot_id)
+
+    def _install(self, download: _Download) -> MetadataDelta:
+        self._download = None
+        records: list[AnyRecord] = []
+        for position, header in iter_headers(download.data):
+            records += _records_of(header, memoryview(download.data)[position : position + header.size])
+        end = download.id.end_offset
+        image = MetadataImage.from_records(records, end - 1, download.id.epoch)
+        delta = self.image.delta_to(image)
+        self.image = image
+        self._waiting.clear()
+        self._fetch_offset, self._last_epoch = end, download.id.epoch
+        self.high_watermark = max(self.high_watermark, end)
+        return delta
+
+
+def _records_of(header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord]:
+    """The metadata records of a batch; a control batch has none."""
+    if header.is_control:
+        return []
+    try:
+        return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
+    except PeerError as e:
+        # Its checksum is right and it is committed: every voter has this very record.
+        raise InternalError(f"the metadata cannot be followed beyond offset {header.base_offset}: {e}") from None
