@@ -317,12 +317,14 @@ def _pattern(value: str) -> str:
 
 
 def _json(name: str, value: str, example: str) -> dict[str, Any]:
+    words = "earliest, latest, or " if name in ("startingOffsets", "endingOffsets") else ""
     try:
         found = json.loads(value)
     except ValueError as e:
-        raise UsageError(f"option {name} must be JSON such as {example}: {e}") from None
+        at = f": {e}" if value.lstrip().startswith(("{", "[")) else f", not {value!r}"
+        raise UsageError(f"option {name} must be {words}JSON such as {example}{at}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"option {name} must be JSON such as {example}, not {value!r}")
+        raise UsageError(f"option {name} must be {words}JSON such as {example}, not {value!r}")
     return found
 
 

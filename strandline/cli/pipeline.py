@@ -1,4 +1,4 @@
-"""`strandline pipeline`: jobs that carry records out of the cluster. Spark is imported only by the one that needs it."""
+"""`strandline pipeline`: jobs on topics, lakes, logs and brokers' directories. Spark is imported only by those that need it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from strandline.cli import (
     pipeline_verify,
 )
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors
+from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors, without_preamble
 from strandline.cli.pipeline_offload import Watch
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.lake_folder import Lake
 
-app = new_app("Jobs that carry records out of the cluster.")
+app = new_app("Jobs on topics, lakes, logs and brokers' directories, most of them with Spark.")
 app.command()(pipeline_audit.audit)
 app.command()(pipeline_compact.compact)
 app.command()(pipeline_materialize.materialize)
@@ -37,32 +37,34 @@ app.command()(pipeline_verify.verify)
 
 @app.callback()
 def _group() -> None:
-    """Jobs that carry records out of the cluster."""
+    """Jobs on topics, lakes, logs and brokers' directories, most of them with Spark."""
 
 
 @app.command()
 def offload(
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake or table: a folder, made where there is none.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Folder of the lake or table. It is created if it is missing.")],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="May be given several times.")] = None,
-    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such a name instead.")] = None,
-    continuous: Annotated[
-        float | None, typer.Option("--continuous", metavar="S", help="Go on, a batch every S seconds.", min=0.0)
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="REGEX", help="Read all topics whose name matches, instead of --topic.")
     ] = None,
-    headers: Annotated[bool, typer.Option("--headers", help="A column for the headers, too.")] = False,
+    continuous: Annotated[
+        float | None, typer.Option("--continuous", metavar="S", help="Keep running, with a batch every S seconds.", min=0.0)
+    ] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="Add a column with the headers.")] = False,
     format: Annotated[
         str, typer.Option(metavar="parquet|delta", help="Files with manifests, or a Delta table (needs the extra `delta`).")
     ] = "parquet",
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where progress is kept; in the lake where nothing is said.")
+        str | None, typer.Option(metavar="DIR", help="Folder of the checkpoint. By default it is in the lake.")
     ] = None,
-    max_offsets: Annotated[int | None, typer.Option(metavar="N", help="About so many records a batch.", min=1)] = None,
+    max_offsets: Annotated[int | None, typer.Option(metavar="N", help="Read about N records per batch.", min=1)] = None,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Bring topics into a lake of Parquet files, or into a Delta table, each record once. Started again, it goes on where it
-    was. It shows how far it is, and at the end, also after Ctrl-C, what was written."""
-    with spark_errors():
+    """Copy topics into a lake of Parquet files or into a Delta table, each record once. A later run continues where the last
+    one stopped. It shows its progress, and at the end, also after Ctrl-C, what was written."""
+    with spark_errors(), without_preamble():
         from strandline.pipeline.jobs import offload as job
         from strandline.pipeline.jobs.offload_progress import newest_manifest
 
@@ -89,7 +91,7 @@ def lake(
     checksums: Annotated[bool, typer.Option("--checksums", help="Read every file and compare its checksum.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what is in a lake: of each partition the offsets, records, files and bytes. Exit code 3 when it is damaged."""
+    """Show offsets, records, files and bytes of each partition in a lake. Exit code 3 when the lake is damaged."""
     from strandline.pipeline.jobs.lake import LakeDamaged
     from strandline.pipeline.jobs.lake_folder import read_manifest
 

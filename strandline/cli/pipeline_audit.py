@@ -19,23 +19,28 @@ def audit(
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
     lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Compare with this lake, or Delta table.")] = None,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="FILE", help="Compare with what a producer was told is safe.")
+        list[str] | None,
+        typer.Option("--ledger", metavar="FILE", help="Compare with a producer's ledger of acknowledged records."),
     ] = None,
     copy: Annotated[
         list[str] | None, typer.Option("--copy", metavar="TOPIC=COPY", help="Compare a topic with its copy in another one.")
     ] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures.")] = None,
     complete: Annotated[
-        bool, typer.Option("--complete", help="The offload is over: what is not in the lake is lost, not pending.")
+        bool, typer.Option("--complete", help="The offload has ended: records that the lake lacks are lost, not pending.")
     ] = False,
-    grace_s: Annotated[float, typer.Option("--grace", metavar="S", help="Younger records may be missing in a copy.", min=0)] = 0,
-    every_s: Annotated[int, typer.Option("--every", metavar="S", help="A row for each so many seconds.", min=1)] = 3600,
-    headers: Annotated[bool, typer.Option("--headers", help="A copy has to have the headers, too.")] = False,
+    grace_s: Annotated[
+        float, typer.Option("--grace", metavar="S", help="Records younger than S seconds may be missing in a copy.", min=0)
+    ] = 0,
+    every_s: Annotated[
+        int, typer.Option("--every", metavar="S", help="Length of the intervals in the report, in seconds.", min=1)
+    ] = 3600,
+    headers: Annotated[bool, typer.Option("--headers", help="Compare the headers of copies, too.")] = False,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Count what is lost or doubled between log, lake, ledger and copies. Exit code 3 when something is."""
+    """Compare a log with a lake, a ledger and copies, and count lost and doubled records. Exit code 3 when there are any."""
     with spark_errors():
         from strandline.pipeline.jobs import audit as job
         from strandline.pipeline.jobs.lake_folder import is_delta, local_path

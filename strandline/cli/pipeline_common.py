@@ -32,7 +32,7 @@ appender.nobody.name = nobody
 """
 """The same, from its first line on. With another level, or without an appender, Spark would say that it takes its own instead."""
 
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark's.")]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master.")]
 DEFAULT_MASTER = "local[*]"
 Servers = Annotated[
     str,
@@ -63,7 +63,7 @@ def delta_for(job: str, master: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _session_for(job: str, master: str, *, with_delta: bool) -> Iterator[SparkSession]:
-    with spark_errors(), _without_preamble():
+    with spark_errors(), without_preamble():
         bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
         spark = session_of(with_delta)(f"strandline {job}", master, {**SILENT, **bar})
         try:
@@ -88,9 +88,9 @@ def session_of(with_delta: bool) -> Callable[[str, str, Mapping[str, str]], Spar
 
 
 @contextmanager
-def _without_preamble() -> Iterator[None]:
-    """Spark says six lines before it hears of a setting, unless the folder of its settings tells it not to. Where somebody has
-    such a folder, it stays as it is."""
+def without_preamble() -> Iterator[None]:
+    """Spark prints six lines before it reads a session's settings, unless a file in its configuration folder prevents that. If
+    the environment names such a folder, it is left as it is."""
     if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
         yield
         return

@@ -12,16 +12,16 @@ from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, spark_errors,
 
 def compact(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The lake.")],
-    topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="Of these alone.")] = None,
-    target_mb: Annotated[float, typer.Option("--target", metavar="MB", help="How large files become, about.", min=1)] = 256,
-    keep_h: Annotated[
-        float, typer.Option("--keep", metavar="H", help="What was replaced is deleted after so many hours.", min=0)
-    ] = 24,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic. May be given several times.")
+    ] = None,
+    target_mb: Annotated[float, typer.Option("--target", metavar="MB", help="Size of the joined files, about.", min=1)] = 256,
+    keep_h: Annotated[float, typer.Option("--keep", metavar="H", help="Delete replaced files after H hours.", min=0)] = 24,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
 ) -> None:
-    """Join small files of a lake, and its manifests into one. Writers go on writing, and readers find what they began with for
-    a while."""
+    """Join small files of a lake, and its manifests. Offloads may write meanwhile, and a reader that has begun finds its files
+    for --keep hours."""
     with spark_errors():
         from strandline.pipeline.jobs import compact as job
     job.check(folder)

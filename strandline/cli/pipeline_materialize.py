@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 
 def materialize(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The snapshot: a folder, made where there is none.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Folder of the snapshot. It is created if it is missing.")],
     lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Read from this lake instead of the log.")] = None,
     across: Annotated[
         str | None,
         typer.Option(
             metavar="refuse|timestamp",
-            help="A key with records in several partitions is an error, or the youngest of them counts. By default as the "
-            "snapshot has it, at first refuse.",
+            help="A key with records in several partitions: refuse it, or take the record with the latest timestamp. By "
+            "default as the snapshot was made, and refuse for a new one.",
         ),
     ] = None,
     without_key: Annotated[
-        str, typer.Option(metavar="skip|refuse", help="Records without a key are counted and left out, or an error.")
+        str, typer.Option(metavar="skip|refuse", help="Skip and count records without a key, or refuse them.")
     ] = "skip",
-    keep: Annotated[int, typer.Option(metavar="N", help="So many versions stay readable.", min=1)] = 3,
+    keep: Annotated[int, typer.Option(metavar="N", help="Number of versions that stay readable.", min=1)] = 3,
     go_on: Annotated[
-        bool, typer.Option("--ignore-data-loss", help="Go on where retention or truncation took away what was not read yet.")
+        bool,
+        typer.Option("--ignore-data-loss", help="Continue after records that were removed before they were read."),
     ] = False,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make a table of the last value of each key. Started again, it reads what is new; readers see the former version until the
-    new one is whole."""
+    """Make a table of the last value of each key. A later run reads only new records. Readers see the previous version until
+    the new one is complete."""
     arguments: dict[str, Any] = {
         "lake": lake,
         "across": _one_of("--across", across, "refuse", "timestamp", None),
@@ -83,7 +84,7 @@ def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
 
 
 def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json = False) -> None:
-    """Show the versions of such a table. Exit code 3 when it is damaged."""
+    """Show the versions of a table that materialize has made. Exit code 3 when it is damaged."""
     from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
 
     try:

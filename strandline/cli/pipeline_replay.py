@@ -17,17 +17,18 @@ from strandline.protocol.errors import UsageError
 
 
 def replay(
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="Whose records.")],
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="The topic that they go into; it must be there.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to read.")],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="The topic to write to. It must exist.")],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="DIR", help="This replay's folder. With the same one, it goes on.")
+        str,
+        typer.Option("--checkpoint", metavar="DIR", help="Folder of the progress: with the same one a run continues."),
     ],
     lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Read from this lake instead of the log.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From the first record as young as 2025-01-31T12:00, or milliseconds."),
+        typer.Option(metavar="TIME", help="Start at the first record from this time on: 2025-01-31T12:00 (UTC), or ms."),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to the first record that is as young.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before the first record from this time on.")] = None,
     starting_offsets: Annotated[
         str | None, typer.Option(metavar="JSON", help='Instead of --since: {"orders": {"0": 1200, "1": -2}}; -2 is the earliest.')
     ] = None,
@@ -36,20 +37,25 @@ def replay(
         str,
         typer.Option(
             metavar="auto|same|key",
-            help="The partition that a record had, or the one of its key. By default the same where the target has enough.",
+            help="Write a record to the partition it had, or to that of its key. auto: same if the target has enough.",
         ),
     ] = "auto",
-    records_per_s: Annotated[float | None, typer.Option("--records-per-s", metavar="N", help="At most, in total.")] = None,
-    bytes_per_s: Annotated[float | None, typer.Option("--bytes-per-s", metavar="N", help="At most, of keys and values.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What its producers are called; made up by default.")] = None,
+    records_per_s: Annotated[
+        float | None, typer.Option("--records-per-s", metavar="N", help="Limit for the whole replay.")
+    ] = None,
+    bytes_per_s: Annotated[
+        float | None, typer.Option("--bytes-per-s", metavar="N", help="Limit for keys and values of the whole replay.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of its producers. By default a new one.")] = None,
     to_servers: Annotated[
-        str | None, typer.Option("--to-bootstrap-servers", metavar="HOST:PORT,...", help="Where the target is another cluster.")
+        str | None,
+        typer.Option("--to-bootstrap-servers", metavar="HOST:PORT,...", help="Brokers of the target, if it is another cluster."),
     ] = None,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write records of a log or a lake once more. In order, with keys, headers and timestamps, into another topic. Each is
+    """Write records of a topic or a lake into another topic, in order, with keys, headers and timestamps. Each record is
     written once, however often the replay is stopped and started with its checkpoint."""
     if partitions not in ("auto", "same", "key"):
         raise UsageError(f"--partitions must be auto, same or key, not {partitions!r}")

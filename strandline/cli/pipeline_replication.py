@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 def replication(
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="FILE_OR_DIR...", help="Logs: of `strandline up`, `docker-compose logs`, packed or not."),
+        typer.Argument(metavar="FILE_OR_DIR...", help="Log files, or folders with them, plain or packed with gzip or bzip2."),
     ],
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="From this moment on, such as 2026-01-31T09:00.")
+        str | None, typer.Option("--since", metavar="TIME", help="Start of the range, such as 2026-01-31T09:00 (UTC).")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Up to this moment; UTC, unless it says other.")
+        str | None, typer.Option("--until", metavar="TIME", help="End of the range; this moment is not in it.")
     ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as the logs grow, until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option("--every", metavar="S", help="With --follow: look every S seconds.", min=0.1)] = 5.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep reading as the logs grow, until Ctrl-C.")] = False,
+    every_s: Annotated[
+        float, typer.Option("--every", metavar="S", help="With --follow: seconds between two looks.", min=0.1)
+    ] = 5.0,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="DIR", help="With --follow: go on where an earlier run ended.")
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="With --follow: folder of the progress, to continue later."),
     ] = None,
     json: Json = False,
     master: Master = DEFAULT_MASTER,

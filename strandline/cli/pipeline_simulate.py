@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    seeds: Annotated[str, typer.Option("--seeds", metavar="N|A..B", help="So many, drawn from --draw; or all of these.")],
-    draw: Annotated[int | None, typer.Option(metavar="D", help="What seeds are drawn from; if not given, any.", min=0)] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="N|A..B", help="N seeds drawn from --draw, or all seeds from A to B.")],
+    draw: Annotated[
+        int | None, typer.Option(metavar="D", help="Number from which the seeds are drawn. By default a random one.", min=0)
+    ] = None,
     share: Annotated[
-        float, typer.Option(metavar="PART", help="Of those that are drawn, so many are scenarios, perturbed.", min=0.0, max=1.0)
+        float, typer.Option(metavar="PART", help="Share of the drawn runs that are perturbed scenarios.", min=0.0, max=1.0)
     ] = 0.3,
     scenario: Annotated[str | None, typer.Option(metavar="S03", help="This scenario with all seeds.")] = None,
-    mutation: Annotated[str | None, typer.Option(metavar="M01", help="Take this guard out of the code meanwhile.")] = None,
+    mutation: Annotated[str | None, typer.Option(metavar="M01", help="Run with this guard taken out of the code.")] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="DIR", help="Append a row for each run to this Parquet table.")
     ] = None,

@@ -27,10 +27,11 @@ def verify(
         list[str] | None, typer.Option("--copy", metavar="TOPIC=COPY", help="Compare a topic with its copy in another one.")
     ] = None,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="FILE", help="Compare with what a producer was told is safe.")
+        list[str] | None,
+        typer.Option("--ledger", metavar="FILE", help="Compare with a producer's ledger of acknowledged records."),
     ] = None,
     complete: Annotated[
-        bool, typer.Option("--complete", help="The offload is over: what is not in the lake is lost, not pending.")
+        bool, typer.Option("--complete", help="The offload has ended: records that the lake lacks are lost, not pending.")
     ] = False,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures.")] = None,
     json: Json = False,
