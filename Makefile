@@ -2,6 +2,7 @@
 #
 #   make demo            install, then the main job: real lines, a killed leader, a killed controller, a verdict
 #   make test            lint, types, layering, and every test that needs no Docker engine
+#   make test-all        `make test`, and the tests that take long and rarely find what no other test finds
 #   make test-spark      the data pipeline alone, with a real Spark (Java from PyPI where the machine has none)
 #   make test-delta      Delta tables, with a real Delta, in an environment of its own (its jars come from Maven Central)
 #   make drill           three minutes of SIGKILL to brokers, Spark's driver and executors, and an audit (docs/spark-jobs.md)
@@ -23,6 +24,7 @@ INSTALL := $(BIN)/python $(PIP_INSTALL)
 VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
+LEFT_OUT := not docker and not spark
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PROCESSES ?= $(shell echo $$(( $(CORES) < 7 ? $(CORES) + 1 : 8 )))
 MINUTES ?= 10
@@ -30,7 +32,7 @@ MINUTES ?= 10
 # Compiled Python is kept, whatever the environment says: tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -39,6 +41,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) -j2 lint types layering build/spark-classes.jsa
 	$(MAKE) pytest test-spark
+
+test-all: test
+	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" -n $(PROCESSES) $(PYTEST_ARGS)
 
 # -- set-up: a stamp per set of extras, renewed when pyproject.toml changes
 
@@ -79,7 +84,7 @@ layering: $(VENV)/.installed-dev
 
 # A process per core and one more, since some wait; each with whole files: what a file sets up once is set up once.
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not docker and not spark" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # In processes of their own: a JVM and a session's workers disturb tests that count threads and descriptors. Two processes have the
 # tests that share a Spark, the third has those that start their own (tests/pipeline/conftest.py); each of them mostly waits.

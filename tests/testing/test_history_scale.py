@@ -6,6 +6,8 @@ import cProfile
 import pstats
 import time
 
+import pytest
+
 from strandline.testing.history import History, check
 
 
@@ -55,6 +57,7 @@ def test_twice_the_anomalies_are_twice_the_work() -> None:
     assert calls(large) < 2.2 * calls(small)
 
 
+@pytest.mark.slow
 def test_a_million_operations_are_judged_in_a_minute() -> None:
     """Of this process's own time: it takes some seconds, a quadratic check would need days."""
     history = good_history(600_000, records_per_poll=3)

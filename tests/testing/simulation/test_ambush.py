@@ -30,7 +30,7 @@ def found(mutation: str) -> Iterator[str]:
             yield violation["invariant"]
 
 
-@pytest.mark.parametrize("mutation", ["M04", "M05"])
+@pytest.mark.parametrize("mutation", [pytest.param("M04", marks=pytest.mark.slow), "M05"])
 def test_an_old_proposal_that_is_accepted_is_noticed(mutation: str) -> None:
     """Without the partition epoch, or the broker epochs, in an AlterPartition, one that comes too late puts a broker into the
     ISR that is not in sync. Faults that only meet by chance do not find that in hundreds of seeds."""

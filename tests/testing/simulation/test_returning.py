@@ -44,7 +44,7 @@ def test_a_guard_that_is_gone_is_missed(kind: str, mutation: str, invariants: tu
     assert found in invariants
 
 
-@pytest.mark.parametrize("kind", ["wiped_voter", "stop_power"])
+@pytest.mark.parametrize("kind", ["wiped_voter", pytest.param("stop_power", marks=pytest.mark.slow)])
 def test_with_the_guard_nothing_is_lost(kind: str) -> None:
     reports = [run_seed(seed, options=options_with(seed, kind)) for seed in SEEDS[:4]]
     assert [report.violations for report in reports] == [[]] * 4

@@ -83,6 +83,7 @@ def test_a_run_that_does_not_fail_is_not_shrunk(monkeypatch: pytest.MonkeyPatch)
         shrink(Replay(SEED))
 
 
+@pytest.mark.slow
 def test_a_real_failure_shrinks_to_few_faults_and_its_command_fails_again() -> None:
     """A follower that cuts to its high watermark loses records as soon as somebody else leads: one fault is enough for that,
     whatever else the seed had."""
