@@ -1,8 +1,7 @@
-"""What the active controller knows of brokers without writing it down: sessions, how far they have read, shutdowns.
+"""The brokers' sessions: state of the active controller that is not in the metadata log.
 
-A session begins with a registration and is renewed by each heartbeat of the same broker epoch; it ends by timeout, by
-fencing on a lost connection, or with an orderly shutdown. Nothing of this is in the log: a new active controller gives
-every broker a fresh session.
+A session starts with a registration, and each heartbeat of the same broker epoch renews it. It ends by timeout, by fencing
+after a lost connection, or with a controlled shutdown. A new active controller starts a new session for every broker.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ class BrokerSession:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
         self.deadline = 0.0
-        """In loop time; the session is over when it has passed."""
+        """When the session ends, in loop time."""
         self.metadata_offset = -1
-        """The last metadata offset that the broker said it had applied; never goes back."""
+        """The highest metadata offset that the broker has reported as applied; never decreases."""
         self.shutdown_offset = -1
-        """Set during a controlled shutdown: the last offset of the records that moved its leaders away."""
+        """During a controlled shutdown, the last offset of the records that moved its leaders away; otherwise -1."""
 
 
 class BrokerSessions:
-    """Sessions, ordered by deadline: all have the same timeout, so that a renewed one goes to the end."""
+    """The sessions in order of their deadlines. All have the same timeout, so a renewed one moves to the end."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._sessions: OrderedDict[int, BrokerSession] = OrderedDict()
 
     def get(self, broker_id: int, broker_epoch: int) -> BrokerSession | None:
-        """The session of this incarnation."""
+        """The session of this broker epoch; None if there is none."""
         session = self._sessions.get(broker_id)
         return session if session is not None and session.broker_epoch == broker_epoch else None
 
@@ -42,12 +41,12 @@ class BrokerSessions:
         return session is not None and session.deadline > now
 
     def last_heard(self, broker_id: int, broker_epoch: int) -> float | None:
-        """When this incarnation's session was last renewed, in loop time; None if it has no session."""
+        """When the session of this broker epoch was last renewed, in loop time; None if there is none."""
         session = self.get(broker_id, broker_epoch)
         return None if session is None else session.deadline - self.timeout_s
 
     def touch(self, broker_id: int, broker_epoch: int, now: float) -> BrokerSession:
-        """Renew the session, or begin it; one of another broker epoch is replaced."""
+        """Renew the session, or start one; a session of another broker epoch is replaced."""
         session = self.get(broker_id, broker_epoch)
         if session is None:
             session = self._sessions[broker_id] = BrokerSession(broker_id, broker_epoch)
@@ -59,7 +58,7 @@ class BrokerSessions:
         self._sessions.pop(broker_id, None)
 
     def restart(self, brokers: Iterable[tuple[int, int]], now: float) -> None:
-        """A fresh session for each (broker id, broker epoch): the controller was away, not they."""
+        """Renew the session of each (broker id, broker epoch): the controller could not receive their heartbeats."""
         for broker_id, broker_epoch in brokers:
             self.touch(broker_id, broker_epoch, now)
 
@@ -68,7 +67,7 @@ class BrokerSessions:
         return None if first is None else first.deadline
 
     def expired(self, now: float) -> list[BrokerSession]:
-        """Sessions that are over, the longest silent first; they stay until removed."""
+        """The sessions whose deadline has passed, the earliest deadline first. They stay until `remove`."""
         over = []
         for session in self._sessions.values():
             if session.deadline > now:

@@ -1,8 +1,8 @@
-"""What the active controller decided, as log lines: brokers, topics, and each partition that has another leader or ISR.
+"""Logs the decisions of the active controller: brokers, topics, and each partition whose leader or ISR has changed.
 
-A broker with very many partitions makes very many changes in one batch. A line for each of a thousand would be 50 ms in
-which no leader is elected, so that they share lines: a line for each topic, with a short row for each partition. The
-partitions of a new topic are logged in the same form.
+One batch may change very many partitions of a broker. A thousand lines would take 50 ms in which no leader is elected. So above
+`PARTITION_LINES_MAX` the partitions of a topic share one line, with a short row for each. The partitions of a new topic are
+logged in the same form.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from strandline.protocol.partitions import TopicIdPartition
 logger = get_logger(__name__)
 
 PARTITION_LINES_MAX = 100
-"""Of one batch: with more changes, they share lines."""
+"""If a batch changes more partitions than this, they share lines."""
 ROWS_MAX = 1000
-"""Of one line that several partitions share; a row takes about 2 us and 50 bytes."""
+"""Rows of one shared line; a row takes about 2 us and 50 bytes."""
 
 
-def tell_changes(delta: MetadataDelta, cause: str = "") -> None:
-    """`cause`: that of the decision, one word of docs/logs.md."""
+def log_changes(delta: MetadataDelta, cause: str = "") -> None:
+    """Log one batch. `cause` is why the decision was made, as one word of docs/logs.md."""
     for broker_id in delta.changed_brokers:
         broker = delta.image.brokers.get(broker_id)
         if broker is not None:
@@ -42,10 +42,10 @@ def tell_changes(delta: MetadataDelta, cause: str = "") -> None:
     for topic_id in delta.created_topics:
         created = delta.image.topics_by_id[topic_id]
         logger.info("topic.created", topic=created.name, topic_id=topic_id.hex(), partitions=len(created.partitions))
-    _tell_partitions(delta, cause)
+    _log_partitions(delta, cause)
 
 
-def _tell_partitions(delta: MetadataDelta, cause: str) -> None:
+def _log_partitions(delta: MetadataDelta, cause: str) -> None:
     changed = [key for key in delta.changed_partitions if delta.before.partition(key) is not None]
     created = [key for key in delta.changed_partitions if delta.before.partition(key) is None]
     if len(changed) > PARTITION_LINES_MAX:
@@ -53,12 +53,12 @@ def _tell_partitions(delta: MetadataDelta, cause: str) -> None:
     for key in changed:
         before, after = delta.before.partition(key), delta.image.partition(key)
         if before is not None and after is not None:
-            _tell_partition(delta, key, before, after, cause)
+            _log_partition(delta, key, before, after, cause)
     for topic_id, keys in groupby(sorted(created), key=lambda key: key[0]):
-        _tell_together(delta, topic_id, [index for _, index in keys], cause)
+        _log_shared(delta, topic_id, [index for _, index in keys], cause)
 
 
-def _tell_partition(
+def _log_partition(
     delta: MetadataDelta, key: TopicIdPartition, before: PartitionRegistration, after: PartitionRegistration, cause: str
 ) -> None:
     topic = delta.image.topics_by_id[key[0]].name
@@ -78,8 +78,8 @@ def _tell_partition(
     )
 
 
-def _tell_together(delta: MetadataDelta, topic_id: bytes, indexes: Sequence[int], cause: str) -> None:
-    """Partitions of one topic, at most `ROWS_MAX` a line."""
+def _log_shared(delta: MetadataDelta, topic_id: bytes, indexes: Sequence[int], cause: str) -> None:
+    """Partitions of one topic, up to `ROWS_MAX` per line."""
     topic = delta.image.topics_by_id[topic_id]
     for start in range(0, len(indexes), ROWS_MAX):
         rows = [_row(index, topic.partitions[index]) for index in indexes[start : start + ROWS_MAX]]

@@ -1,17 +1,17 @@
-"""Which brokers there are and how they are: registration, heartbeats, fencing, controlled shutdown.
+"""The brokers of the cluster: registration, heartbeats, fencing, controlled shutdown.
 
-A broker's states, and the heartbeat that leads on (want_fence, want_shut_down; "caught up": it has applied its own
-registration record; "moved": it leads nothing, and it has applied the records that moved its leaders away):
+A broker's states, and the heartbeat that changes them. "Caught up" means that the broker has applied its own registration
+record. "Moved" means that it leads no partition, and has applied the records that moved its leaders away.
 
-    fenced     --- caught up, wants neither --------------------------> unfenced
-    unfenced   --- wants to shut down, leads something ---------------> shutting down (its leaders move, it leaves ISRs)
-    unfenced   --- wants to shut down, leads nothing -----------------> fenced, may stop now
+    fenced     --- caught up, no want_fence, no want_shut_down -------> unfenced
+    unfenced   --- want_shut_down, leads partitions ------------------> shutting down (its leaders move, it leaves ISRs)
+    unfenced   --- want_shut_down, leads none ------------------------> fenced, may stop now
     shutting down --- moved ------------------------------------------> fenced, may stop now
-    any        --- wants to be fenced, all disks failed, silence -----> fenced
-    fenced     --- wants to shut down --------------------------------> fenced, may stop now
+    any        --- want_fence, all disks failed, session timeout -----> fenced
+    fenced     --- want_shut_down ------------------------------------> fenced, may stop now
 
-Only an unfenced broker that is not shutting down may join an ISR or lead. A registration by a new process starts
-fenced, with a new broker epoch (the offset of its record), and first takes the old process out of all ISRs.
+Only an unfenced broker that is not shutting down may join an ISR or lead. The registration of a new process starts fenced,
+with a new broker epoch (the offset of its record), and first removes the old process from all ISRs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CAUSES = {
     BrokerControlState.CONTROLLED_SHUTDOWN: "controlled_shutdown",
     BrokerControlState.SHUTDOWN_NOW: "controlled_shutdown",
 }
-"""Of a broker's next state: why partitions change by it."""
+"""The broker's next state -> the cause that is logged for the partitions that change."""
 
 
 # -- registration -----------------------------------------------------------------------------------------------------
@@ -66,7 +66,8 @@ def register_broker(
     next_offset: int,
     now: float,
 ) -> Decision[BrokerRegistrationResponse]:
-    """`next_offset`: where the first record of this decision will be written."""
+    """`next_offset` is the offset of the first record of this decision. Raises BrokerError INCONSISTENT_CLUSTER_ID,
+    DUPLICATE_BROKER_REGISTRATION while the session of another process lasts, and INVALID_REQUEST."""
     _check_registration(image, sessions, request, cluster_id, now)
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
@@ -100,15 +101,15 @@ def _check_registration(
     if sessions.is_live(existing.broker_id, existing.broker_epoch, now):
         raise BrokerError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"another process is registered as broker {request.broker_id} and its session lives; "
-            "after a restart this passes by itself once the session is over",
+            f"another process is registered as broker {request.broker_id}, and its session has not ended; "
+            "after a restart, retry until it has",
         )
 
 
 def _register_again(
     existing: BrokerRegistration, sessions: BrokerSessions, request: BrokerRegistrationRequest, now: float
 ) -> Decision[BrokerRegistrationResponse]:
-    """The same process once more (its first answer was lost, or its address changed): epoch and state stay."""
+    """The same process registers again, because the first response was lost or its address changed: epoch and state stay."""
     sessions.touch(existing.broker_id, existing.broker_epoch, now)
     record = _registration_record(
         request, existing.broker_epoch, fenced=existing.fenced, in_controlled_shutdown=existing.in_controlled_shutdown
@@ -161,7 +162,7 @@ def heartbeat(
         decision.records, decision.may_split = _transition(image, index, broker, next_), True
         decision.cause = _CAUSES[next_]
     if next_ is BrokerControlState.SHUTDOWN_NOW:
-        # It says that it stops: its successor need not wait for the session to run out.
+        # The broker stops now: a new process of it need not wait for the session to end.
         sessions.remove(broker.broker_id)
     elif next_ is BrokerControlState.CONTROLLED_SHUTDOWN and session.shutdown_offset < 0:
         _remember_shutdown_offset(decision, session, image.offset)
@@ -169,7 +170,7 @@ def heartbeat(
 
 
 def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], session: BrokerSession, last_offset: int) -> None:
-    """The moves are in this decision's batch; or, after a fail-over, in what an earlier controller wrote."""
+    """The records that move the leaders are in this decision; after a fail-over, an earlier controller has written them."""
 
     def remember(offset: int) -> None:
         session.shutdown_offset = offset
@@ -215,10 +216,10 @@ def _next_of_fenced(broker: BrokerRegistration, request: BrokerHeartbeatRequest,
 def _transition(
     image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, next_: BrokerControlState
 ) -> list[AnyRecord]:
-    """In an order of which a first part does no harm, and leads to the rest of it.
+    """The records of the transition, in an order that is safe if a fail-over keeps only the first of them.
 
-    What moves leaders away comes before the change of the broker's state, which the next heartbeat (or its absence) asks
-    for again. Elections come after it: a new active controller completes them.
+    Records that move leaders away come before the change of the broker's state, because the next heartbeat (or its absence)
+    requests that change again. Elections come after it, because a new active controller completes them.
     """
     broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
     if next_ is BrokerControlState.UNFENCED:
@@ -234,7 +235,7 @@ def _transition(
 
 
 def fence_broker(image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration) -> list[AnyRecord]:
-    """Partitions first, then the fence: after no record of the batch is a fenced broker a leader."""
+    """The partitions change first, then the broker is fenced: so no record of the batch leaves a fenced broker as a leader."""
     if broker.fenced:
         return []
     moves = remove_from_isrs(image, index, broker.broker_id)
@@ -242,5 +243,5 @@ def fence_broker(image: MetadataImage, index: PartitionIndex, broker: BrokerRegi
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    """Brokers that may get replicas: all but those that are shutting down."""
+    """The brokers that may get new replicas: all that are not shutting down."""
     return [UsableBroker(b.broker_id, b.rack, b.fenced) for b in image.brokers.values() if not b.in_controlled_shutdown]

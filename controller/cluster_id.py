@@ -1,22 +1,22 @@
-"""How controllers that were given no cluster id agree on one, at the first start of a cluster.
+"""How controllers without a configured cluster id agree on one, at the first start of a cluster.
 
-A controller whose data directory or configuration has an id needs none of this. The others ask all other voters who they
-are (the handshake says it, also while a voter is undecided) and follow three rules:
+A controller whose data directory or configuration has an id takes no part in this. The others ask all other voters for their
+id (in the handshake, which a voter answers before it has one) and follow three rules:
 
 - A voter **adopts** the id of any voter that has one.
-- Only the voter with the lowest node id **makes** one, and only when every other voter has told this very process that
-  it has none yet.
-- The id is in meta.properties, durably, before it is told to anyone.
+- Only the voter with the lowest node id **creates** one, and only after every other voter has answered this process that it
+  has none yet.
+- A voter writes the id to meta.properties, durably, before it sends it to any other.
 
-So there is never a second id. An id comes into being in one place, and its maker asked everybody first: had there been
-one before, each voter that had taken part in the agreement would still have it (rule three), and would have said so. A
-maker that dies before the id is durable told nobody; one that dies afterwards finds it in its directory. A maker whose
-volume was lost is a voter without an id like any other, and adopts. And if all voters stay up they agree: the lowest hears
-from all, and then all hear from it.
+So there is never a second id. Only one voter creates an id, and it asks all others first: if there had been an id before, each
+voter of that agreement would still have it (rule three) and would have answered with it. If the creator dies before the id is
+durable, it has sent the id to no voter; if it dies afterwards, it finds the id in its directory. If its volume is lost, it is a
+voter without an id like any other, and adopts. And if all voters stay up, they agree: the lowest one hears from all others,
+and then all others hear from it.
 
-The price: the very first start of a cluster needs every controller, once. What is not covered: volumes that are lost while
-the agreement is still under way, and ids that somebody configures on some of the voters by hand. Both can make two ids;
-a voter that sees two refuses to start and says who has which, and voters of different clusters never answer each other.
+The price: the first start of a cluster needs every controller once. Two cases are not covered: a volume that is lost during the
+agreement, and ids that are configured by hand on only some of the voters. Both can lead to two ids. A voter that sees two ids
+does not start, and reports which voter has which; and voters of different clusters reject each other's requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Agreement:
         self.node_id = node_id
         self._others = sorted(voter_id for voter_id in voter_ids if voter_id != node_id)
         self.answers: dict[int, str | None] = {}
-        """What each voter said last. Only what was heard by this process: an earlier one's knowledge is not kept."""
+        """The last answer of each voter to this process. Answers to an earlier process are not kept."""
 
     def on_answer(self, voter_id: int, cluster_id: str | None) -> None:
         if voter_id in self._others:
@@ -52,29 +52,31 @@ class Agreement:
 
     @property
     def adopted(self) -> tuple[str, int] | None:
-        """An id that exists already, and a voter that has it."""
+        """An id that exists, and a voter that has it; None if there is none."""
         return next(
             ((cluster_id, voter_id) for voter_id, cluster_id in sorted(self.answers.items()) if cluster_id is not None), None
         )
 
     @property
-    def may_make(self) -> bool:
+    def may_create(self) -> bool:
         return all(self.node_id < other and other in self.answers and self.answers[other] is None for other in self._others)
 
     @property
     def is_decided(self) -> bool:
-        return self.adopted is not None or self.may_make
+        return self.adopted is not None or self.may_create
 
 
 class Agreed(NamedTuple):
     cluster_id: str
     from_node_id: int | None
-    """The voter that has it already; None: it was made here, and nobody else has heard of it."""
+    """The voter that had it already; None if this process has created it, and no other voter has it yet."""
 
 
 async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random, timeout_ms: int) -> Agreed:
-    """The cluster's id, which the caller makes durable before it tells it to anyone. Waits for as long as it takes, but
-    raises UsageError when after `timeout_ms` the name of a voter still leads nowhere: that is a wrong address, as a rule."""
+    """The cluster's id, which the caller writes to the disk before it sends it to any other node.
+
+    Waits without limit for voters that do not answer. Raises UsageError if after `timeout_ms` the host name of a voter is still
+    unknown, because that is usually a wrong address; and if two voters have different ids."""
     agreement = Agreement(node_id, [voter.id for voter in voters])
 
     def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
@@ -92,9 +94,9 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
 
 
 def log_agreed(node_id: int, voters: Sequence[Voter], agreed: Agreed) -> None:
-    """To be said when it is on the disk."""
+    """Call this after the id is on the disk."""
     if agreed.from_node_id is None:
         voter_ids = [voter.id for voter in voters]
-        logger.info("cluster_id.made", node_id=node_id, cluster_id=agreed.cluster_id, voters=voter_ids)
+        logger.info("cluster_id.created", node_id=node_id, cluster_id=agreed.cluster_id, voters=voter_ids)
     else:
         logger.info("cluster_id.adopted", node_id=node_id, cluster_id=agreed.cluster_id, from_node_id=agreed.from_node_id)

@@ -19,7 +19,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "string",
         None,
         "",
-        "the cluster that this controller belongs to for ever; without it, the controllers agree on one at the first start",
+        "the cluster that this controller belongs to permanently; without it, the controllers agree on one at the first start",
         check=without_blanks,
     ),
     ConfigKey(
@@ -27,7 +27,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "int",
         60_000,
         "ms",
-        "a controller without a cluster id gives up when after this time the name of another controller still leads nowhere",
+        "a controller without a cluster id stops if the host name of another controller is still unknown after this time",
         min=1,
     ),
     ConfigKey(
@@ -35,7 +35,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "list",
         None,
         "",
-        "where the controller listens: CONTROLLER://host:port; if not given, its address in controller.quorum.voters",
+        "the address to listen on: CONTROLLER://host:port; by default the controller's address in controller.quorum.voters",
     ),
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one): the metadata log and its snapshots"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "all controllers: id@host:port, ..."),
@@ -52,7 +52,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "int",
         1000,
         "ms",
-        "a controller that could not fetch from the active one for so long asks for an election",
+        "a controller that has not fetched from the active one for this time asks for an election",
         min=2,
     ),
     ConfigKey(
@@ -60,29 +60,36 @@ KEYS: tuple[ConfigKey, ...] = (
         "int",
         100,
         "ms",
-        "the largest random delay before an election is begun",
+        "the largest random delay before an election starts",
         min=1,
     ),
     ConfigKey(
-        "controller.quorum.request.timeout.ms", "int", 1000, "ms", "how long a controller waits for another one's answer", min=1
+        "controller.quorum.request.timeout.ms",
+        "int",
+        1000,
+        "ms",
+        "how long a controller waits for a response of another one",
+        min=1,
     ),
     ConfigKey("controller.quorum.retry.backoff.ms", "int", 20, "ms", "the pause before a failed request is sent again", min=1),
-    ConfigKey("metadata.log.segment.bytes", "int", 16 << 20, "bytes", "a new segment of the metadata log begins here", min=1024),
+    ConfigKey(
+        "metadata.log.segment.bytes", "int", 16 << 20, "bytes", "a new segment of the metadata log starts at this size", min=1024
+    ),
     ConfigKey(
         "metadata.log.max.record.bytes.between.snapshots",
         "long",
         20 << 20,
         "bytes",
-        "a snapshot is written after so many bytes of the metadata log",
+        "a snapshot is written after this many bytes of the metadata log",
         min=1,
     ),
-    ConfigKey("broker.session.timeout.ms", "int", 3000, "ms", "without a heartbeat for so long, a broker is fenced", min=1),
+    ConfigKey("broker.session.timeout.ms", "int", 3000, "ms", "a broker is fenced after this time without a heartbeat", min=1),
     ConfigKey(
         "broker.connection.loss.grace.ms",
         "int",
         100,
         "ms",
-        "a broker that let go of its connection and cannot be reached is fenced after this time",
+        "a broker that closed its connection and cannot be reached is fenced after this time",
         min=0,
     ),
     ConfigKey(
@@ -90,15 +97,21 @@ KEYS: tuple[ConfigKey, ...] = (
         "long",
         30 * 24 * 3600 * 1000,
         "ms",
-        "a producer's name that nobody asked an id for in this time is forgotten, and with it what its attempts have written",
+        "a producer name that was not used for this time is removed, and with it what is known of its earlier attempts",
         min=1,
     ),
-    ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
+    ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number of partitions", min=1),
     ConfigKey(
-        "default.replication.factor", "int", 1, "", "replicas of a topic that is created without a number", min=1, max=32767
+        "default.replication.factor",
+        "int",
+        1,
+        "",
+        "replicas of a topic that is created without a replication factor",
+        min=1,
+        max=32767,
     ),
     ConfigKey("max.connections", "int", INT_MAX, "", "connections of the listener", min=1),
-    ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "a silent connection is closed after this time", min=1),
+    ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
     http_listener_key("127.0.0.1:8093"),
 )
@@ -113,11 +126,11 @@ class ControllerConfig:
 
     node_id: int
     cluster_id: str | None
-    """None: not configured; the data directory has it, or the controllers agree on one."""
+    """None if not configured: then it is in the data directory, or the controllers agree on one."""
     listener_name: str
     host: str
     port: int
-    """May be 0 in tests with a single voter: any port."""
+    """0, for any free port, is allowed with a single voter (in tests)."""
     data_dir: str
     voters: tuple[Voter, ...]
     raft: RaftConfig
@@ -135,7 +148,7 @@ class ControllerConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ControllerConfig:
-        """From Kafka's dotted keys; `UsageError` with one clear sentence for whatever is wrong."""
+        """From a mapping of Kafka's dotted keys. Raises UsageError with one sentence for the first error."""
         values = parse(KEYS, mapping)
         node_id = values["node.id"]
         if values["cluster.id"] == "":

@@ -1,7 +1,7 @@
 """Configurations of topics and brokers: IncrementalAlterConfigs and DescribeConfigs.
 
-What is stored is what was set, as text; defaults are never written down. A topic's value stands over the broker's
-(`segment.bytes` over `log.segment.bytes`), which stands over the cluster-wide default (the broker with the empty name).
+The metadata log holds the values that were set, as text; it holds no defaults. A topic's value overrides the broker's
+(`segment.bytes` overrides `log.segment.bytes`), which overrides the cluster-wide default (the broker with the empty name).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from strandline.protocol.messages.admin import (
 
 
 def check_config(keys: Mapping[str, ConfigKey], name: str, value: str) -> str:
-    """The value as it will be stored; INVALID_CONFIG with the reason, for an unknown key with the nearest known one."""
+    """The value as it is stored. Raises BrokerError INVALID_CONFIG with the reason; for an unknown key it names the nearest
+    known one."""
     try:
         key = keys.get(name)
         if key is None:
@@ -72,13 +73,13 @@ def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> lis
         if config.name in seen:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
         seen[config.name] = None
-        value = _wished_value(keys, config)
+        value = _requested_value(keys, config)
         if value != now_set.get(config.name):
             records.append(ConfigRecord(resource.resource_type, resource.resource_name, config.name, value))
     return records
 
 
-def _wished_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str | None:
+def _requested_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str | None:
     if config.config_operation == CONFIG_DELETE:
         if config.name not in keys:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_key(config.name, keys)))
@@ -93,7 +94,7 @@ def _wished_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str
 
 
 def _keys_of_resource(image: MetadataImage, resource_type: int, name: str) -> Mapping[str, ConfigKey]:
-    """The keys that the resource may have; raises when there is no such resource."""
+    """The keys that the resource may have. Raises BrokerError if the resource does not exist."""
     if resource_type == RESOURCE_TOPIC:
         if image.topic(name) is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")

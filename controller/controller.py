@@ -1,14 +1,14 @@
-"""The active controller is the only writer: it decides on its newest image, writes, applies, and answers when committed.
+"""The active controller is the only writer: it decides on its newest image, appends, applies, and replies after the commit.
 
-    request -> decide(image) -> records, reply -> quorum.append -> apply to the own image at once
+    request -> decide(image) -> records, reply -> quorum.append -> apply to its own image at once
                                                                 -> reply once the records are committed
 
-The next decision sees the effect of the one before without waiting for its commit; only answers wait. A decision
-without records is a reading of an image that may hold uncommitted changes, so its answer waits for those too. A
-controller that stops being active refuses what waits with NOT_CONTROLLER (its records may still be committed by the
-next one; the asker finds out) and goes back to the committed image. Standby controllers replay committed records only.
+The next decision sees the effect of the one before without waiting for its commit; only the replies wait. A decision without
+records reads an image that may hold uncommitted changes, so its reply waits for their commit as well. A controller that stops
+being active rejects the waiting requests with NOT_CONTROLLER and goes back to the committed image. (The next controller may
+still commit their records; the client finds out when it retries.) Standby controllers replay only committed records.
 
-There is no `await` in here: a decision and its append are one step.
+This module has no `await`: a decision and its append are one step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from strandline.controller.broker_sessions import BrokerSessions
-from strandline.controller.change_lines import tell_changes
+from strandline.controller.change_lines import log_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage
@@ -35,72 +35,74 @@ logger = get_logger(__name__)
 R = TypeVar("R")
 
 BATCH_BYTES = 1024 * 1024
-"""Of a decision that may be split, so much goes into one batch: far less than the quorum takes (`batch_bytes_max`)."""
+"""The size of a batch of a decision that may be split; far below the quorum's limit (`batch_bytes_max`)."""
 
 
 class QuorumWriter(Protocol):
-    """What the controller needs of the quorum (`controller/raft`)."""
+    """The part of the quorum (`controller/raft`) that the controller needs."""
 
     @property
     def log_end_offset(self) -> int: ...
 
     def append(self, records: Sequence[bytes], epoch: int) -> int:
-        """One atomic batch; its last offset. NOT_CONTROLLER when this node does not lead in `epoch`."""
+        """Append one atomic batch and return its last offset. Raises BrokerError NOT_CONTROLLER if this node does not lead
+        `epoch`."""
         ...
 
 
 class ActiveState:
-    """What only an active controller has, beside the image: gone when it resigns."""
+    """State that only an active controller has, beside the image. It is dropped when the controller resigns."""
 
     def __init__(self, epoch: int, image: MetadataImage, session_timeout_s: float) -> None:
         self.epoch = epoch
         self.index = PartitionIndex(image)
-        """Fits `Controller.image` at any time."""
+        """The index of `Controller.image`, always up to date."""
         self.sessions = BrokerSessions(session_timeout_s)
 
 
 class _Waiting(NamedTuple):
     offset: int
-    """The reply may leave when this is committed."""
+    """The reply may be sent when this offset is committed."""
     on_reply: Callable[[Any], None]
     reply: Any
 
 
 class Controller:
-    """`image`, `active` and `next_offset` are for decisions, which change nothing; see `submit`."""
+    """Decides by `submit`. Decisions read `image`, `active` and `next_offset`, and change none of them."""
 
     def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float]) -> None:
         self.node_id = node_id
         self.now = now
         self.quorum: QuorumWriter | None = None
-        """Set once, before the quorum starts; the two need each other."""
+        """Set once, before the quorum starts, because each of the two needs the other."""
         self.image = MetadataImage.EMPTY
-        """The newest image; while active it may be ahead of `committed`."""
+        """The newest image. On the active controller it may be ahead of `committed`."""
         self.committed = MetadataImage.EMPTY
         self.committed_offset = -1
-        """>= committed.offset; also counts records that are not ours (the quorum's own)."""
+        """The last committed offset; >= `committed.offset`, because it also counts the quorum's own records."""
         self.active: ActiveState | None = None
         self.leader_id: int | None = None
         self.metrics = ControllerMetrics()
         self.on_active: Callable[[], None] | None = None
-        """For the shell: timers may start, or must stop."""
+        """Called when this controller has become active: the shell starts its timers."""
         self.on_inactive: Callable[[], None] | None = None
+        """Called when it has resigned: the shell stops its timers."""
         self._session_timeout_s = session_timeout_ms / 1000
         self._uncommitted: deque[MetadataImage] = deque()
-        """Images of own appends that are not committed yet, in order."""
+        """The images after each own append that is not committed yet, in order."""
         self._waiting: deque[_Waiting] = deque()
-        """By offset, never decreasing."""
+        """In order of their offsets."""
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
-        """Where the first record of the next decision will be."""
+        """The offset of the first record of the next decision."""
         assert self.quorum is not None
         return self.quorum.log_end_offset
 
     def submit(self, decide: Callable[[ActiveState], Decision[R]], on_reply: Callable[[R | BrokerError], None]) -> None:
-        """Decide now; `on_reply` is called once, later or at once, with the reply or the error."""
+        """Decide now. `on_reply` is called exactly once, at once or later, with the reply or the error."""
         try:
             active = self.require_active()
             decision = decide(active)
@@ -119,7 +121,7 @@ class Controller:
         return self.active
 
     def not_controller(self) -> BrokerError:
-        leader = "no other is known" if self.leader_id in (None, -1, self.node_id) else f"node {self.leader_id} is"
+        leader = "the active one is unknown" if self.leader_id in (None, -1, self.node_id) else f"node {self.leader_id} is"
         return BrokerError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} is not the active controller; {leader}")
 
     def _write(self, active: ActiveState, decision: Decision[Any]) -> int:
@@ -135,17 +137,17 @@ class Controller:
     def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes], cause: str) -> int:
         assert self.quorum is not None
         last_offset = self.next_offset + len(records) - 1
-        # Applied first, installed last: a record that contradicts the image must never reach the log.
+        # Applied before the append: a record that contradicts the image must never reach the log.
         delta = self.image.apply(records, last_offset, active.epoch)
         appended = self.quorum.append(encoded, active.epoch)
         if appended != last_offset:
-            # Broker epochs in the batch are wrong. Write nothing more; what is committed comes back as to any standby.
+            # The broker epochs in the batch are wrong. Write no more; replay committed records like a standby controller.
             self.on_resign(active.epoch)
-            raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, it ends at {appended}")
+            raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, but ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
         self.metrics.on_delta(delta)
-        tell_changes(delta, cause)
+        log_changes(delta, cause)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
         else:
@@ -155,7 +157,7 @@ class Controller:
     # -- brokers that fall silent ---------------------------------------------------------------------------------------
 
     def fence(self, broker_id: int, broker_epoch: int, reason: str) -> None:
-        """End the session of this incarnation and take it out of all ISRs; nothing if a newer one registered."""
+        """End the session of this incarnation, and remove the broker from all ISRs. No effect if a newer one is registered."""
         active = self.active
         broker = self.image.brokers.get(broker_id)
         if active is None or broker is None or broker.broker_epoch != broker_epoch:
@@ -184,13 +186,13 @@ class Controller:
         self.submit(fencing, on_reply)
 
     def fence_expired(self) -> None:
-        """Fence every broker whose session is over."""
+        """Fence every broker whose session has timed out."""
         if self.active is not None:
             for session in self.active.sessions.expired(self.now()):
                 self.metrics.expired_sessions += 1
                 self.fence(session.broker_id, session.broker_epoch, "its session timed out")
 
-    # -- what the quorum tells (QuorumListener) -------------------------------------------------------------------------
+    # -- notifications of the quorum (QuorumListener) -------------------------------------------------------------------
 
     def on_committed(self, base_offset: int, last_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         self.committed_offset = max(self.committed_offset, last_offset)
@@ -210,23 +212,23 @@ class Controller:
 
     def on_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> None:
         if self.active is not None:
-            raise InternalError("an active controller was told to load a snapshot")
+            raise InternalError("the quorum asked an active controller to load a snapshot")
         decoded = (decode_record(record) for record in records)
         offset = snapshot_id.end_offset - 1
         self.committed = self.image = MetadataImage.from_records(decoded, offset, snapshot_id.epoch)
         self.committed_offset = offset
 
     def snapshot_records(self) -> Iterable[bytes]:
-        """The committed image; safe to iterate over later, images do not change."""
+        """The records of the committed image. They may be read later, because images do not change."""
         return map(encode_record, self.committed.to_records())
 
     def on_leader(self, epoch: int) -> None:
-        """Called when everything before this epoch is committed and was delivered."""
+        """Become active. Every record that was committed before this epoch has been handed over."""
         self.leader_id = self.node_id
         self.active = ActiveState(epoch, self.image, self._session_timeout_s)
-        # A connection that broke while another was active has told nothing of its broker.
+        # Connections that broke while another controller was active do not count.
         self.metrics.silent_since.clear()
-        # Nobody knows since when they are silent: each gets a whole session. The fenced ones wait for their heartbeat.
+        # It is unknown since when a broker has been silent: each gets a whole session. A fenced one stays so until a heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
         logger.info("controller.active", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
@@ -235,7 +237,7 @@ class Controller:
             self.on_active()
 
     def _complete_elections(self, active: ActiveState) -> None:
-        """Of what an unfenced broker may lead, the last controller may have written a part only, in its last moment."""
+        """Elect leaders for the partitions without one: the last controller may have written only a part of a split decision."""
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is not None:
@@ -267,7 +269,7 @@ class Controller:
 
 
 def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:
-    """Where to cut so that no batch has many more than `BATCH_BYTES`."""
+    """The ends of the batches, so that each has about `BATCH_BYTES` at most."""
     size = 0
     for index, record in enumerate(encoded):
         if size >= BATCH_BYTES:

@@ -1,4 +1,4 @@
-"""What a decision is: records to write, and the reply that may be given once they are committed."""
+"""A decision of the active controller: the records to write, and the reply to send once they are committed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Decision(Generic[R]):
-    """Nothing has changed yet when a decision is returned, except what only this process knows (sessions)."""
+    """A decision changes no state by itself, except the brokers' sessions. The state changes when its records are applied."""
 
     reply: R
     records: list[AnyRecord] = field(default_factory=list)
-    """Written as one atomic batch (see `may_split`); none: the decision was a reading."""
+    """Written as one atomic batch, unless `may_split`. A decision without records only reads."""
     on_appended: Callable[[int], None] | None = None
-    """Told the offset of the last record, after all were appended and applied."""
+    """Called with the offset of the last record, after all records were appended and applied."""
     may_split: bool = False
-    """A decision over all partitions of a broker may need more than the quorum takes in one batch. Its records may be
-    written as several, and a fail-over may keep only the first of them: a later decision must complete them."""
+    """The records may be written as several batches, because a decision about all partitions of a broker may exceed the largest
+    batch of the quorum. After a fail-over only the first of these batches may exist: a later decision must complete the rest."""
     cause: str = ""
-    """Why partitions change by it, in one word of docs/logs.md (`cause`); for the log alone."""
+    """Why the decision changes partitions, as one word of docs/logs.md (`cause`); used only in the log."""

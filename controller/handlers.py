@@ -1,6 +1,6 @@
-"""The controller's APIs: each request becomes a decision, each decision's reply an answer.
+"""The controller's APIs: each request becomes a decision, and the decision's reply becomes the response.
 
-A controller that is not active answers everything here with NOT_CONTROLLER and names the active one, if it knows it.
+A controller that is not active answers each of these requests with NOT_CONTROLLER, and names the active one if it knows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Decide = Callable[[ActiveState, Any], Decision[Any]]
 
 
 class Request(Protocol):
-    """What is used of `protocol/rpc/server.py`'s ServerRequest."""
+    """The part of ServerRequest (`protocol/rpc/server.py`) that this module uses."""
 
     @property
     def body(self) -> Any: ...

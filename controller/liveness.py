@@ -1,26 +1,27 @@
-"""Noticing dead brokers: the session timer, and the fast path for a process that was killed.
+"""Detects dead brokers: by the session timer, and faster by a probe when the connection of a broker breaks.
 
-The session timeout alone leaves a killed broker's partitions without a leader for seconds. But when a process dies, the
+With the session timeout alone, the partitions of a killed broker have no leader for seconds. But when a process dies, the
 kernel closes its connections at once. So when the connection that carried a broker's heartbeats breaks, the controller
-knocks at the broker's own door:
+probes the broker's own listener:
 
-    it answers, with the incarnation id of its registration  -> it lives; leave it to the session timeout
-    it is accepted and not answered                          -> something holds the port and stands still: session timeout
-    refused, or another incarnation answers                  -> dead: fence it after a short grace, unless it is back
-    accepted and closed again                                -> perhaps just dying: look once more after the grace
-    no way to its host: silence, no route, no such name      -> it depends on how the connection was lost
+    it answers, with the incarnation id of its registration  -> alive: the session timeout decides
+    it accepts the connection and does not answer            -> the process may be stopped: the session timeout decides
+    it refuses, or another incarnation answers               -> dead: fence it after a short grace, unless it is back
+    it accepts and closes the connection                     -> it may be dying: probe once more after the grace
+    its host cannot be reached: silence, no route, no name   -> it depends on how the connection was lost
 
-How it was lost: *closed by the peer* (its FIN or RST came), it proves that the network was up a moment ago and that the
-process let go of it. A broker that then is neither back within the grace nor to be reached is gone together with its
-host (a container takes its address and its name with it): it is fenced, after a second look. Lost by a time-out, it
-proves nothing that the silence of the heartbeats does not: the session timeout decides.
+If the *peer closed* the connection (a FIN or RST arrived), the network was up a moment ago and the process gave up the
+connection. A broker that then neither returns within the grace nor can be reached is gone together with its host (a removed
+container loses its address and name): it is fenced after a second probe. If the connection was lost by a timeout, that proves
+no more than the missing heartbeats do: the session timeout decides.
 
-Being wrong here costs a leader election, never a record: a fenced broker that lives is out of the ISRs and leads nothing
-in the new leader epochs, so what it still takes is never acknowledged with acks=all, and its next heartbeat unfences it.
+A wrong decision costs a leader election, but never a record. A fenced broker that is alive is out of all ISRs and leads no
+partition in the new leader epochs, so a record that it still accepts is never acknowledged with acks=all. Its next heartbeat
+unfences it.
 
-A new active controller has no connections yet. It gives each broker a moment to come to it, then knocks at the doors of
-those that did not: a broker that died together with the last controller is noticed too. Of these it does not know how
-they fell silent; but one whose very name is gone for a while is not awaited for a whole session.
+A new active controller has no connections yet. It waits a moment for each broker to connect, then probes those that did not.
+So it also detects a broker that died together with the last controller. It does not know how the connections of these brokers
+were lost; but a broker whose host name stays unknown is fenced before its session ends.
 """
 
 from __future__ import annotations
@@ -41,21 +42,23 @@ from strandline.protocol.rpc.dial import is_unknown_host
 logger = get_logger(__name__)
 
 PROBE_CONNECT_MS = 150
-"""A living host's kernel accepts at once, however busy the process is."""
+"""The kernel of a live host accepts at once, however busy the process is."""
 PROBE_ANSWER_MS = 1000
 LATE_S = 0.02
-"""A timer that fires so late fires after a standstill, of this process or of the whole machine."""
+"""If a timer fires later than this, the process or the whole machine stood still."""
 NAME_GONE_MS = 500
-"""A broker that a new active controller never heard of and whose name is gone for so long is not awaited longer."""
+"""A new active controller fences a broker that has not connected, and whose host name has been unknown for this time."""
 
 
 class Probe(Enum):
+    """The result of a probe. The value is the end of the reason that is logged."""
+
     ALIVE = "alive"
-    DEAD = "its port refuses us"
-    DYING = "its port accepts and closes"
-    SILENT = "its port accepts and does not answer"
-    UNREACHABLE = "there is no way to its host"
-    NAME_GONE = "its name does not exist any more"
+    DEAD = "its port refuses connections"
+    DYING = "its port accepts and closes connections"
+    SILENT = "its port accepts connections and does not answer"
+    UNREACHABLE = "its host cannot be reached"
+    NAME_GONE = "its host name is unknown"
 
 
 _GONE = frozenset({Probe.UNREACHABLE, Probe.NAME_GONE})
@@ -82,12 +85,12 @@ class BrokerLiveness:
         self._session_timeout_s = session_timeout_ms / 1000
         self._probe = probe
         self._connections: dict[int, Tagged] = {}
-        """Broker id -> the connection that last carried a heartbeat of its present incarnation."""
+        """Broker id -> the connection that last carried a heartbeat of its current incarnation."""
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0
-        """When the timer should fire; firing much later means that this process stood still."""
+        """When the timer is due. If it fires much later, this process stood still."""
         self._was_late = False
-        """The timer fired late, and the brokers were given a moment."""
+        """The timer has fired late, and was started once more to wait for delayed heartbeats."""
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     # -- from the server --
@@ -112,7 +115,7 @@ class BrokerLiveness:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_heartbeat(self, connection: Tagged, broker_id: int, broker_epoch: int) -> None:
-        """A sign of life was heard; it counts when it is from the registered incarnation."""
+        """A heartbeat arrived; it counts if it is of the registered incarnation."""
         active = self._controller.active
         if active is None or active.sessions.get(broker_id, broker_epoch) is None:
             return
@@ -128,14 +131,14 @@ class BrokerLiveness:
         del self._connections[broker_id]
         broker = self._controller.image.brokers.get(broker_id)
         active = self._controller.active
-        # Without a session there is nothing to end: the broker was fenced, or has told us that it stops.
+        # A broker without a session was fenced, or has announced its shutdown.
         if broker is not None and active is not None and active.sessions.get(broker_id, broker.broker_epoch):
-            self._spawn(self._suspect(broker, let_go=connection.closed_by_peer))
+            self._spawn(self._suspect(broker, closed_by_peer=connection.closed_by_peer))
 
     # -- sessions --
 
     def _arm(self) -> None:
-        """One timer for all sessions; it fires at the first deadline, which renewals only ever move away."""
+        """Start the timer for the first deadline. One timer serves all sessions, because renewals only postpone deadlines."""
         active = self._controller.active
         if self._timer is not None or active is None:
             return
@@ -153,13 +156,13 @@ class BrokerLiveness:
         active = controller.active
         late_s = controller.now() - self._planned
         if active is not None and late_s > self._session_timeout_s / 2:
-            # This process was stopped: heartbeats may lie unread in the sockets. Silence was ours, not theirs.
+            # This process was stopped, and heartbeats may lie unread in its sockets.
             late_ms = round(late_s * 1000)
             logger.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
             live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
             active.sessions.restart(live, controller.now())
         elif active is not None and late_s > LATE_S and not self._was_late:
-            # How long the standstill was cannot be told from this. Who was stopped with us tells at once that it is back.
+            # The length of the standstill is unknown. Brokers that stood still as well send a heartbeat at once.
             self._was_late = True
             self._arm_at(controller.now() + self._session_timeout_s / 8)
             return
@@ -170,22 +173,25 @@ class BrokerLiveness:
     # -- the fast path --
 
     async def _look_for(self, broker: BrokerRegistration) -> None:
-        """A broker that is only slow to come is found alive: to knock too early costs a connection, no more."""
+        """Probe a broker that has not connected to this new active controller. If the broker is only slow, the probe finds it
+        alive, and has cost one connection."""
         loop = asyncio.get_running_loop()
         patience_ends = loop.time() + NAME_GONE_MS / 1000
         await asyncio.sleep(self._grace_s)
-        if not self._is_away(broker) or await self._suspect(broker, let_go=False) is not Probe.NAME_GONE:
+        if not self._is_away(broker) or await self._suspect(broker, closed_by_peer=False) is not Probe.NAME_GONE:
             return
         await asyncio.sleep(max(0.0, patience_ends - loop.time()))
         if self._is_away(broker) and await self._probe(broker) is Probe.NAME_GONE:
             self._fence(broker, Probe.NAME_GONE)
 
-    async def _suspect(self, broker: BrokerRegistration, *, let_go: bool) -> Probe:
-        """Find out, and fence the broker if it is dead and has not come back. `let_go`: it closed its connection itself."""
+    async def _suspect(self, broker: BrokerRegistration, *, closed_by_peer: bool) -> Probe:
+        """Probe the broker, and fence it if it is dead and has not returned within the grace.
+
+        `closed_by_peer` is false if its connection was lost by a timeout, or if there was none."""
         loop = asyncio.get_running_loop()
         grace_ends = loop.time() + self._grace_s
         found = await self._probe(broker)
-        gone = _GONE if let_go else frozenset()
+        gone = _GONE if closed_by_peer else frozenset()
         if found is Probe.DEAD or found is Probe.DYING or found in gone:
             await asyncio.sleep(max(0.0, grace_ends - loop.time()))
             if found is not Probe.DEAD and self._is_away(broker):
@@ -199,7 +205,7 @@ class BrokerLiveness:
             self._controller.fence(broker.broker_id, broker.broker_epoch, f"its connection broke, and {found.value}")
 
     def _is_away(self, broker: BrokerRegistration) -> bool:
-        """Still the same incarnation, and no heartbeat on a living connection since."""
+        """Whether the same incarnation is registered, and has sent no heartbeat on a live connection since."""
         now_registered = self._controller.image.brokers.get(broker.broker_id)
         same = now_registered is not None and now_registered.broker_epoch == broker.broker_epoch
         return self._controller.active is not None and same and broker.broker_id not in self._connections
@@ -216,7 +222,7 @@ class BrokerLiveness:
 
 
 async def probe_broker(broker: BrokerRegistration) -> Probe:
-    """Knock at the door that the other brokers use (a registration names it first), and compare incarnation ids."""
+    """Connect to the listener that the other brokers use (the first of the registration), and compare the incarnation ids."""
     from strandline.protocol.rpc.connection import Connection
 
     endpoint = broker.endpoint()
@@ -243,5 +249,5 @@ async def probe_broker(broker: BrokerRegistration) -> Probe:
 
 def _no_connection(cause: BaseException | None) -> Probe:
     if isinstance(cause, ConnectionRefusedError):
-        return Probe.DEAD  # The host answered that nobody listens there.
+        return Probe.DEAD  # The host answered that no process listens on the port.
     return Probe.NAME_GONE if is_unknown_host(cause) else Probe.UNREACHABLE

@@ -1,4 +1,4 @@
-"""What a controller counts: elections and fail-overs that it decided while it was active, and the quorum's course."""
+"""The metrics of a controller: elections and fail-overs that it decided while active, and those of the quorum."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from strandline.protocol.metrics import DURATION_S, Histogram
 
 
 class ControllerMetrics:
-    """Counts since the start of the process, over all the times that it was active."""
+    """Counts since the start of the process, over all periods in which it was the active controller."""
 
     def __init__(self) -> None:
         self.elections = 0
-        """Partitions that were given another leader."""
+        """Elections of a new leader for a partition."""
         self.unclean_elections = 0
-        """Of these, to a leader from outside the ISR."""
+        """Elections of a leader from outside the ISR."""
         self.new_active_controllers = 0
         self.fenced_brokers = 0
-        """For their silence, not at their own wish."""
+        """Brokers that the controller fenced after they fell silent, not at their own request."""
         self.expired_sessions = 0
         self.failover = Histogram(DURATION_S)
         self.silent_since: dict[int, float] = {}
-        """Broker -> when the connection of its heartbeats broke; until it is heard of again, or fenced."""
+        """Broker -> when the connection of its heartbeats broke; until its next heartbeat, or until it is fenced."""
 
     def on_connection_lost(self, broker_id: int, now: float) -> None:
         self.silent_since.setdefault(broker_id, now)
@@ -31,7 +31,7 @@ class ControllerMetrics:
         self.silent_since.pop(broker_id, None)
 
     def on_delta(self, delta: MetadataDelta) -> None:
-        """What the active controller has just decided."""
+        """Count the elections in a decision of the active controller."""
         for key in delta.changed_partitions:
             before, after = delta.before.partition(key), delta.image.partition(key)
             if before is None or after is None or after.leader in (before.leader, NO_LEADER):
@@ -44,10 +44,10 @@ class QuorumMetrics:
     def __init__(self) -> None:
         self.leader_changes = 0
         self.commit = Histogram()
-        """On the leader, from an append to its commit."""
+        """Seconds from an append to its commit, on the leader."""
         self.leaderless = Histogram(DURATION_S)
         self._appended: deque[tuple[int, float]] = deque()
-        """(last offset, when) of what this leader appended and has not seen committed."""
+        """(last offset, time) of each append of this leader that is not committed yet."""
         self._leaderless_since: float | None = None
 
     def on_append(self, last_offset: int, now: float) -> None:
@@ -62,7 +62,7 @@ class QuorumMetrics:
         self._appended.clear()
 
     def on_leader_known(self, is_known: bool, now: float) -> None:
-        """Called when it changes, and at the start."""
+        """Called at the start, and whenever the known leader changes."""
         if not is_known:
             self._leaderless_since = now if self._leaderless_since is None else self._leaderless_since
             return

@@ -1,8 +1,8 @@
-"""The timer that lets the active controller forget names of producers which nobody uses any more.
+"""The timer by which the active controller removes producer names that are no longer used.
 
-It looks ten times in the time that a name may be unused, and at least once an hour; where there are many it goes on soon
-after each batch of removals is committed, so that other decisions come in between. A name goes late rather than early:
-with it goes what its attempts could have found out about each other.
+It runs ten times per expiration time, and at least once an hour. If there are many names to remove, it continues shortly after
+each batch of removals is committed, so that other decisions come in between. A name is removed late rather than early, because
+later attempts to write under it lose what they could have learned about the earlier ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class NameExpiry:
         self._controller.submit(lambda _: remove_unused_names(image, now_ms, self._expiration_ms), self._on_removed)
 
     def _on_removed(self, reply: int | BrokerError) -> None:
-        """Committed; or this controller is not active any more, and the next one has its own timer."""
+        """The removals are committed. If the reply is an error, this controller is no longer active, and the new active one has
+        its own timer."""
         if isinstance(reply, BrokerError):
             return
         if reply:

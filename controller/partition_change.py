@@ -1,7 +1,7 @@
-"""How one partition changes: from a wished ISR and the brokers that may lead to a change record, or to none.
+"""The change record of one partition, from its new ISR and the brokers that may lead.
 
-Clean only: a leader is elected from the ISR. When the last member of the ISR goes, it stays written down as the ISR,
-without a leader: it alone has every committed record, and is elected again when it comes back.
+Only clean elections: the leader is a member of the ISR. When the last member of the ISR fails, the ISR keeps it, and the
+partition has no leader: only that broker has every committed record, and it is elected again when it returns.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.partitions import TopicIdPartition
 
 MayLead = Callable[[int], bool]
-"""Whether the broker is alive and wants to lead: unfenced and not shutting down."""
+"""Whether the broker may lead: it is unfenced and not shutting down."""
 
 
 def elect(partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *, preferred: bool = False) -> int:
-    """The leader that the partition should have with this ISR: a working leader stays, else the first replica that may."""
+    """The leader of the partition with this ISR: the current leader if it may still lead, otherwise the first replica in the ISR
+    that may. With `preferred`, the first of the replicas goes before both. NO_LEADER if there is none."""
     replicas = partition.replicas
     if preferred and replicas[0] in isr and may_lead(replicas[0]):
         return replicas[0]
@@ -44,7 +45,7 @@ def change_partition(
     preferred: bool = False,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that brings the partition to `isr` with a leader elected from it; None when nothing changes."""
+    """The record that sets the ISR to `isr` and elects a leader from it; None if nothing changes."""
     leader = elect(partition, isr, may_lead, preferred=preferred)
     leader_change = leader if leader != partition.leader else NO_LEADER_CHANGE
     isr_change = isr if isr and isr != partition.isr else None

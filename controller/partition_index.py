@@ -1,7 +1,7 @@
-"""Where a broker matters: its partitions, found without looking at all of them.
+"""The partitions of each broker, so that the controller finds them without a search through all partitions.
 
-The active controller keeps this beside its image and feeds it every delta; it is rebuilt when a controller becomes active.
-A broker's death with 1,000 partitions among 100,000 costs work for the 1,000.
+The active controller keeps the index beside its image and applies every delta to both. It is built when a controller becomes
+active. If a broker with 1,000 of 100,000 partitions dies, the work is proportional to the 1,000.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol.partitions import TopicIdPartition
 
 _Keys = dict[TopicIdPartition, None]
-"""An ordered set: the order of iteration reaches the records, so a set will not do."""
+"""An ordered set. The order of iteration decides the order of records, and that of a `set` would not be deterministic."""
 
 
 class PartitionIndex:
     def __init__(self, image: MetadataImage) -> None:
         self._in_isr: dict[int, _Keys] = {}
-        """Broker -> partitions with it in the ISR."""
+        """Broker -> partitions that have it in the ISR."""
         self._led: dict[int, int] = {}
-        """Broker -> number of partitions that it leads."""
+        """Broker -> how many partitions it leads."""
         self._leaderless: _Keys = {}
         self._by_folded_name: dict[str, dict[str, None]] = {}
-        """Topic names with '.' taken as '_' -> the names that look like it: two of them would share metric names."""
+        """Topic name with '_' for '.' -> the topics of that form. Two of them would share metric names."""
         for topic in image.topics_by_id.values():
             self._add_name(topic.name)
             for index, partition in topic.partitions.items():
@@ -50,7 +50,7 @@ class PartitionIndex:
         return self._led.get(broker_id, 0)
 
     def colliding_name(self, name: str) -> str | None:
-        """Another topic's name that differs from `name` only by '.' and '_'."""
+        """The name of another topic that differs from `name` only in '.' and '_'; None if there is none."""
         return next((other for other in self._by_folded_name.get(fold_name(name), ()) if other != name), None)
 
     def _update(self, key: TopicIdPartition, before: PartitionRegistration | None, after: PartitionRegistration | None) -> None:

@@ -1,17 +1,17 @@
-"""Producer ids: handed to brokers in blocks, so that one record in the log serves a thousand producers; or one by one, to
-those that have a name.
+"""Producer ids: brokers get them in blocks, so that one record in the log serves a thousand producers; a producer with a name
+gets its own.
 
-A name is for work that may be begun again, or done twice at once, by somebody who knows nothing of who did it before:
+A name is for work that may be restarted, or be done twice at the same time, by processes that know nothing of each other:
 
-    the name is new              a number of its own, the work epoch that is asked for, epoch 0
-    the same work epoch again    the same id, the next epoch: who has the one before is fenced by the first batch
+    the name is new              a new number, the requested work epoch, epoch 0
+    the same work epoch again    the same id, the next epoch: the first batch with it fences the epoch before
     a higher work epoch          another id, epoch 0
-    a lower one                  PRODUCER_FENCED: the work is done, somebody is at the next
+    a lower work epoch           PRODUCER_FENCED: this work is done, and a later work epoch has started
 
-The first who asks for a work epoch may leave a note for those who come after. And whoever has an epoch may ask to be alone:
-then nothing older is taken by any partition, whether that one writes there or not.
+The first attempt of a work epoch may leave a note for the later ones. And an attempt may request that its epoch becomes the
+oldest: then every partition rejects older epochs, even if this attempt does not write there.
 
-A name that nobody asks for any more is removed after `producer.name.expiration.ms`, and its number never given again.
+A name that has not been requested for `producer.name.expiration.ms` is removed, and its number is not used again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from strandline.protocol.producer_names import FIRST_NAMED, NUMBER_MAX
 
 BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = FIRST_NAMED - 1
-"""Of those without a name."""
+"""The largest id of a producer without a name."""
 PRODUCER_EPOCH_MAX = 2**15 - 1
 REMOVALS_MAX = 1000
-"""So many names are removed by one decision."""
+"""The most names that one decision removes."""
 
 
 def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision[AllocateProducerIdsResponse]:
-    """The block [start, start + 1000) belongs to the broker once the record is committed; an unused rest is lost."""
+    """The block [start, start + 1000) belongs to the broker once the record is committed. Ids that the broker does not use are
+    not used at all."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
     if start > PRODUCER_ID_MAX - BLOCK_SIZE:
@@ -59,7 +60,9 @@ def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequ
 def init_named_producer(
     image: MetadataImage, request: InitNamedProducerRequest, now_ms: int
 ) -> Decision[InitNamedProducerResponse]:
-    """Who asks has the id and the epoch once the record is committed. A request that is repeated costs an epoch, no more."""
+    """The producer has the id and the epoch once the record is committed. A repeated request costs one epoch.
+
+    Raises BrokerError PRODUCER_FENCED if the work epoch is over or the name was removed, and INVALID_REQUEST."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     if not request.name:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the name of a producer must not be empty")
@@ -75,27 +78,28 @@ def _next_holder(image: MetadataImage, request: InitNamedProducerRequest, now_ms
     known = image.producer_names.get(name)
     if known is None:
         if image.next_producer_number > NUMBER_MAX:
-            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no numbers left for names of producers")
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "there are no numbers left for producer names")
         return ProducerName(image.next_producer_number, work_epoch, 0, now_ms, note)
     if work_epoch > known.work_epoch:
         return ProducerName(known.number, work_epoch, 0, now_ms, note)
     _check_not_over(known, request)
     if known.producer_epoch >= PRODUCER_EPOCH_MAX:
-        text = f"producer {name!r}: work epoch {work_epoch} was begun {PRODUCER_EPOCH_MAX + 1} times; begin a higher one"
+        text = f"producer {name!r}: work epoch {work_epoch} was started {PRODUCER_EPOCH_MAX + 1} times; start a higher one"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
     return ProducerName(known.number, work_epoch, known.producer_epoch + 1, now_ms, known.note, known.oldest_epoch)
 
 
 def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_ms: int) -> ProducerName:
-    """It may come late, behind a newer epoch: then it says nothing about that one."""
+    """The request may arrive after a newer epoch has started: then it changes nothing about the newer one."""
     known = image.producer_names.get(request.name)
     if known is None:
         raise BrokerError(
-            ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: the name was not used for long, and is forgotten"
+            ErrorCode.PRODUCER_FENCED,
+            f"producer {request.name!r}: the name was removed, because it was not used for producer.name.expiration.ms",
         )
     _check_not_over(known, request)
     if (request.work_epoch, request.producer_epoch) > (known.work_epoch, known.producer_epoch):
-        text = f"producer {request.name!r}: nobody has epoch {request.producer_epoch} of work epoch {request.work_epoch}"
+        text = f"producer {request.name!r}: epoch {request.producer_epoch} of work epoch {request.work_epoch} has not started"
         raise BrokerError(ErrorCode.INVALID_REQUEST, text)
     oldest = max(known.oldest_epoch, request.producer_epoch)
     alone: ProducerName = msgspec.structs.replace(known, last_used_ms=now_ms, oldest_epoch=oldest)
@@ -104,12 +108,12 @@ def _without_older(image: MetadataImage, request: InitNamedProducerRequest, now_
 
 def _check_not_over(known: ProducerName, request: InitNamedProducerRequest) -> None:
     if request.work_epoch < known.work_epoch:
-        text = f"work epoch {request.work_epoch} is over, there is work epoch {known.work_epoch}"
+        text = f"work epoch {request.work_epoch} is over, because work epoch {known.work_epoch} has started"
         raise BrokerError(ErrorCode.PRODUCER_FENCED, f"producer {request.name!r}: {text}")
 
 
 def remove_unused_names(image: MetadataImage, now_ms: int, expiration_ms: int) -> Decision[int]:
-    """Names that nobody asked for since `expiration_ms`; at most a thousand of them. The reply: how many."""
+    """Remove up to `REMOVALS_MAX` names that were not requested for `expiration_ms`. The reply is how many."""
     unused = (name for name, known in image.producer_names.items() if now_ms - known.last_used_ms > expiration_ms)
     records: list[AnyRecord] = [RemoveProducerNameRecord(name) for name in islice(unused, REMOVALS_MAX)]
     return Decision(len(records), records)

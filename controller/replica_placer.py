@@ -1,16 +1,16 @@
-"""Where new replicas go: striped over racks and brokers, as Kafka's StripedReplicaPlacer.
+"""Places new replicas: striped over racks and brokers, like Kafka's StripedReplicaPlacer.
 
-Three brokers in racks A, B, C and the start at A0 give:
+Three brokers in each of the racks A, B, C, and the start at A0, give:
 
-    partition 0: A0 B0 C0        each partition starts one rack further, and each rack hands out its brokers one
-    partition 1: B1 C1 A1        further per partition: leaders and replicas spread evenly, and two replicas share
-    partition 2: C2 A2 B2        a rack only when there are more replicas than racks
+    partition 0: A0 B0 C0        each partition starts one rack further, and takes each rack's next broker: leaders and
+    partition 1: B1 C1 A1        replicas spread evenly, and two replicas share a rack only if there are more replicas
+    partition 2: C2 A2 B2        than racks
 
-Unfenced brokers are used first; the first replica, which will lead, is always an unfenced one. Brokers that are
-shutting down are not offered at all. Without racks all brokers are one rack.
+Unfenced brokers are used first; the first replica, which becomes the leader, is always unfenced. Brokers that are shutting
+down are not used. Without racks, all brokers are in one rack.
 
-Weak spot, Kafka's too: with as many brokers in each rack as there are racks, rack and broker advance in step, and some
-brokers lead more than others until the shuffle; replicas are even.
+Known weakness, in Kafka as well: if each rack has as many brokers as there are racks, rack and broker advance in step, and until
+the shuffle some brokers lead more partitions than others. Replicas are spread evenly all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UsableBroker(NamedTuple):
 
 
 class _BrokerList:
-    """Brokers handed out once per round, each round starting one broker further."""
+    """Returns each broker once per round; each round starts one broker further."""
 
     def __init__(self, brokers: Sequence[int], start: int) -> None:
         self.brokers = list(brokers)
@@ -63,10 +63,10 @@ class _Rack:
 
 
 class ReplicaPlacer:
-    """Places the partitions of one topic; make a new one for each."""
+    """Places the partitions of one topic. Create a new placer for each topic."""
 
     def __init__(self, brokers: Iterable[UsableBroker], random: Random, existing: Sequence[BrokerIds] = ()) -> None:
-        """`existing`: the replicas of the topic's partitions so far, in order; the stripes go on behind them."""
+        """`existing` are the replicas of the topic's partitions so far, in order; the stripes continue after them."""
         by_rack: dict[str, list[UsableBroker]] = {}
         self.broker_count = self.unfenced_count = 0
         for broker in sorted(brokers):
@@ -97,6 +97,7 @@ class ReplicaPlacer:
         return self._start(racks)
 
     def place(self, partitions: int, replication_factor: int) -> list[BrokerIds]:
+        """The replicas of each new partition. Raises BrokerError INVALID_REPLICATION_FACTOR if there are too few brokers."""
         self._check(replication_factor)
         return [self._place_one(replication_factor) for _ in range(partitions)]
 
@@ -110,7 +111,7 @@ class ReplicaPlacer:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced")
 
     def _place_one(self, replication_factor: int) -> BrokerIds:
-        # After as many partitions as there are live brokers the stripes would repeat: go on with another order.
+        # After as many partitions as there are unfenced brokers the stripes would repeat: continue in another order.
         if self._round and self.unfenced_count > 1 and self._round % self.unfenced_count == 0:
             self._shuffle()
         count = len(self._racks)

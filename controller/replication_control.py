@@ -1,8 +1,8 @@
-"""Leaders and in-sync replicas: AlterPartition from leaders, and the moves that a broker's coming or going asks for.
+"""Leaders and in-sync replicas: AlterPartition requests of leaders, and the elections when a broker fails or returns.
 
-A leader proposes an ISR; the controller accepts it only on top of the very state that it knows itself (leader epoch and
-partition epoch), and only with members that are alive in the incarnation that the leader saw. A broker that is fenced
-or shuts down leaves the ISR of all its partitions in one batch, and leaders are elected from who stays.
+A leader proposes an ISR. The controller accepts it only if the proposal names the controller's own state of the partition
+(leader epoch and partition epoch), and if every member is alive as the incarnation that the leader saw. A broker that is fenced
+or shuts down leaves the ISR of all its partitions in one batch, and new leaders are elected from the remaining members.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-    """Every request of a broker names its epoch: what an earlier incarnation sent must not count any more."""
+    """Raise BrokerError STALE_BROKER_EPOCH if the request is not of the registered incarnation of the broker."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
     if broker.broker_epoch != broker_epoch:
         raise BrokerError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {broker_id} said epoch {broker_epoch}, its registration has {broker.broker_epoch}",
+            f"broker {broker_id} sent broker epoch {broker_epoch}, but is registered with {broker.broker_epoch}",
         )
 
 
@@ -59,11 +59,11 @@ def may_lead(image: MetadataImage) -> MayLead:
     return is_active
 
 
-# -- brokers that come and go -----------------------------------------------------------------------------------------
+# -- brokers that fail and return -------------------------------------------------------------------------------------
 
 
 def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
-    """The broker leaves all ISRs; what it led gets a leader from who stays, or none."""
+    """The broker leaves all ISRs. Each partition that it led gets a leader from the remaining ISR, or none."""
     is_active = may_lead(image)
     return _change_all(
         image, index.with_broker_in_isr(broker_id), lambda other: other != broker_id and is_active(other), leaving=broker_id
@@ -71,7 +71,8 @@ def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int
 
 
 def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int | None = None) -> list[AnyRecord]:
-    """Leaders for what has none. `broker_id` is being unfenced (the image still has it fenced): it may lead, too."""
+    """Elect leaders for the partitions without one. `broker_id` may lead as well: it is being unfenced, although the image still
+    has it fenced."""
     is_active = may_lead(image)
     return _change_all(image, index.without_leader(), lambda other: other == broker_id or is_active(other))
 
@@ -99,7 +100,7 @@ def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Dec
     seen: dict[TopicIdPartition, None] = {}
     for item in request.partitions:
         key = (item.topic_id, item.partition)
-        # Two proposals for one partition would both be judged on the same state: only the first counts.
+        # Both proposals for one partition would be checked against the same state: only the first counts.
         error = ErrorCode.INVALID_REQUEST if key in seen else _refusal(image, request.broker_id, item)
         seen[key] = None
         if error is not None:
@@ -111,7 +112,7 @@ def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Dec
 
 
 def _refusal(image: MetadataImage, broker_id: int, item: AlterPartitionPartition) -> ErrorCode | None:
-    """Why the proposal cannot be accepted, in Kafka's order of checks."""
+    """The error if the proposal is rejected; the checks are in Kafka's order."""
     if item.topic_id not in image.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID
     partition = image.partition((item.topic_id, item.partition))
@@ -122,7 +123,7 @@ def _refusal(image: MetadataImage, broker_id: int, item: AlterPartitionPartition
 
 def _stale(partition: PartitionRegistration, broker_id: int, item: AlterPartitionPartition) -> ErrorCode | None:
     if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
-        # The broker knows more than we do: most likely we are no longer the active controller. It shall look again.
+        # The broker has newer metadata: most likely this node is no longer the active controller. The broker retries.
         return ErrorCode.NOT_CONTROLLER
     if item.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -141,7 +142,7 @@ def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) 
         return ErrorCode.INVALID_REQUEST
     if item.leader_recovery_state not in (RECOVERED, RECOVERING):
         return ErrorCode.INVALID_REQUEST
-    # A leader that is still recovering from an unclean election is alone, and recovery is never begun by a leader.
+    # A leader that still recovers from an unclean election is alone in the ISR, and no leader starts a recovery.
     may_recover = len(proposed) == 1 and partition.leader_recovery_state == RECOVERING
     if item.leader_recovery_state == RECOVERING and not may_recover:
         return ErrorCode.INVALID_REQUEST
@@ -149,9 +150,9 @@ def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) 
 
 
 def _ineligible(image: MetadataImage, partition: PartitionRegistration, proposed: list[BrokerState]) -> ErrorCode | None:
-    """A member must be registered, unfenced, not shutting down, and the very incarnation that the leader saw (KIP-903).
+    """Each member must be registered, unfenced, not shutting down, and the incarnation that the leader saw (KIP-903).
 
-    Beyond Kafka: -1 for the epoch ("not seen yet") is taken only for who is in the ISR already.
+    Unlike in Kafka, the broker epoch -1 ("not seen yet") is accepted only for a broker that is in the ISR already.
     """
     for member in proposed:
         broker = image.brokers.get(member.broker_id)
@@ -172,7 +173,8 @@ def _accept(
     isr = tuple(member.broker_id for member in item.new_isr)
     record = change_partition(key, partition, isr, may_lead(image), leader_recovery_state=item.leader_recovery_state)
     if record is None:
-        # Beyond Kafka: the leader takes back a proposal of which a copy may still come. The next partition epoch refuses it.
+        # Unlike in Kafka: the leader withdraws a proposal, and a copy of that proposal may still arrive. The new partition
+        # epoch makes the controller reject the copy.
         record = PartitionChangeRecord(*key, isr=isr)
     records.append(record)
     partition = partition.merge(record)
@@ -192,15 +194,15 @@ def _accept(
 
 
 def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
-    """Give the lead back to the preferred replicas (the first of each assignment)."""
+    """Make the preferred replicas (the first of each assignment) leaders again. An unclean election is rejected."""
     if request.election_type != PREFERRED_ELECTION:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not offered yet"
+            ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not supported yet"
         )
     decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), cause="preferred_election")
     for name, index in _asked_partitions(image, request):
         error, message, record = _elect_preferred(image, name, index)
-        # Whoever asks for all of them wants to hear of those that changed or could not.
+        # A request for all partitions is answered with those that changed, or could not change.
         if request.partitions is None and error == ErrorCode.ELECTION_NOT_NEEDED:
             continue
         if record is not None:

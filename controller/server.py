@@ -1,8 +1,8 @@
 """A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers.
 
-Start: take the data directory and look whose it is, take the port, find out the cluster's id (`cluster_id.py`) if neither
-the directory nor the configuration has one, format a fresh directory, open the quorum, answer. While the id is being found
-out the port is open already: the handshake says that there is no id yet, and every other request is refused.
+At the start it locks the data directory and checks whose it is, binds the port, agrees on the cluster's id (`cluster_id.py`) if
+neither the directory nor the configuration has one, formats an empty directory, opens the quorum, and serves requests. During
+the agreement the port is open already: the handshake answers that there is no id yet, and every other request is rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.storage.files import DiskError, Files
 logger = get_logger(__name__)
 
 DRAIN_MS = 200
-"""How long stopping waits for requests that are being answered."""
+"""How long `stop` waits for requests in progress."""
 
 
 class ControllerServer:
@@ -42,31 +42,31 @@ class ControllerServer:
         """After `start`: the port that was bound."""
         self.listening = False
         self.ready = asyncio.Event()
-        """Set when this node knows an active controller for the first time."""
+        """Set when this node first knows an active controller."""
         self.failure: asyncio.Future[StrandlineError] | None = None
-        """After `start`: completed with the reason when this node cannot go on."""
+        """Set by `start`; completed with the error when this node cannot continue."""
         self.incarnation_id = new_uuid(doors.random)
         self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
         self.has_quorum = False
-        """The metadata log is open: there are `controller` and `quorum`."""
+        """The metadata log is open; `controller` and `quorum` exist."""
         self.servers: list[Server] = []
-        """The one listener's, once bound."""
+        """The server of the one listener, once it listens."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self._doors = doors
         self._files = files
         self.cluster_id: str | None = None
-        """Known, and durable, from a point in `start` on."""
+        """None until it is known and on the disk, during `start`."""
         self.controller: Controller
         self.quorum: Quorum
         self._log_dir: LogDir
-        """Held for its lock and for meta.properties; the metadata log in it is the quorum's."""
+        """Holds the lock and meta.properties. The quorum owns the metadata log in it."""
         self._liveness: BrokerLiveness | None = None
         self._name_expiry: NameExpiry
         self._server: Server
 
     async def start(self) -> None:
-        """Listens and takes part in the quorum when this returns; `UsageError` when the folder or address cannot be used."""
+        """Open the quorum and listen. Raises UsageError if the data directory or the address cannot be used."""
         config = self.config
         claim = Claim.take(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, role="controller")
         try:
@@ -93,12 +93,12 @@ class ControllerServer:
             await self._listen()
 
     async def _open(self, claim: Claim) -> str:
-        """The data directory; formatted if it is fresh. Returns the cluster's id, which is on the disk from here on."""
+        """Open the data directory, and format it if it is empty. Returns the cluster's id, which is on the disk by then."""
         agreed = await self._agree() if claim.cluster_id is None else None
         cluster_id = agreed.cluster_id if agreed is not None else claim.cluster_id
         self._log_dir = LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
         assert cluster_id is not None
-        self.cluster_id = self._server.cluster_id = cluster_id  # and told to others
+        self.cluster_id = self._server.cluster_id = cluster_id  # and sent in the handshake
         if agreed is not None:
             log_agreed(self.config.node_id, self.config.voters, agreed)
         return cluster_id
@@ -117,14 +117,14 @@ class ControllerServer:
         self.listening = True
 
     async def _agree(self) -> Agreed:
-        """The only time at which a controller listens before it can say which cluster it is of."""
+        """Only during the agreement does a controller listen before it knows its cluster."""
         await self._listen()
         config = self.config
         timeout_ms = config.cluster_id_agreement_timeout_ms
         return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms)
 
     async def stop(self) -> None:
-        """Hand over first, so that another controller is active before this one is gone."""
+        """Resign first, so that another controller is active before this one stops."""
         if self._liveness is not None:
             self._name_expiry.on_inactive()
             await self._liveness.stop()
@@ -136,7 +136,7 @@ class ControllerServer:
         config, loop = self.config, asyncio.get_running_loop()
         self.failure = loop.create_future()
         session_timeout_ms = config.broker_session_timeout_ms
-        self.controller = _KnowsWhenReady(
+        self.controller = _ReadyController(
             node_id=config.node_id, session_timeout_ms=session_timeout_ms, now=loop.time, ready=self.ready
         )
         self.quorum = Quorum(
@@ -198,7 +198,7 @@ class ControllerServer:
         )
 
     def _refuse_early(self, request: ServerRequest) -> None:
-        """Retriable: the asker tries another controller, or this one a little later."""
+        """The error is retriable: the client tries another controller, or this one later."""
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.config.node_id} is starting")
 
     def _handlers(self, cluster_id: str) -> Mapping[int, Any]:
@@ -219,7 +219,7 @@ class ControllerServer:
             decide_registration(request)
             broker = self.controller.image.brokers.get(request.body.broker_id)
             if broker is not None and broker.incarnation_id == request.body.incarnation_id:
-                # A process that dies before its first heartbeat is noticed like any other.
+                # So a process that dies before its first heartbeat is detected like any other.
                 liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
 
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
@@ -234,20 +234,20 @@ class ControllerServer:
             self._liveness.on_connection_lost(connection)
 
     def _on_fatal(self, error: BaseException) -> None:
-        """The quorum's node stopped for good: nothing that it had not seen committed may be answered as if it were."""
+        """The quorum's node has failed: reject every request that waits for a commit."""
         if self.controller.active is not None:
             self.controller.on_resign(self.controller.active.epoch)
         if self.failure is not None and not self.failure.done():
             if isinstance(error, DiskError):
-                text = f"the data directory {self.config.data_dir} failed ({error}); a controller without one can not go on"
+                text = f"the data directory {self.config.data_dir} failed ({error}); the controller cannot continue without it"
                 error = UsageError(text)
             elif not isinstance(error, StrandlineError):
                 error = InternalError(f"the metadata quorum's node stopped: {error!r}")
             self.failure.set_result(error)
 
 
-class _KnowsWhenReady(Controller):
-    """Also tells when a leader is known for the first time."""
+class _ReadyController(Controller):
+    """Sets `ready` when a leader is first known."""
 
     def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], ready: asyncio.Event) -> None:
         super().__init__(node_id=node_id, session_timeout_ms=session_timeout_ms, now=now)

@@ -1,4 +1,4 @@
-"""Topics: create, delete, add partitions. Each topic of a request stands for itself: one refused does not stop others."""
+"""Topics: create, delete, add partitions. Each topic of a request succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from strandline.protocol.messages.admin import (
 from strandline.protocol.messages.common import ZERO_UUID
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""What one request may create in all: its records are one atomic batch."""
+"""The most partitions that one request may create, because its records are one atomic batch."""
 
 
 @dataclass(frozen=True)
 class TopicDefaults:
-    """For requests that leave them open (-1)."""
+    """The values for requests that do not give them (-1)."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -69,7 +69,7 @@ class TopicControl:
         decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]), cause="topic_created")
         times = Counter(topic.name for topic in request.topics)
         new_names: dict[str, str] = {}
-        """Folded name -> name of what this request creates."""
+        """Folded name -> name, of the topics that this request creates."""
         for topic in request.topics:
             try:
                 if times[topic.name] > 1:
@@ -148,7 +148,7 @@ class TopicControl:
         if request.count <= present:
             raise BrokerError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {request.name} has {present} partitions; {request.count} in all would add none",
+                f"topic {request.name} has {present} partitions; the new number must be higher, not {request.count}",
             )
         assignments = self._assignments_of_added(image, topic, request, request.count - present)
         return _new_partitions(image, topic.topic_id, assignments, first_index=present)
@@ -192,7 +192,8 @@ def _check_name(image: MetadataImage, index: PartitionIndex, name: str, new_name
     other = index.colliding_name(name) or new_names.get(fold_name(name))
     if other is not None:
         raise BrokerError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as the same"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} collides with {other!r}: '.' and '_' are the same character in metric names",
         )
 
 
@@ -232,7 +233,7 @@ def _assignment_problem(image: MetadataImage, replicas: BrokerIds, factor: int) 
 def _new_partitions(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[BrokerIds], *, first_index: int
 ) -> list[AnyRecord]:
-    """The ISR of a new partition: all replicas that are alive; the first of them leads."""
+    """The ISR of a new partition is all its active replicas; the first of them leads."""
     is_active = may_lead(image)
     records: list[AnyRecord] = []
     for index, replicas in enumerate(assignments, first_index):
@@ -247,7 +248,7 @@ def _new_partitions(
 
 
 def _topic_configs(topic: CreatableTopic) -> dict[str, str]:
-    """Checked; a value of None stands for "not set"."""
+    """The configurations of a new topic, checked. A value of None means that the key is not set."""
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.name in configs:

@@ -1,4 +1,4 @@
-"""Which names a topic may have. A name becomes a folder's name, so this is also a matter of safety."""
+"""The allowed names of topics. A name becomes part of a directory's name, so the check is also a matter of safety."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from strandline.controller.metadata.records import METADATA_TOPIC
 
 NAME_LENGTH_MAX = 249
-"""Leaves room for `-<partition>` in a file name of 255 bytes, as far as partitions go."""
+"""Kafka's limit. It leaves room for `-<partition>` of up to five digits in a file name of 255 bytes."""
 _ALLOWED = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name, as the end of a sentence; None when it is allowed."""
+    """Why the name is not allowed, as a sentence; None if it is allowed."""
     if not name:
         return "a topic name must not be empty"
     if name in (".", ".."):

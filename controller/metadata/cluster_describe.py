@@ -1,4 +1,4 @@
-"""How the brokers of the cluster look to who asks for them, at a broker or at a controller."""
+"""DescribeCluster: the brokers of the cluster, as brokers and controllers describe them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from strandline.protocol.messages.admin import DescribeClusterBroker
 def describe_brokers(
     brokers: Iterable[BrokerRegistration], listener_name: str | None, *, include_fenced: bool
 ) -> list[DescribeClusterBroker]:
-    """Their addresses on the named listener (None: the first one) and their states; who does not listen there is left out."""
+    """Each broker's state, and its address on the named listener (None: its first one). A broker without that listener is left
+    out."""
     described = []
     for broker in brokers:
         endpoint = broker.endpoint(listener_name)

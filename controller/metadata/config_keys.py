@@ -1,10 +1,10 @@
-"""Configuration keys: name, type, default, unit and meaning stand together, once, and everything else is made from them.
+"""The table of configuration keys: name, type, default, unit and meaning of each; everything else is derived from it.
 
-Values come as text (files, environment, ConfigRecords) or as plain Python values. `parse` turns a mapping into typed
-values or refuses with one clear sentence; an unknown key is answered with the nearest known one. Names, types, defaults
-and plain-number values are Kafka's.
+Values are text (in files, the environment, ConfigRecords) or plain Python values. `parse` turns a mapping into typed values, or
+raises UsageError with one sentence, which names the nearest known key for an unknown one. Names, types, defaults and units are
+Kafka's.
 
-Topic keys have two names: `segment.bytes` on a topic is `log.segment.bytes` as a broker's default for all its topics.
+A topic key has two names: `segment.bytes` on a topic is `log.segment.bytes` on a broker, as the default of all its topics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
 REQUIRED: Final[Any] = type("Required", (), {"__repr__": lambda self: "(required)"})()
-"""The default of a key that has to be given."""
+"""The default of a key that must be given."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class ConfigKey:
     check: Callable[[Any], str | None] | None = None
     """Returns what is wrong with a parsed value, or None."""
     synonym: str | None = None
-    """Topic keys: the broker key that gives the default."""
+    """For a topic key, the broker key that holds its default."""
 
     @property
     def is_required(self) -> bool:
         return self.default is REQUIRED
 
     def parse(self, value: Any) -> Any:
-        """The typed value; `UsageError` that names the key, the value and the rule."""
+        """The typed value. Raises UsageError that names the key, the value and the rule."""
         if value is None and self.default is None:
             return None
         parsed = _PARSERS[self.type](self, value)
@@ -64,7 +64,7 @@ class ConfigKey:
         return parsed
 
     def text(self, value: Any) -> str | None:
-        """The value as a file or a ConfigRecord would write it."""
+        """The value as text, as in a file or a ConfigRecord; None if there is no value."""
         if value is None or value is REQUIRED:
             return None
         if isinstance(value, bool):
@@ -80,7 +80,7 @@ def _parse_int(key: ConfigKey, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise key._wrong(value, "must be a whole number")
     try:
-        # `int` also takes "1_000" and other alphabets' digits: plain ASCII numbers only.
+        # Only plain ASCII numbers: `int` would also accept "1_000" and digits of other alphabets.
         number = int(value) if isinstance(value, int) or (value.isascii() and "_" not in value) else None
     except ValueError:
         number = None
@@ -138,8 +138,8 @@ def by_name(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The known name that a mistyped one most likely meant."""
-    import difflib  # a rare path; kept out of every start
+    """The known name that is most similar to a mistyped one; None if none is similar."""
+    import difflib  # imported only here, to keep the start fast
 
     matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
     return matches[0] if matches else None
@@ -155,7 +155,7 @@ def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> Us
 
 
 def parse(keys: Iterable[ConfigKey] | Mapping[str, ConfigKey], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key with its typed value, the default where `mapping` is silent; `UsageError` for the first thing wrong."""
+    """Every key with its typed value, or its default if `mapping` does not have it. Raises UsageError for the first error."""
     known = keys if isinstance(keys, Mapping) else by_name(keys)
     for name in mapping:
         if name not in known:
@@ -172,11 +172,11 @@ def parse(keys: Iterable[ConfigKey] | Mapping[str, ConfigKey], mapping: Mapping[
 
 
 def _no_unclean_election(value: bool) -> str | None:
-    return "unclean leader election may lose acknowledged records and is not offered yet" if value else None
+    return "unclean leader election may lose acknowledged records and is not supported yet" if value else None
 
 
 def _delete_only(value: list[str]) -> str | None:
-    return None if value == ["delete"] else "only 'delete' is offered for now"
+    return None if value == ["delete"] else "only 'delete' is supported yet"
 
 
 _TOPIC_KEYS: tuple[ConfigKey, ...] = (
@@ -185,7 +185,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "list",
         ["delete"],
         "",
-        "what happens to old segments; only 'delete' for now",
+        "how old segments are removed; only 'delete' is supported yet",
         check=_delete_only,
         synonym="log.cleanup.policy",
     ),
@@ -194,7 +194,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "string",
         "producer",
         "",
-        "'producer': batches are stored as they were sent",
+        "'producer': the broker stores batches as the producer compressed them",
         choices=("producer",),
         synonym="compression.type",
     ),
@@ -203,7 +203,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "long",
         60_000,
         "ms",
-        "how long a deleted segment's file stays before it is removed",
+        "how long the file of a deleted segment is kept before it is removed",
         min=0,
         synonym="log.segment.delete.delay.ms",
     ),
@@ -212,17 +212,25 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "long",
         LONG_MAX,
         "records",
-        "fsync after so many records; replication is the usual durability",
+        "the log is fsynced after this many records; durability normally comes from replication",
         min=1,
         synonym="log.flush.interval.messages",
     ),
-    ConfigKey("flush.ms", "long", LONG_MAX, "ms", "fsync at the latest after this time", min=0, synonym="log.flush.interval.ms"),
+    ConfigKey(
+        "flush.ms",
+        "long",
+        LONG_MAX,
+        "ms",
+        "the log is fsynced after this time at the latest",
+        min=0,
+        synonym="log.flush.interval.ms",
+    ),
     ConfigKey(
         "index.interval.bytes",
         "int",
         4096,
         "bytes",
-        "an index entry after so many bytes of batches",
+        "the index gets an entry after this many bytes of batches",
         min=0,
         synonym="log.index.interval.bytes",
     ),
@@ -240,7 +248,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "string",
         "CreateTime",
         "",
-        "whose time a record carries: the producer's, or that of the leader's append",
+        "the time in a record's timestamp: when the producer created it, or when the leader appended it",
         choices=("CreateTime", "LogAppendTime"),
         synonym="log.message.timestamp.type",
     ),
@@ -249,7 +257,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "int",
         1,
         "replicas",
-        "acks=all is refused, and the high watermark stands, while fewer replicas are in sync",
+        "with fewer replicas in sync, acks=all is rejected and the high watermark does not advance",
         min=1,
         synonym="min.insync.replicas",
     ),
@@ -258,7 +266,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "long",
         -1,
         "bytes",
-        "old segments beyond this size of a partition are deleted; -1: no bound",
+        "old segments are deleted while the partition is larger than this; -1: no limit",
         min=-1,
         synonym="log.retention.bytes",
     ),
@@ -267,31 +275,37 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "long",
         604_800_000,
         "ms",
-        "segments older than this are deleted; -1: no bound",
+        "segments older than this are deleted; -1: no limit",
         min=-1,
         synonym="log.retention.ms",
     ),
     ConfigKey(
-        "segment.bytes", "int", 1_073_741_824, "bytes", "a segment file's largest size", min=14, synonym="log.segment.bytes"
+        "segment.bytes", "int", 1_073_741_824, "bytes", "the largest size of a segment file", min=14, synonym="log.segment.bytes"
     ),
     ConfigKey(
         "segment.index.bytes",
         "int",
         10_485_760,
         "bytes",
-        "an index file's largest size",
+        "the largest size of an index file",
         min=4,
         synonym="log.index.size.max.bytes",
     ),
     ConfigKey(
-        "segment.ms", "long", 604_800_000, "ms", "a segment is rolled at the latest after this time", min=1, synonym="log.roll.ms"
+        "segment.ms",
+        "long",
+        604_800_000,
+        "ms",
+        "a new segment is started after this time at the latest",
+        min=1,
+        synonym="log.roll.ms",
     ),
     ConfigKey(
         "unclean.leader.election.enable",
         "boolean",
         False,
         "",
-        "whether a replica outside the ISR may be elected; refused for now",
+        "whether a replica outside the ISR may become leader; not supported yet",
         check=_no_unclean_election,
         synonym="unclean.leader.election.enable",
     ),
@@ -320,6 +334,6 @@ DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
 
 
 def as_topic_values(broker_values: Mapping[str, Any]) -> dict[str, Any]:
-    """A broker's values under the topic keys that they are the defaults of; other keys are left out."""
+    """The broker's defaults of topics, by topic key; other keys are left out."""
     known = _TOPIC_KEY_OF_BROKER_KEY
     return {known[name]: value for name, value in broker_values.items() if name in known}

@@ -1,16 +1,16 @@
-"""What the cluster agrees on, as a picture: the metadata image, and the delta that a batch of records makes.
+"""The metadata image, which is the state of the cluster at one offset of the metadata log, and the delta between two images.
 
-An image never changes. `image.apply(records, offset, epoch)` gives a delta that holds the image before, the image after
-and what differs, in one pass over the records; unchanged parts are shared between the two (`persistent_map.py`).
-Brokers act on deltas; the active controller decides on the newest image. Replaying all records from the empty image and
-loading a snapshot (`to_records`) give equal images.
+An image never changes. `image.apply(records, offset, epoch)` returns a delta with the image before, the image after and the
+differences, in one pass over the records; the two images share their unchanged parts (`persistent_map.py`). Brokers act on
+deltas; the active controller decides on the newest image. A replay of all records from the empty image, and the load of a
+snapshot (`to_records`), give equal images.
 
-Epoch rules of a partition: every change record raises the partition epoch by one; one that names a leader, be it the
-same or none, raises the leader epoch by one too. So the leader epoch never grows faster than the partition epoch.
+Epoch rules of a partition: every change record raises the partition epoch by one. A record with a leader, even the same one or
+none, also raises the leader epoch by one. So the leader epoch never grows faster than the partition epoch.
 
-Records that contradict the image, or that would make a partition which no leader, follower or controller could handle
-safely, raise an `InternalError` and leave the image as it was. The active controller then refuses the request and writes
-nothing; a standby controller or a broker that reads them from the log or from a snapshot stops with that sentence.
+If a record contradicts the image, or would give a partition a state that no leader, follower or controller can handle safely,
+`apply` raises `InternalError`, and the image stays unchanged. The active controller then rejects the request and writes nothing;
+a standby controller or broker that reads such a record from the log or a snapshot stops with that error.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ ConfigResource = tuple[int, str]
 
 
 class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
-    """One partition as the controller has it."""
+    """The controller's state of one partition."""
 
     replicas: BrokerIds
     """At least one, each broker once. `replicas[0]` is the preferred leader."""
     isr: BrokerIds
-    """A subset of `replicas`, never empty; holds fenced brokers only when the last member died (then `leader` is none)."""
+    """A subset of `replicas`, never empty. A fenced broker is in it only if it was the last member; then there is no leader."""
     leader: int
     """A member of `isr`, or NO_LEADER."""
     leader_epoch: int = 0
     partition_epoch: int = 0
-    """>= leader_epoch; the token that an AlterPartition must name."""
+    """>= `leader_epoch`. An AlterPartition request must name it."""
     leader_recovery_state: int = RECOVERED
     elr: BrokerIds = ()
     last_known_elr: BrokerIds = ()
@@ -89,19 +89,19 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
         )
 
     def contradiction(self) -> str | None:
-        """What no partition may have, in words; None if there is nothing. A broker that acted on it could lose records: a leader
-        outside the ISR lacks some, and a member of the ISR that is no replica never fetches."""
+        """Which rule the registration breaks, as a sentence; None if it breaks none. A broker that acted on a broken one could
+        lose records: a leader outside the ISR lacks records, and a member of the ISR that is no replica never fetches."""
         replicas, isr = set(self.replicas), set(self.isr)
         if not replicas or len(replicas) != len(self.replicas) or min(replicas) < 0:
-            return f"its replicas are {list(self.replicas)}: at least one, and each broker once, must be there"
+            return f"its replicas are {list(self.replicas)}: there must be at least one, and each broker only once"
         if not isr or len(isr) != len(self.isr) or not isr <= replicas:
-            return f"its ISR is {list(self.isr)}: some of the replicas {list(self.replicas)}, and nothing else, must be there"
+            return f"its ISR is {list(self.isr)}: it must be a part of the replicas {list(self.replicas)}, and not empty"
         if self.leader != NO_LEADER and self.leader not in isr:
             return f"its leader is broker {self.leader}, which is not in the ISR {list(self.isr)}"
         if not set(self.elr) <= replicas:
             return f"its eligible leader replicas {list(self.elr)} are not all among the replicas {list(self.replicas)}"
         if not 0 <= self.leader_epoch <= self.partition_epoch:
-            return f"its leader epoch is {self.leader_epoch} and its partition epoch {self.partition_epoch}"
+            return f"its leader epoch is {self.leader_epoch}, which must not exceed its partition epoch {self.partition_epoch}"
         return None
 
 
@@ -109,13 +109,13 @@ class TopicImage(msgspec.Struct, frozen=True):
     name: str
     topic_id: bytes
     partitions: PersistentMap[int, PartitionRegistration]
-    """Indexes 0..n-1, without a gap."""
+    """By index: 0 to n-1, without a gap."""
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
     broker_id: int
     broker_epoch: int
-    """The offset of its registration record: grows with every new process of this broker."""
+    """The offset of its registration record, which is higher for every new process of this broker."""
     incarnation_id: bytes
     listeners: tuple[Listener, ...]
     rack: str | None
@@ -125,11 +125,11 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """May be a new member of an ISR, and a leader."""
+        """Whether the broker may join an ISR and lead."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener_name: str | None = None) -> Listener | None:
-        """Its address on the named listener; without a name, the first one."""
+        """The broker's address on the named listener, or its first one; None if it has no such listener."""
         for listener in self.listeners:
             if listener_name is None or listener.name == listener_name:
                 return listener
@@ -137,18 +137,18 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
 
 class ProducerName(msgspec.Struct, frozen=True, gc=False):
-    """Who has a name: the newest work epoch, and its newest epoch."""
+    """The state of a producer name: its newest work epoch, and the newest producer epoch of that."""
 
     number: int
-    """Of this name alone, as long as the cluster lives."""
+    """The number of this name alone. It is never used for another name."""
     work_epoch: int
     producer_epoch: int
     last_used_ms: int
-    """When somebody last asked for an id of this name; by the wall clock."""
+    """When a producer last requested an id for this name, by the wall clock."""
     note: bytes | None = None
-    """Of the work epoch: what its first attempt left for the later ones."""
+    """The note that the first attempt of the work epoch left for the later ones."""
     oldest_epoch: int = 0
-    """Of the work epoch: nothing of an epoch before it may be written any more."""
+    """The oldest producer epoch of the work epoch that may still write."""
 
     @property
     def producer_id(self) -> int:
@@ -156,20 +156,20 @@ class ProducerName(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
-    """Everything up to and including `offset`."""
+    """The metadata of the cluster up to and including `offset`."""
 
     EMPTY: ClassVar[MetadataImage]
 
     offset: int
-    """The last record applied, -1: none."""
+    """Offset of the last record applied; -1 if there is none."""
     epoch: int
     """The controller epoch of that record."""
     brokers: dict[int, BrokerRegistration]
     topics_by_id: PersistentMap[bytes, TopicImage]
     topics_by_name: PersistentMap[str, bytes]
-    """Name -> topic id; `topic(name)` goes through both."""
+    """Name -> topic id. `topic(name)` looks up both."""
     configs: PersistentMap[ConfigResource, dict[str, str]]
-    """Only what was set; a resource without a set key has no entry."""
+    """Only the keys that were set; a resource without any has no entry."""
     next_producer_id: int = 0
     partition_count: int = 0
     producer_names: PersistentMap[str, ProducerName] = PersistentMap()
@@ -178,7 +178,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     next_producer_number: int = 0
 
     def oldest_of(self, producer_id: int) -> tuple[int, int]:
-        """Of the name of this id: the oldest work epoch, and its oldest epoch, that may still be written."""
+        """The oldest work epoch of this id's name that may still write, and its oldest producer epoch; (0, 0) if the name is
+        unknown."""
         name = self.producer_numbers.get(number_of(producer_id))
         known = None if name is None else self.producer_names[name]
         return (0, 0) if known is None else (known.work_epoch, known.oldest_epoch)
@@ -189,7 +190,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_records(records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataImage:
-        """The image of a snapshot that holds everything up to and including `offset`."""
+        """The image of a snapshot that replaces all records up to and including `offset`."""
         return MetadataImage.empty().apply(records, offset, epoch).image
 
     def topic(self, name: str) -> TopicImage | None:
@@ -201,17 +202,17 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return None if topic is None else topic.partitions.get(key[1])
 
     def config(self, resource_type: int, name: str) -> dict[str, str]:
-        """What was set on the resource itself."""
+        """The keys that were set on the resource itself."""
         return self.configs.get((resource_type, name)) or {}
 
     def knows_producer(self, number: int) -> bool:
-        """False once the name of this number was removed. An image that is older than the name cannot say so."""
+        """False if the name with this number was removed. True for a number that this image has not seen yet."""
         return number in self.producer_numbers or number >= self.next_producer_number
 
     def topic_config(
         self, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
     ) -> dict[str, config_keys.Value]:
-        """Every topic key with the value that counts: topic, then broker, then cluster default, then `static`, then default."""
+        """The value of every topic key: set on the topic, the broker, all brokers or in `static`, or its default."""
         layers = [
             config_keys.as_topic_values(static or {}),
             config_keys.as_topic_values(self.config(RESOURCE_BROKER, "")),
@@ -224,18 +225,18 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return config_keys.parse(config_keys.TOPIC_CONFIGS, merged)
 
     def apply(self, records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataDelta:
-        """One pass over decoded records of which the last has `offset`; `InternalError` if one contradicts the image."""
+        """Apply decoded records, the last of which has `offset`. Raises InternalError if one contradicts the image."""
         builder = _Builder(self)
         for record in records:
             builder.replay(record)
         return builder.build(offset, epoch)
 
     def delta_to(self, image: MetadataImage) -> MetadataDelta:
-        """What differs between this image and another one: for a snapshot that replaces all state."""
+        """The differences between this image and that of a snapshot which replaces it."""
         return _difference(self, image)
 
     def to_records(self) -> Iterator[AnyRecord]:
-        """The shortest list of records that makes this image from the empty one, in a fixed order."""
+        """The shortest list of records, in a fixed order, that give this image when they are applied to the empty one."""
         for broker_id in sorted(self.brokers):
             yield RegisterBrokerRecord(**msgspec.structs.asdict(self.brokers[broker_id]))
         for name in sorted(self.topics_by_name):
@@ -256,20 +257,20 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
 
 class MetadataDelta(msgspec.Struct):
-    """What one apply changed. Lists are in the order of the first change; nothing appears twice."""
+    """The changes of one `apply`. The lists are in the order of the first change, without duplicates."""
 
     before: MetadataImage
     image: MetadataImage
     """The image after."""
     changed_partitions: list[TopicIdPartition]
-    """Created or changed, and still there; those of removed topics are not listed."""
+    """Created or changed partitions, without those of removed topics."""
     removed_topics: list[TopicImage]
-    """As they were before."""
+    """The removed topics as they were before."""
     created_topics: list[bytes]
     changed_topics: list[bytes]
-    """Created, or with a created or changed partition."""
+    """Topics that were created, or have a created or changed partition."""
     changed_brokers: list[int]
-    """Registered, changed or unregistered."""
+    """Brokers that were registered, changed or unregistered."""
     changed_configs: list[ConfigResource]
 
     @property
@@ -279,20 +280,20 @@ class MetadataDelta(msgspec.Struct):
 
 
 class _Builder:
-    """Collects the changes of one apply; dicts serve as ordered sets."""
+    """Collects the changes of one `apply`. Dicts are used as ordered sets."""
 
     def __init__(self, before: MetadataImage) -> None:
         self.before = before
         self.brokers: dict[int, BrokerRegistration] | None = None
         self.changed_brokers: dict[int, None] = {}
         self.partitions: dict[bytes, dict[int, PartitionRegistration]] = {}
-        """Changed partitions per topic that is there."""
+        """Changed partitions of each topic that exists."""
         self.created: dict[bytes, str] = {}
         self.removed: dict[bytes, TopicImage] = {}
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         self.next_producer_id = before.next_producer_id
         self.producer_names: dict[str, ProducerName | None] = {}
-        """Those that changed; None: removed."""
+        """The names that changed; None for a removed one."""
         self.next_producer_number = before.next_producer_number
 
     def replay(self, record: AnyRecord) -> None:
@@ -334,7 +335,7 @@ class _Builder:
 
     def on_topic(self, record: TopicRecord) -> None:
         if record.topic_id in self.before.topics_by_id or record.topic_id in self.created:
-            raise InternalError(f"a metadata record creates topic id {record.topic_id.hex()}, which is there already")
+            raise InternalError(f"a metadata record creates topic id {record.topic_id.hex()}, which exists already")
         self.created[record.topic_id] = record.name
         self.partitions[record.topic_id] = {}
 
@@ -362,13 +363,13 @@ class _Builder:
             changed = self._partitions_of(topic_id)
         partition = changed.get(index) or self.before.partition((topic_id, index))
         if partition is None:
-            raise InternalError(f"a metadata record changes partition {topic_id.hex()}-{index}, which is not there")
+            raise InternalError(f"a metadata record changes partition {topic_id.hex()}-{index}, which does not exist")
         merged = partition.merge(record)
         self._check(topic_id, index, merged)
         changed[index] = merged
 
     def _check(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
-        """Record by record, so that the outcome does not depend on how many records are applied at once."""
+        """Checked after each record, so that the result does not depend on how many records are applied at once."""
         contradiction = partition.contradiction()
         if contradiction is not None:
             topic = self.before.topics_by_id.get(topic_id)
@@ -381,7 +382,7 @@ class _Builder:
     def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionRegistration]:
         if topic_id not in self.partitions:
             if topic_id not in self.before.topics_by_id or topic_id in self.removed:
-                raise InternalError(f"a metadata record names topic id {topic_id.hex()}, which is not there")
+                raise InternalError(f"a metadata record names topic id {topic_id.hex()}, which does not exist")
             self.partitions[topic_id] = {}
         return self.partitions[topic_id]
 
@@ -392,7 +393,7 @@ class _Builder:
         if name is None:
             topic = self.before.topics_by_id.get(topic_id)
             if topic is None or topic_id in self.removed:
-                raise InternalError(f"a metadata record removes topic id {topic_id.hex()}, which is not there")
+                raise InternalError(f"a metadata record removes topic id {topic_id.hex()}, which does not exist")
             self.removed[topic_id] = topic
             name = topic.name
         resource = (RESOURCE_TOPIC, name)
@@ -423,7 +424,7 @@ class _Builder:
 
     def on_remove_producer_name(self, record: RemoveProducerNameRecord) -> None:
         if self.producer_names.get(record.name, self.before.producer_names.get(record.name)) is None:
-            raise InternalError(f"a metadata record removes the producer name {record.name!r}, which is not there")
+            raise InternalError(f"a metadata record removes the producer name {record.name!r}, which does not exist")
         self.producer_names[record.name] = None
 
     def on_producer_numbers(self, record: ProducerNumbersRecord) -> None:
@@ -445,7 +446,7 @@ class _Builder:
             added += len(partitions) - len(old)
             topics[topic_id] = TopicImage(name, topic_id, partitions)
             changed_partitions += [(topic_id, index) for index in changed]
-        # A name may be removed and created anew in one apply: the creation wins.
+        # A topic may be removed and recreated in one `apply`: then its name stays.
         names_gone = {t.name: None for t in self.removed.values() if t.name not in self.created.values()}
         gone = sum(len(t.partitions) for t in self.removed.values())
         image = MetadataImage(
@@ -474,7 +475,7 @@ class _Builder:
         )
 
     def _producers(self) -> tuple[PersistentMap[str, ProducerName], PersistentMap[int, str]]:
-        """The names, and whose each number is."""
+        """The names, and the name of each number."""
         before, changed = self.before, self.producer_names
         if not changed:
             return before.producer_names, before.producer_numbers

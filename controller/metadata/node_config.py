@@ -1,5 +1,5 @@
-"""What the configurations of brokers and controllers have in common beyond the table of keys: addresses, the data
-directory, and where HTTP is served."""
+"""Configuration that brokers and controllers share, beyond the table of keys: addresses, the data directory, and the HTTP
+listener."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.protocol.errors import UsageError
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port; port -1 when there is none that could be. An IPv6 host stands in brackets."""
+    """The host and port of `host:port`; port -1 if the text has no valid port. An IPv6 host is in brackets."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
         return "", -1
@@ -21,7 +21,7 @@ def http_listener_key(default: str) -> ConfigKey:
         "string",
         default,
         "",
-        "where health and metrics are served over HTTP: host:port; port 0: any; empty: nowhere",
+        "the address of health and metrics over HTTP: host:port; port 0 is any port; empty turns HTTP off",
         check=_check_http_listener,
     )
 
@@ -32,5 +32,5 @@ def _check_http_listener(value: str) -> str | None:
 
 def only_directory(directories: list[str]) -> str:
     if len(directories) != 1:
-        raise UsageError(f"config log.dirs: one directory is needed and offered for now, not {len(directories)}")
+        raise UsageError(f"config log.dirs must name one directory, not {len(directories)}: several are not supported yet")
     return directories[0]

@@ -1,9 +1,9 @@
-"""A mapping that is changed by making a new one, cheaply: the floor under the metadata image.
+"""An immutable mapping whose next version is cheap to make: the basis of the metadata image.
 
-A map is a big `base` dict, shared by many versions and never written again, and a small `overlay` of what changed
-since. A new version copies the overlay alone. When the overlay has grown to about the square root of the base, it is
-folded into a new base; so one change in a map of n entries costs O(sqrt n) dict copying amortised (about 1 us for
-10,000 entries), a batch of changes one pass, and a lookup at most two dict probes.
+A map is a large `base` dict, shared by many versions and never changed, and a small `overlay` of later changes. A new version
+copies only the overlay. When the overlay has grown to about the square root of the base, both are merged into a new base. So one
+change in a map of n entries copies O(sqrt n) dict entries amortised (about 1 us for 10,000 entries), a batch of changes takes one
+pass, and a lookup at most two dict probes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MISSING: Any = object()
-"""In an overlay: the key of the base is gone."""
+"""The value in an overlay of a key that was removed."""
 _OVERLAY_MIN = 16
 
 
 class PersistentMap(Mapping[K, V], Generic[K, V]):
-    """Immutable to its holders; `updated` gives the next version and leaves this one as it is."""
+    """An immutable mapping; `updated` returns the next version."""
 
     __slots__ = ("_base", "_overlay", "_size")
 
@@ -67,7 +67,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         return f"PersistentMap({dict(self)!r})"
 
     def updated(self, changes: Mapping[K, V], removed: Mapping[K, object] | None = None) -> PersistentMap[K, V]:
-        """The next version: `changes` set, the keys of `removed` gone (a key of both is gone)."""
+        """The next version, with `changes` set and the keys of `removed` removed. A key in both is removed."""
         if not changes and not removed:
             return self
         overlay = {**self._overlay, **changes}

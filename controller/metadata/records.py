@@ -1,13 +1,13 @@
-"""The records of the metadata log: the only thing that ever changes what the cluster agrees on.
+"""The records of the metadata log: every change of the cluster's metadata is one of them.
 
-The active controller decides by writing records; standby controllers and brokers replay the same records with the same
-code (`image.py`). One record is the value of one entry in a v2 record batch of the topic `__cluster_metadata`:
+The active controller decides by writing records. Standby controllers and brokers replay the same records with the same code
+(`image.py`). A metadata record is the value of one record in a v2 record batch of the topic `__cluster_metadata`:
 
     record := msgpack array [type, field, field, ...]
 
-`type` is Kafka's number of the record type; ours begin at 200. Fields are appended with defaults; a reader ignores what
-a newer writer appended, and refuses a type that it does not know: skipping it would make its picture differ from
-everybody else's.
+`type` is Kafka's number of the record type; types that Kafka does not have start at 200. New fields are appended with defaults. A
+reader ignores fields that a newer writer appended, and rejects a type that it does not know: if it skipped the record, its
+metadata would differ from that of all other nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METADATA_PARTITION = (METADATA_TOPIC_ID, 0)
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
-"""`PartitionChangeRecord.leader` when the record leaves the leader (and so the leader epoch) alone."""
+"""The value of `PartitionChangeRecord.leader` if the record changes neither the leader nor the leader epoch."""
 
 RECOVERED = 0
 RECOVERING = 1
@@ -43,7 +43,7 @@ class MetadataRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
-    """A process took the broker id. `broker_epoch` is the offset of this very record. A new registration starts fenced."""
+    """A process has registered as this broker. `broker_epoch` is the offset of this record. A new registration starts fenced."""
 
     broker_id: int
     broker_epoch: int
@@ -66,7 +66,7 @@ class TopicRecord(MetadataRecord, tag=2, frozen=True):
 
 
 class PartitionRecord(MetadataRecord, tag=3, frozen=True):
-    """A partition in full: at its creation and in snapshots. The topic's `TopicRecord` comes first."""
+    """All fields of a partition: at its creation, and in snapshots. The topic's `TopicRecord` comes before it."""
 
     topic_id: _Uuid
     partition: int
@@ -83,7 +83,7 @@ class PartitionRecord(MetadataRecord, tag=3, frozen=True):
 
 
 class ConfigRecord(MetadataRecord, tag=4, frozen=True):
-    """One key of one resource; `value` None removes it."""
+    """One key of one resource; a `value` of None removes the key."""
 
     resource_type: int
     resource_name: str
@@ -92,9 +92,9 @@ class ConfigRecord(MetadataRecord, tag=4, frozen=True):
 
 
 class PartitionChangeRecord(MetadataRecord, tag=5, frozen=True):
-    """What changed in a partition; None and the NO_..._CHANGE numbers mean "as before".
+    """The changed fields of a partition; None and the NO_..._CHANGE numbers mean no change.
 
-    Naming a `leader`, even the same one, bumps the leader epoch; every change bumps the partition epoch.
+    A record with a `leader`, even the same one, raises the leader epoch; every record raises the partition epoch.
     """
 
     topic_id: _Uuid
@@ -116,7 +116,7 @@ class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
 
 
 class ProducerIdsRecord(MetadataRecord, tag=15, frozen=True):
-    """A block of producer ids was given to a broker; the next block starts at `next_producer_id`."""
+    """A broker got a block of producer ids; the next block starts at `next_producer_id`."""
 
     broker_id: int
     broker_epoch: int
@@ -124,7 +124,7 @@ class ProducerIdsRecord(MetadataRecord, tag=15, frozen=True):
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, tag=17, frozen=True):
-    """`fenced`: 1 fence, -1 unfence, 0 as before. `in_controlled_shutdown`: 1 begins, 0 as before."""
+    """`fenced`: 1 fences, -1 unfences, 0 changes nothing. `in_controlled_shutdown`: 1 starts it, 0 changes nothing."""
 
     broker_id: int
     broker_epoch: int
@@ -134,32 +134,32 @@ class BrokerRegistrationChangeRecord(MetadataRecord, tag=17, frozen=True):
 
 
 class NoOpRecord(MetadataRecord, tag=20, frozen=True):
-    """Says nothing; lets the log (and with it the followers' offsets) move on."""
+    """Changes nothing, but advances the offsets of the log and of its followers."""
 
 
 class ProducerNameRecord(MetadataRecord, tag=200, frozen=True):
-    """Somebody writes, or will, as this work epoch of the name, in this epoch. The name has the number for ever."""
+    """A producer may write as this work epoch of the name, with this producer epoch. A name keeps its number."""
 
     name: ProducerName
     number: int
     work_epoch: int
     producer_epoch: int
     last_used_ms: int
-    """By the wall clock of the controller that decided."""
+    """By the wall clock of the controller that made the decision."""
     note: ProducerNote | None = None
-    """What the first attempt of the work epoch left for the later ones."""
+    """The note that the first attempt of the work epoch left for the later ones."""
     oldest_epoch: int = 0
-    """Of the work epoch: nothing of an epoch before it may be written any more."""
+    """The oldest producer epoch of the work epoch that may still write."""
 
 
 class RemoveProducerNameRecord(MetadataRecord, tag=201, frozen=True):
-    """Nobody used the name for long; the same name would get another number."""
+    """The name was not used for a long time. If it is used again, it gets another number."""
 
     name: ProducerName
 
 
 class ProducerNumbersRecord(MetadataRecord, tag=202, frozen=True):
-    """In snapshots: the numbers below were given, also those of names that were removed."""
+    """In snapshots: all lower numbers were used, including those of names that were removed."""
 
     next_producer_number: int
 
@@ -190,7 +190,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(data: bytes | memoryview) -> AnyRecord:
-    """The record; `PeerError` with the reason when the bytes are no record that this version knows."""
+    """Decode one record. Raises PeerError with the reason if this version cannot read it."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -202,7 +202,7 @@ def _why_unreadable(data: bytes | memoryview, error: Exception) -> str:
         record_type = msgspec.msgpack.decode(_type_only.decode(data)[0])
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError):
         return f"a metadata record of {len(data)} bytes is not readable: {error}"
-    if record_type in RECORD_TYPES:
+    if isinstance(record_type, int) and record_type in RECORD_TYPES:
         return f"a metadata record of type {RECORD_TYPES[record_type]} is malformed: {error}"
     return f"a metadata record has the type {record_type!r}, which this version does not know; a newer version wrote it"
 

@@ -1,4 +1,4 @@
-"""The connection to one other voter: opened when there is something to send, opened again after it broke."""
+"""The connection to one other voter: opened for the first request, and opened again for the next one after it broke."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ logger = get_logger(__name__)
 
 OnDone = Callable[[Message | Exception], None]
 QUEUE_MAX = 16
-"""Requests that wait for the connection; a voter has at most a handful under way to one peer."""
+"""Requests that wait for the connection; a voter has only a few requests to one peer in flight."""
 PATIENCE_S = 2.0
-"""A voter that is restarted is back by then, mostly; after that it is worth a line in the log ..."""
+"""How long a voter may be unreachable before this is logged. A restarted voter is usually back by then."""
 NOTICE_S = 60.0
-"""... and again after this."""
+"""How often it is logged after that."""
 
 
 class VoterChannel:
-    """Every `send` gets exactly one `on_done`: the response, or the error that kept it from coming."""
+    """Calls `on_done` exactly once for every `send`, with the response or with the error."""
 
     def __init__(self, voter: Voter, client_id: str, config: RaftConfig, random: Random) -> None:
         self.voter = voter
@@ -37,10 +37,10 @@ class VoterChannel:
         self._queue: list[tuple[int, Message, OnDone]] = []
         self._backoff_ms = 0.0
         self._wake = asyncio.Event()
-        """Set to end the pause before the next attempt."""
+        """Set to end the pause before the next attempt to connect."""
         self._closed = False
         self.unreachable = ""
-        """Why the last attempt to connect failed; empty when it succeeded, or none was made."""
+        """Why the last attempt to connect failed; empty if it succeeded, or there was none."""
         self._notice_at = 0.0
 
     def send(self, api_key: int, body: Message, on_done: OnDone) -> None:
@@ -57,7 +57,7 @@ class VoterChannel:
             self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to voter {self.voter.id}")
 
     def seems_alive(self) -> None:
-        """The voter was heard of by another way: do not wait longer with the next attempt."""
+        """The voter has sent a request: try to connect now."""
         self._backoff_ms = 0.0
         self._wake.set()
 
@@ -68,7 +68,7 @@ class VoterChannel:
             await asyncio.gather(self._connecting, return_exceptions=True)
         if self._connection is not None:
             self._connection.close()
-        self._fail_queue(BrokerError(ErrorCode.NETWORK_EXCEPTION, "this node stops"))
+        self._fail_queue(BrokerError(ErrorCode.NETWORK_EXCEPTION, "this node is stopping"))
 
     async def _connect(self) -> None:
         try:
@@ -91,7 +91,7 @@ class VoterChannel:
             self.send(api_key, body, on_done)
 
     def _note(self, e: BrokerError) -> None:
-        """It is waited for, however long it takes; that is told once a minute."""
+        """Log an unreachable voter after `PATIENCE_S`, and then once a minute. The attempts go on without limit."""
         now = asyncio.get_running_loop().time()
         if not self.unreachable:
             self._notice_at = now + PATIENCE_S

@@ -1,4 +1,4 @@
-"""What the quorum can be told: who votes, and how long it waits."""
+"""The durations and sizes of the quorum."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ class RaftConfig:
     """Durations and sizes of the quorum. Kafka's names where it has the key."""
 
     election_timeout_ms: int = 500
-    """How long a candidate waits for votes, and a voter for the candidate it voted for; up to twice that, by jitter."""
+    """How long a candidate waits for votes, and a voter for the candidate it voted for. Jitter extends it up to twice that."""
     fetch_timeout_ms: int = 1000
-    """A follower that got no successful fetch for so long asks for a pre-vote; a leader resigns after 1.5 times that."""
+    """After this time without a successful fetch, a follower asks for pre-votes. After 1.5 times that without fetches of a
+    majority, a leader resigns."""
     request_timeout_ms: int = 1000
-    """A request to another voter that was not answered in this time counts as failed."""
+    """A request to another voter fails after this time without a response."""
     election_backoff_ms_max: int = 100
-    """Upper bound of the jitter before a voter without a leader asks for a pre-vote (again)."""
+    """Upper bound of the jitter before a voter without a leader asks for pre-votes."""
     election_backoff_ms_min: int = 10
     retry_backoff_ms: int = 20
     """Pause before a failed request is sent again."""
@@ -29,16 +30,15 @@ class RaftConfig:
     fetch_bytes_max: int = 8 * 1024 * 1024
     snapshot_chunk_bytes_max: int = 1024 * 1024
     batch_bytes_max: int = 8 * 1024 * 1024
-    """One append, which is one batch, which is applied whole or not at all."""
+    """The size of one append. It is one batch, and is applied whole or not at all."""
     segment_bytes: int = 16 * 1024 * 1024
     snapshot_after_bytes: int = 20 * 1024 * 1024
-    """A snapshot is due when so many bytes were committed since the last one ..."""
+    """A snapshot is due when this many bytes were committed since the last one, or `snapshot_after_records` records."""
     snapshot_after_records: int = 200_000
-    """... or so many records."""
     snapshot_retry_ms: int = 60_000
-    """A snapshot that the disk refused is given up, and tried again after this."""
+    """Pause before the next attempt after the disk rejected a snapshot."""
     apply_bytes_max: int = 4 * 1024 * 1024
-    """Committed bytes handed to the listener in one turn of the loop."""
+    """Committed bytes handed to the listener in one event-loop iteration."""
 
     def __post_init__(self) -> None:
         if self.fetch_wait_ms_max >= self.fetch_timeout_ms:
@@ -51,5 +51,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> float:
-        """A leader that heard no majority for so long resigns (KAFKA-15489)."""
+        """A leader resigns after this time without fetches of a majority (KAFKA-15489)."""
         return self.fetch_timeout_ms * 1.5

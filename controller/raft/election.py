@@ -1,21 +1,21 @@
-"""What a voter must not forget: its epoch, its vote and the leader it knows of, in the file `quorum-state`.
+"""The durable state of a voter, in the file `quorum-state`: its epoch, its vote, and the leader that it knows.
 
 The file is one line of JSON with Kafka's keys (data_version 0, the one with static voters):
 
     {"clusterId": "...", "leaderId": 101, "leaderEpoch": 5, "votedId": 101, "appliedOffset": 1200,
      "currentVoters": [{"voterId": 101}, ...], "data_version": 0, "crc32c": 305419896}
 
-A voter that may have forgotten something (`learning.py`) has `"learner": true` in it, too. `crc32c` is of the line without it:
-Kafka has none, and reads no key that it does not know. Without it a digit of the epoch that has rotted into another one would
-be an epoch in which this voter votes twice. A file of an earlier version, which has none, is accepted.
+A voter that recovers from the loss of its disk (`voter_recovery.py`) also has `"learner": true`. `crc32c` is the checksum of the
+line without this key. Kafka has no such key, and ignores keys that it does not know. Without the checksum, one flipped digit
+of the epoch could make this voter vote a second time in an epoch. A file of an earlier version, without it, is accepted.
 
-It is a primary file: nothing else on the disk could replace it. A voter that forgot its vote could vote twice in one
-epoch, and two leaders in one epoch lose committed records. So a file that cannot be understood, or is missing beside a
-log that is not empty, refuses to start; it is never replaced by a fresh one.
+No other file could replace this one. A voter that forgot its vote could vote twice in one epoch, and two leaders in one epoch
+lose committed records. So if the file is damaged, or is missing beside a log that is not empty, the node does not start; it
+never writes a fresh file in its place.
 
-`appliedOffset` is a committed, flushed offset at the time of writing. A log that ends below it has lost committed
-records (a corrupt disk, a folder copied from elsewhere): a voter that would take part with it could elect a leader
-without them. That too refuses to start.
+`appliedOffset` was a committed and flushed offset when the file was written. A log that ends below it has lost committed
+records (because of a corrupt disk, or a directory copied from elsewhere), and with the vote of such a voter a leader without
+them could be elected. In that case, too, the node does not start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ElectionState(NamedTuple):
     (`voter_recovery.py`)."""
 
     def of_epoch(self, epoch: int) -> ElectionState:
-        """The state at the beginning of a later epoch: no vote, no leader."""
+        """The state at the start of a later epoch: no vote, no leader."""
         return ElectionState(epoch, recovering=self.recovering)
 
 
@@ -80,13 +80,13 @@ def _line(state: dict[str, Any]) -> bytes:
 
 
 def decode_quorum_state(data: bytes, path: str, cluster_id: str, voter_ids: Sequence[int]) -> QuorumFile:
-    """Read the file's content, or refuse with a sentence that names the file and what is wrong with it."""
+    """Decode the file's content. Raises UsageError that names the file and what is wrong with it."""
     state = _parse(data, path)
     checksum = state.pop(_CHECKSUM, None)
     version = state.get("data_version")
     if version != DATA_VERSION:
         raise UsageError(
-            f"{path} has data_version {version!r}, this program knows {DATA_VERSION}: it was written by another version"
+            f"{path} has data_version {version!r}, but this program reads {DATA_VERSION}: another version has written it"
         )
     if checksum is not None and checksum != crc32c(_line(state)):
         raise UsageError(f"{path} is damaged: its checksum is wrong. {_HELP}")

@@ -1,13 +1,14 @@
-"""Up to where a voter's metadata log was flushed, beside the log; in Kafka's format.
+"""The offset up to which a voter has flushed its metadata log, in a file beside the log, in Kafka's format.
 
     recovery-point-offset-checkpoint        0 | 1 | __cluster_metadata 0 0000000000000001200
 
-A start may find a damaged batch. If the batch was flushed, this voter has promised to have it and must not go on without it.
-If it was not, it is what a power cut leaves of a tail that was never promised, and is cut off. The log alone cannot say which.
+A start may find a damaged batch. If the batch was flushed, this voter has promised to have it, and must not go on without it.
+If it was not flushed, it is the torn tail that a power cut leaves; no promise covers it, and it is cut off. The log alone does
+not show which of the two it is.
 
-**Never above what is flushed**: written after the flush, and lowered durably before a truncation. It may lag: the file is
-overwritten in place and not fsynced at each flush, which would double the time of a commit. So a power cut *and* damage in
-the last seconds before it can still be taken for a torn tail; the death of a process cannot.
+**Never above what is flushed**: the file is written after the flush, and lowered durably before a truncation. It may lag,
+because it is overwritten in place without an fsync at each flush, which would double the time of a commit. So after a power
+cut, damage within the last seconds before it can still look like a torn tail. After the death of the process alone it cannot.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class FlushedPoint:
         found = None if data is None else OffsetCheckpoint.decode(data)
         self._file = files.open(path, create=True)
         if data is not None and found is None:
-            self._file.truncate(0)  # Damaged: what `note` writes would be followed by the rest of it for ever.
+            self._file.truncate(0)  # Damaged: otherwise its rest would stay behind what `note` writes.
         self.offset = (found or {}).get(_KEY, 0)
-        """Everything below was flushed; 0 when the file is missing or damaged."""
+        """Every record below was flushed; 0 if the file is missing or damaged."""
 
     def note(self, offset: int) -> None:
         if offset != self.offset:
@@ -36,7 +37,7 @@ class FlushedPoint:
             self._file.pwrite(f"0\n1\n{METADATA_TOPIC} 0 {offset:019d}\n".encode(), 0)
 
     def lower(self, offset: int) -> None:
-        """Before the log is cut: what comes there later is not flushed yet."""
+        """Before a truncation to `offset`, because records appended there later are not flushed yet."""
         if offset < self.offset:
             self.note(offset)
             self._file.fsync()

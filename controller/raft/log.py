@@ -1,7 +1,7 @@
-"""What the Raft core asks of a log. Two implementations: `metadata_log.py` on the disk, and one in memory in the tests.
+"""The log that the Raft core needs. It has two implementations: `metadata_log.py` on the disk, and one in memory in the tests.
 
-Offsets are exclusive ends: `end_offset` is the next record's offset. The log knows how much of itself is on the disk
-(`flushed_offset`), and where its first record would be (`start_offset`): 0, or the end of a snapshot that it keeps.
+End offsets are exclusive: `end_offset` is the offset of the next record. The log knows how much of it is on the disk
+(`flushed_offset`), and the offset of its first record (`start_offset`): 0, or the end of a snapshot that it keeps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ class EpochEnd(NamedTuple):
 
 
 class SnapshotSink(Protocol):
-    """A snapshot that is being written under a temporary name."""
+    """A snapshot that is being written, under a temporary name."""
 
     size: int
 
     def append(self, data: Buffer) -> None: ...
 
     def freeze(self) -> None:
-        """Check it from header to footer, flush it and give it its name. Raises BrokerError CORRUPT_MESSAGE and drops it."""
+        """Check the snapshot from header to footer, flush it, and give it its name. If it is damaged, remove it and raise
+        BrokerError CORRUPT_MESSAGE."""
 
     def discard(self) -> None: ...
 
@@ -41,23 +42,23 @@ class RaftLog(Protocol):
     def flushed_offset(self) -> int: ...
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot when there is none after it; 0 for nothing at all."""
+        """The epoch of the last record; without records that of the snapshot, and 0 if there is no snapshot either."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch <= `epoch` that the log (or its snapshot) knows, and its end. Never unknown."""
+        """The largest epoch <= `epoch` of the log (or of its snapshot), and its end. There always is one."""
         ...
 
     def append_as_leader(self, records: memoryview, epoch: int) -> int:
-        """Append whole batches, stamped with offsets and `epoch`; returns the last offset."""
+        """Stamp whole batches with offsets and `epoch`, append them, and return the last offset."""
         ...
 
     def append_as_follower(self, records: memoryview, max_epoch: int) -> int:
-        """Append what the leader sent, as it is, exactly at the end; returns the new end offset."""
+        """Append the leader's batches unchanged, up to `max_epoch`, exactly at the log's end; return the new end offset."""
         ...
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[Buffer], int]:
-        """Whole batches from `offset` to the end, at least one if there is one; and where they end in bytes (their size)."""
+        """Whole batches from `offset` on, at least one if there is one, and their size in bytes."""
         ...
 
     def truncate_to(self, offset: int) -> None: ...
@@ -66,7 +67,7 @@ class RaftLog(Protocol):
 
     @property
     def first_snapshot_id(self) -> SnapshotId | None:
-        """The snapshot at `start_offset`, when the log does not begin at 0."""
+        """The snapshot that ends at `start_offset`; None if the log starts at 0."""
         ...
 
     @property
@@ -79,5 +80,5 @@ class RaftLog(Protocol):
     def create_snapshot(self, snapshot_id: SnapshotId) -> SnapshotSink: ...
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Drop the whole log and start it anew, empty, at the end of this snapshot (which is on the disk)."""
+        """Remove all records, and restart the log at the end of this snapshot (which is on the disk)."""
         ...

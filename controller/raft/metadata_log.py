@@ -1,22 +1,23 @@
-"""The metadata log on the disk: a storage `Log`, and the snapshots beside it.
+"""The metadata log on the disk: a `Log` of the storage room, and the snapshots beside it.
 
     __cluster_metadata-0/
         00000000000000000000.log .index .timeindex         the storage log
         00000000000000001200-0000000005.checkpoint         a snapshot (`snapshots.py`); the two newest are kept
         quorum-state                                       `state_store.py`
-        recovery-point-offset-checkpoint                   `flushed_point.py`: up to where the log was flushed
+        recovery-point-offset-checkpoint                   `flushed_point.py`: how far the log was flushed
 
-The log begins at 0 or at the end of the older of the kept snapshots, so a follower that is behind by less than the
-distance of two snapshots still catches up from the log.
+The log starts at 0 or at the end of the older of the kept snapshots. So a follower that is behind by less than the distance of
+two snapshots still catches up from the log.
 
-Installing a snapshot is two steps, and a crash may fall between them: the snapshot gets its name (durably), then the log
-is emptied and started anew at its end. So at the start a log that does not reach the newest snapshot is restarted there:
-either the old log is found, or the complete snapshot.
+A snapshot is installed in two steps, and a crash may fall between them: first it gets its name (durably), then the log is
+emptied and restarted at the snapshot's end. So at the start, if the log does not reach the newest snapshot, it is restarted
+there.
 
-Damage (a bit has flipped, a read brought old bytes): everything that was flushed is a promise of this voter, for leaders
-count its fetches and candidates its votes. Cut off or fetched again while it votes, a committed record could be outvoted.
-So a voter that meets damage stops (`DamagedMetadataLog`), and does not start with it: nothing is cut or repaired. An
-operator decides what to do; an emptied directory begins without a vote (`learning.py`).
+Damage (a flipped bit, a read that returned old bytes): every flushed record is a promise of this voter, because leaders count
+its fetches and candidates its votes. If it cut off or fetched again a damaged record while it votes, the other voters could
+elect a leader without that record although it was committed. So a voter that finds damage stops (`DamagedMetadataLog`), and
+does not start again: nothing is cut or repaired. The operator decides what to do. With an emptied directory the voter starts
+without a vote (`voter_recovery.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ HELP = "restore it, or, while a majority of the other controllers is healthy, em
 
 
 class DamagedMetadataLog(UsageError):
-    """This voter's log cannot be read as it was written. The node stops: see the module's text."""
+    """This voter's log differs from what was written. The node stops, because a repair could lose committed records."""
 
 
 def _damaged(directory: str, offset: int) -> DamagedMetadataLog:
@@ -56,7 +57,7 @@ def _damaged(directory: str, offset: int) -> DamagedMetadataLog:
 
 
 class MetadataLog:
-    """`RaftLog` on the disk. Every method may raise `DamagedMetadataLog`, and then has changed nothing."""
+    """`RaftLog` on the disk. Every method may raise `DamagedMetadataLog`; in that case it has changed nothing."""
 
     def __init__(self, files: Files, directory: str, log: Log, snapshots: list[SnapshotId], point: FlushedPoint) -> None:
         self._files = files
@@ -64,18 +65,20 @@ class MetadataLog:
         self._log = log
         self._point = point
         self._snapshots = snapshots
-        """On the disk, whole, in order of their end offsets."""
+        """The complete snapshots on the disk, by end offset."""
         self.flushed_offset = log.log_end_offset
-        """Everything below is on the disk. Never above the log's end: records that come there later are not."""
+        """Every record below is on the disk. Never above the log's end, because records appended there later are not flushed."""
 
     @classmethod
     def open(cls, files: Files, data_dir: str, config: RaftConfig, *, committed_offset: int, now_ms: int) -> MetadataLog:
-        """`committed_offset`: what is known to have been committed. Damage below it, or below what was flushed, is never cut
-        off: `DamagedMetadataLog`."""
+        """Open the log and recover it after a crash; every record below `committed_offset` is known to be committed.
+
+        Raises DamagedMetadataLog for damage below `committed_offset` or below what was flushed; damage above is cut off. Raises
+        UsageError if the log does not start at 0 and there is no snapshot of the records before its start."""
         directory = join(data_dir, DIRECTORY)
         make_dirs_durably(files, directory)
         if not files.list(directory):
-            files.fsync_dir(data_dir)  # an earlier start may have ended before it did
+            files.fsync_dir(data_dir)  # an earlier start may have ended before this fsync
         snapshots = _find_snapshots(files, directory)
         point = FlushedPoint(files, directory)
         try:
@@ -105,9 +108,9 @@ class MetadataLog:
         now_ms: int,
     ) -> MetadataLog:
         promised = max(committed_offset, point.offset)
-        # What a whole snapshot covers may be damaged or half removed: the log is begun anew behind it.
+        # Records that a complete snapshot covers may be damaged or partly removed: the log restarts at the snapshot's end.
         covered = snapshots[-1].end_offset if snapshots else 0
-        # The start that `clean` was heading for, should it have been interrupted: what is below may be there only in parts.
+        # The new log start of a `clean` that may have been interrupted: the segments below may be partly removed.
         first = snapshots[-SNAPSHOTS_KEPT].end_offset if len(snapshots) >= SNAPSHOTS_KEPT else 0
         log = Log.open(
             files,
@@ -117,10 +120,10 @@ class MetadataLog:
             topic_id=METADATA_TOPIC_ID,
             config=LogConfig(
                 segment_bytes=config.segment_bytes,
-                oversized_segments=True,  # a decision is one batch, and as large as it is
+                oversized_segments=True,  # a decision is one batch of any size
                 max_message_bytes=config.batch_bytes_max,
-                retention_ms=-1,  # only a snapshot lets records go
-                message_timestamp_after_max_ms=FOREVER,  # nobody's clock decides over metadata
+                retention_ms=-1,  # only `clean` removes records
+                message_timestamp_after_max_ms=FOREVER,  # metadata is accepted whatever the clocks say
             ),
             log_start_offset=first,
             recovery_point=first,
@@ -137,8 +140,8 @@ class MetadataLog:
         end = max([self._log.log_end_offset, *[snapshot.end_offset for snapshot in self._snapshots]])
         if end < self._point.offset:
             raise DamagedMetadataLog(
-                f"the metadata log in {self._directory} ends at offset {end}, and {self._point.offset} were flushed: it has lost "
-                f"records that this voter has promised to keep; {HELP}"
+                f"the metadata log in {self._directory} ends at offset {end}, but was flushed up to {self._point.offset}: "
+                f"it has lost records that this voter has promised to keep; {HELP}"
             )
         latest = self.latest_snapshot_id
         if latest is not None and (self._log.latest_epoch < latest.epoch or self._log.log_end_offset < latest.end_offset):
@@ -161,7 +164,7 @@ class MetadataLog:
 
     @contextmanager
     def _undamaged(self) -> Iterator[None]:
-        """Whatever the log found of damage, as an error or only as a mark, is an end."""
+        """Raise DamagedMetadataLog if the log finds damage in this block, whether it raises an error or only sets its mark."""
         try:
             yield
         except BrokerError:
@@ -249,7 +252,7 @@ class MetadataLog:
         self._point.close()
 
     def abandon(self) -> None:
-        """Give back the descriptors of a log that must not be used any more, and leave the disk as it is."""
+        """Close the files of a failed log without writing to them."""
         self._log.abandon()
         self._point.close()
 
@@ -280,7 +283,7 @@ class MetadataLog:
             file.close()
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> bytes:
-        """The whole of it, checked."""
+        """The whole snapshot, after a check. Raises UsageError if it is damaged."""
         data = self._files.read(self.snapshot_path(snapshot_id))
         try:
             check_snapshot(data)
@@ -305,7 +308,7 @@ class MetadataLog:
         self._remove_snapshots([older for older in self._snapshots if older != snapshot_id])
 
     def clean(self, now_ms: int) -> None:
-        """Let the log begin at the older of the kept snapshots, and delete what is behind it."""
+        """Move the log's start to the older of the kept snapshots, and delete the segments and snapshots before it."""
         kept = self._snapshots[-SNAPSHOTS_KEPT:]
         if len(kept) == SNAPSHOTS_KEPT and kept[0].end_offset > self.start_offset:
             self._log.increment_log_start_offset(kept[0].end_offset)
@@ -320,7 +323,7 @@ class MetadataLog:
 
 
 class FileSink:
-    """A snapshot in the making; `freeze` is the moment at which it exists."""
+    """A snapshot that is being written. `freeze` gives it its name; before that, a crash leaves only a part file."""
 
     def __init__(self, log: MetadataLog, files: Files, path: str, snapshot_id: SnapshotId) -> None:
         self._log = log
@@ -331,7 +334,7 @@ class FileSink:
         files.remove(self._part)
         self._file: File | None = files.open(self._part, create=True)
         self._is_part = True
-        """There is a file under the name of a part."""
+        """The part file exists."""
         self.size = 0
 
     def append(self, data: Buffer) -> None:

@@ -1,8 +1,8 @@
-"""What the node wants sent, in two boxes: what may leave at once, and what must wait for the disk.
+"""The messages that a node sends, in two boxes: those that may leave at once, and those that wait for the disk.
 
-The second box holds everything that makes a promise a crash must not break: a vote, a vote request (it carries a vote
-for oneself and a new epoch), a fetch (its offset claims that the log is on the disk up to there), the word that an
-epoch has begun. The shell writes `quorum-state` and flushes the log once for all that gathered in a turn of the loop.
+The second box holds each message with a promise that a crash must not break: a vote; a vote request, because it implies a vote
+for the sender in a new epoch; a fetch, because its offset claims that the log is on the disk up to there; BeginQuorumEpoch. The
+shell writes `quorum-state` and flushes the log once for all messages of one event-loop iteration.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandline.protocol.messages.common import Message
 
 
 class Send(NamedTuple):
-    """A request to another voter. `role` is the role object that asks: its answer is for no other."""
+    """A request to another voter. `role` is the role object that sends it; no other role handles the response."""
 
     to_id: int
     api_key: int
@@ -25,7 +25,7 @@ class Send(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a request; `ticket` is whatever the shell handed in with it."""
+    """The response to a request; `ticket` is the object that the shell handed in with the request."""
 
     ticket: object
     body: Message

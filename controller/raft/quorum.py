@@ -1,13 +1,13 @@
 """The shell of the metadata quorum: sockets, timers and the disk around a `RaftNode`.
 
-Everything that happens to the node marks the shell as having something to settle, and one callback per turn of the loop
-settles it: what may leave at once leaves; then, in the next callback (so that the first half is on its way already),
-`quorum-state` is written if it changed and the log is flushed, once for all that gathered, and what waited for that
-leaves. Committed records are handed to the listener, in order and once, on leader and followers alike.
+Every event of the node schedules one callback of the event loop, which settles all events up to then. It sends the messages
+that may leave at once. In the next callback, when these are on their way, it writes `quorum-state` if that changed, flushes the
+log once for everything that gathered, and sends the messages that waited for the disk. It hands committed records to the
+listener, in order and once, on the leader and on followers alike.
 
-An error that the node must not survive (the disk failed, it was told to drop committed records, a bug) stops it for
-good: it says so in the log, closes its connections, and tells its owner by `on_fatal`. Going on could break a promise.
-A snapshot of its own that the disk refuses is none of these: nothing rests on it yet, so it is given up and tried later.
+An error after which the node must not continue (the disk failed, the leader asked it to truncate committed records, a bug)
+stops it for good, because to go on could break a promise: the shell logs it, closes the connections, and calls `on_fatal`.
+If the disk rejects a snapshot that this node writes, no promise depends on it: the shell drops it and retries later.
 """
 
 from __future__ import annotations
@@ -42,29 +42,32 @@ logger = get_logger(__name__)
 
 
 class QuorumListener(Protocol):
-    """What the quorum tells the controller. Called from the loop, never re-entrantly, never after `stop()` returned."""
+    """How the quorum notifies the controller. Called from the event loop, never re-entrantly, never after `stop()` returned."""
 
     def on_committed(self, base_offset: int, last_offset: int, epoch: int, records: Sequence[bytes]) -> None:
-        """One committed batch, in order and once. Control batches come with no records: only the offsets move on."""
+        """One committed batch, in order and once. A control batch is handed over without records, for its offsets."""
 
     def on_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> None:
-        """Replace all state; what follows begins at `snapshot_id.end_offset`."""
+        """Replace the whole state by these records. The next committed batch starts at `snapshot_id.end_offset`."""
 
     def on_leader(self, epoch: int) -> None:
-        """This node leads, and everything that earlier leaders committed has been handed over."""
+        """This node leads, and the listener has every record that earlier leaders committed."""
 
     def on_resign(self, epoch: int) -> None:
-        """This node no longer leads; what it appended and did not see committed may or may not become so."""
+        """This node no longer leads. Records that it appended may still become committed later, or may be lost."""
 
     def on_leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Somebody (-1: nobody known) leads in this epoch."""
+        """`leader_id` leads `epoch`; -1 if no leader is known."""
 
     def snapshot_records(self) -> Iterable[bytes]:
-        """The whole state at the last committed offset. Consumed over several turns of the loop: an immutable image."""
+        """The whole state at the last committed offset, from an immutable image: it is consumed over several event-loop
+        iterations."""
 
 
 class Quorum:
-    """One voter. Mount `handlers` on the controller's server before `start()`."""
+    """One voter of the metadata quorum. Mount `handlers` on the controller's server before `start()`.
+
+    Raises UsageError if the voters cannot be a quorum, or `node_id` is not one of them."""
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Quorum:
         self.config = config
         self.metrics = QuorumMetrics()
         self.failure: BaseException | None = None
-        """What stopped this node for good."""
+        """The error that stopped this node for good."""
         self.handlers: Mapping[int, Callable[[ServerRequest], None]] = dict.fromkeys(QUORUM_APIS, self._on_request)
         self._data_dir = data_dir
         self._files = files
@@ -97,26 +100,26 @@ class Quorum:
         self._settle_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """When `_timer` is due. Kept here, since a uvloop handle that is due at once cannot say it."""
+        """When `_timer` is due. Kept here, because a uvloop handle that is due at once does not have it."""
         self._applied_offset = 0
-        """Everything below has been handed to the listener."""
+        """The listener has every record below."""
         self._applied_epoch = 0
         self._applied_timestamp_ms = 0
-        self._told_leader = (NO_NODE, -1)
+        self._notified_leader = (NO_NODE, -1)
         self._led_epoch: int | None = None
-        """The epoch of the last `on_leader` that no `on_resign` has followed."""
+        """The epoch of the last `on_leader` without an `on_resign` after it."""
         self._bytes_since_snapshot = 0
         self._records_since_snapshot = 0
         self._closing: asyncio.Task[None] | None = None
-        """Of a node that failed: its connections are being closed."""
+        """Closes the connections of a node that failed."""
         self._snapshot_task: asyncio.Task[SnapshotId | None] | None = None
         self._snapshot_retry: asyncio.TimerHandle | None = None
-        """One was given up: until this is due, none is tried."""
+        """A snapshot failed: the next one is written when this is due."""
         self._notice: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
-        """Set by every settling; `stop` waits on it for a successor."""
+        """Set whenever the events have been settled; `stop` waits on it for a successor."""
 
-    # -- what the controller asks --------------------------------------------------------------------------------------
+    # -- for the controller --------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -132,7 +135,7 @@ class Quorum:
 
     @property
     def has_vote(self) -> bool:
-        """False while this voter has still to learn what an earlier disk of it may have promised (`learning.py`)."""
+        """False while this voter recovers from the loss of its disk (`voter_recovery.py`)."""
         return self.node.state.recovery is None
 
     @property
@@ -144,9 +147,11 @@ class Quorum:
         return self.log.end_offset
 
     def append(self, records: Sequence[bytes], epoch: int) -> int:
-        """Leader of `epoch` only: one batch, applied whole or not at all; returns its last offset."""
+        """Append one batch, which is applied whole or not at all, and return its last offset.
+
+        Raises BrokerError NOT_CONTROLLER if this node does not lead `epoch`, and RECORD_LIST_TOO_LARGE."""
         if not self._running:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} does not run")
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the metadata quorum of node {self.node_id} is not running")
         batch = bytearray(encode_values(records, self._doors.wall_clock_ms()))
         if len(batch) > self.config.batch_bytes_max:
             raise BrokerError(ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(batch)} bytes of metadata records in one batch")
@@ -168,7 +173,9 @@ class Quorum:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the log, take up the role that it and `quorum-state` allow, and begin."""
+        """Open the log, and take up the role that the log and `quorum-state` allow.
+
+        Raises UsageError if one of them is missing, damaged, or of another cluster."""
         self._loop = asyncio.get_running_loop()
         voter_ids = [voter.id for voter in self.voters]
         directory = join(self._data_dir, DIRECTORY)
@@ -198,15 +205,15 @@ class Quorum:
         self.node.start(self._loop.time())
         self._guard(self._settle)
         if not self.has_vote:
-            self._notice = self._loop.call_later(PATIENCE_S, self._tell_why_there_is_no_vote)
+            self._notice = self._loop.call_later(PATIENCE_S, self._log_recovering)
 
-    def _tell_why_there_is_no_vote(self) -> None:
+    def _log_recovering(self) -> None:
         """Once soon after the start, then once a minute."""
         recovery = self.node.state.recovery
         if recovery is None or not self._running:
             return
-        self._notice = self._loop.call_later(NOTICE_S, self._tell_why_there_is_no_vote)
-        reason = "this controller began without a metadata log: what an earlier one may have promised is not known here"
+        self._notice = self._loop.call_later(NOTICE_S, self._log_recovering)
+        reason = "this controller started without a metadata log, and an earlier log of it may have held votes and records"
         unanswered = [f"an answer of controller {voter_id}" for voter_id in sorted(recovery.unanswered)]
         awaited = ", ".join(unanswered) or "a leader's committed records"
         logger.warning(
@@ -214,7 +221,7 @@ class Quorum:
         )
 
     async def stop(self) -> None:
-        """Orderly: a leader hands over first and gives its successor a moment to be elected."""
+        """Stop in order: a leader resigns first, and waits up to an election timeout for its successor."""
         if not self._running and self._closing is None:
             return
         if self._running:
@@ -264,7 +271,7 @@ class Quorum:
         self.failure = error
         self._running = False
         self._settled.set()
-        # What the disk says, and what is damaged on it, is a sentence; all else is our own mistake.
+        # An error of the disk, or damage on it, explains itself. Any other error is a bug, and needs its traceback.
         bug = None if isinstance(error, (DiskError, UsageError)) else error
         logger.critical("quorum.failed", node_id=self.node_id, controller_epoch=self.epoch, reason=str(error), exc_info=bug)
         self._closing = self._loop.create_task(self._close_connections(), name="close the failed quorum node")
@@ -272,7 +279,7 @@ class Quorum:
             self._on_fatal(error)
 
     def _guard(self, step: Callable[..., None], *args: Any) -> None:
-        """Run a step of the node; an error out of it is not one to go on after."""
+        """Run a step of the node; after an error in it the node stops."""
         if not self._running:
             return
         try:
@@ -284,7 +291,7 @@ class Quorum:
 
     def _on_request(self, request: ServerRequest) -> None:
         if not self._running:
-            request.refuse(ErrorCode.NOT_CONTROLLER, f"controller {self.node_id} does not take part in the quorum")
+            request.refuse(ErrorCode.NOT_CONTROLLER, f"the metadata quorum of controller {self.node_id} is not running")
             return
         if isinstance(request.body, VoteRequest) and request.body.replica_id in self._channels:
             self._channels[request.body.replica_id].seems_alive()
@@ -323,12 +330,12 @@ class Quorum:
             else:
                 self._sync()
                 return
-        self._tell_listener()
+        self._notify_listener()
         self._arm_timer()
         self._settled.set()
 
     def _sync(self) -> None:
-        """The one place that waits for the disk."""
+        """The only place that waits for the disk."""
         node = self.node
         waiting = node.state.outbox.take_after_sync()
         if node.state.election_dirty:
@@ -366,7 +373,7 @@ class Quorum:
 
     # -- the listener --------------------------------------------------------------------------------------------------
 
-    def _tell_listener(self) -> None:
+    def _notify_listener(self) -> None:
         node, role = self.node, self.node.state.role
         if self._led_epoch is not None and not (isinstance(role, Leader) and node.state.epoch == self._led_epoch):
             epoch, self._led_epoch = self._led_epoch, None
@@ -376,8 +383,8 @@ class Quorum:
         self.metrics.on_high_watermark(node.state.high_watermark, self._doors.stopwatch())
         self._apply()
         leader = (node.state.leader_id, node.state.epoch)
-        if leader != self._told_leader:
-            self._told_leader = leader
+        if leader != self._notified_leader:
+            self._notified_leader = leader
             self.metrics.on_leader_known(node.state.leader_id != NO_NODE, self._doors.stopwatch())
             if node.state.leader_id not in (NO_NODE, self.node_id):
                 logger.info(
@@ -392,7 +399,7 @@ class Quorum:
         self._maybe_snapshot()
 
     def _apply(self) -> None:
-        """Hand over what is committed, a bounded piece per turn; the rest comes in the next turns."""
+        """Hand committed records to the listener, up to `apply_bytes_max` per event-loop iteration."""
         self._maybe_load_snapshot()
         if self._applied_offset >= self.node.state.high_watermark:
             return
@@ -412,7 +419,7 @@ class Quorum:
             self._schedule()
 
     def _maybe_load_snapshot(self) -> None:
-        """At the start, and when one was installed: the log no longer holds what comes next for the listener."""
+        """At the start, and after a snapshot was installed: the log no longer has the listener's next record."""
         latest = self.log.latest_snapshot_id
         if latest is None or (self._applied_offset >= self.log.start_offset and self._applied_offset > 0):
             return
@@ -433,7 +440,7 @@ class Quorum:
             self._start_snapshot()
 
     async def take_snapshot(self) -> SnapshotId | None:
-        """Write a snapshot now, wherever the counters are; None when there is nothing new to write, or the disk refused."""
+        """Write a snapshot now. None if nothing was committed since the last one, or the disk rejected it."""
         task = self._snapshot_task or self._start_snapshot()
         return await task
 
@@ -453,8 +460,8 @@ class Quorum:
     async def _try_snapshot(
         self, snapshot_id: SnapshotId, records: Iterable[bytes], bytes_before: int, records_before: int
     ) -> SnapshotId | None:
-        """`*_before`: what the counters said; they say so again if the disk (a full one, say) refuses the snapshot, or gives it
-        back otherwise than it was written."""
+        """`bytes_before` and `records_before` are the counters that this snapshot has reset. They are restored if the disk
+        rejects the snapshot (because it is full, for example) or returns other bytes than were written."""
         try:
             size = await self._write_snapshot(snapshot_id, records)
         except (DiskError, BrokerError) as e:
@@ -462,12 +469,12 @@ class Quorum:
             self._records_since_snapshot += records_before
             self._snapshot_retry = self._loop.call_later(self.config.snapshot_retry_ms / 1000, self._on_snapshot_retry)
             end, retry_ms = snapshot_id.end_offset, self.config.snapshot_retry_ms
-            reason = f"{e}; again in {retry_ms} ms"
-            logger.warning("quorum.snapshot_given_up", node_id=self.node_id, metadata_offset=end, reason=reason)
+            reason = f"{e}; the next attempt is in {retry_ms} ms"
+            logger.warning("quorum.snapshot_failed", node_id=self.node_id, metadata_offset=end, reason=reason)
             return None
         if size is None:
             return None
-        # From here on it is the log's own files that change: an error there is fatal as any other of the log's.
+        # From here on the files of the log itself change: an error there is fatal.
         self.log.clean(self._doors.wall_clock_ms())
         end = snapshot_id.end_offset
         logger.info("quorum.snapshot_written", node_id=self.node_id, metadata_offset=end, size_bytes=size)
@@ -478,7 +485,8 @@ class Quorum:
         self._schedule()
 
     async def _write_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> int | None:
-        """Its size. A batch per turn of the loop, so that a big image delays nothing else."""
+        """Write one batch per event-loop iteration, so that a large image delays no other work. Returns the snapshot's size, or
+        None if a newer snapshot was installed meanwhile."""
         sink = self.log.create_snapshot(snapshot_id)
         try:
             writer = SnapshotWriter(sink, snapshot_id.epoch, self._applied_timestamp_ms)

@@ -1,10 +1,10 @@
-"""Snapshots of the metadata: their names, and their content as Kafka's tools know it (KIP-630).
+"""Snapshots of the metadata: their names, and their content, which Kafka's tools can read (KIP-630).
 
     name     := end offset, 20 digits | "-" | epoch, 10 digits | ".checkpoint"
     content  := control batch SnapshotHeader | data batches ... | control batch SnapshotFooter
 
-A snapshot stands for all records below its *end offset*, which is exclusive; the epoch is that of the last of them. Its
-own batches count their offsets from 0. The footer tells a whole snapshot from a torn one.
+A snapshot replaces all records below its *end offset*, which is exclusive; its epoch is that of the last of these records. The
+offsets of its own batches start at 0. The footer distinguishes a complete snapshot from a torn one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.protocol.records.reader import decode_batch, decode_values
 
 SUFFIX = ".checkpoint"
 PART_SUFFIX = ".checkpoint.part"
-"""While it is being written."""
+"""The suffix while the snapshot is being written or fetched."""
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 RECORDS_PER_BATCH = 1000
 
@@ -44,7 +44,7 @@ def sort_key(snapshot_id: SnapshotId) -> tuple[int, int]:
 
 
 class SnapshotWriter:
-    """Writes records as a snapshot into a sink, a batch at a time, so that a big one can be written in pieces."""
+    """Writes a snapshot's records into a sink, one batch at a time, so that the caller can do other work in between."""
 
     def __init__(self, sink: SnapshotSink, epoch: int, last_timestamp_ms: int) -> None:
         self._sink = sink
@@ -70,25 +70,25 @@ def in_batches(records: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def check_snapshot(data: Buffer) -> None:
-    """Refuse (CORRUPT_MESSAGE) what is not a whole snapshot from header to footer."""
+    """Raise BrokerError CORRUPT_MESSAGE if `data` is not a complete snapshot from header to footer."""
     last = None
     for index, (pos, header) in enumerate(iter_headers(data)):
         if not check_crc(data, pos, header.size):
             _damaged(f"the batch at byte {pos} fails its checksum")
         if isinstance(last, SnapshotFooter):
-            _damaged("there is something after the footer")
+            _damaged("the footer is not at its end")
         last = None
         if header.is_control:
             record = decode_batch(data, pos, header, check_crc=False)[0]
             last = decode_control(record.key, record.value)
         if (index == 0) != isinstance(last, SnapshotHeader):
-            _damaged("the header is not where it belongs")
+            _damaged("the header is not at its start")
     if not isinstance(last, SnapshotFooter):
         _damaged("the footer is missing")
 
 
 def snapshot_values(data: Buffer) -> Iterator[bytes]:
-    """The records of a snapshot, header and footer left out."""
+    """The values of a snapshot's records, without header and footer."""
     for pos, header in iter_headers(data):
         if not header.is_control:
             for value in decode_values(data, pos, header):

@@ -1,4 +1,4 @@
-"""The file `quorum-state` of one voter: read once at the start, replaced whole when epoch, vote or leader change."""
+"""The file `quorum-state` of one voter: read once at the start, replaced as a whole when epoch, vote or leader change."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ class QuorumStateStore:
         self._voter_ids = tuple(voter_ids)
 
     def read(self) -> QuorumFile | None:
-        """None when there is no file; UsageError when there is one that cannot be understood."""
+        """None if there is no file. Raises UsageError if it is damaged, or of another cluster."""
         if not self._files.exists(self.path):
             return None
         return decode_quorum_state(self._files.read(self.path), self.path, self._cluster_id, self._voter_ids)
 
     def check(self, state: QuorumFile | None, log_end_offset: int) -> ElectionState:
-        """The state to start with, held against the log beside it. Raises UsageError rather than forget a vote."""
+        """The election state to start with. Raises UsageError if the file and the log beside it show that a vote or committed
+        records are lost."""
         if state is None:
             if log_end_offset > 0:
                 raise UsageError(
                     f"{self.path} is missing beside a metadata log that ends at offset {log_end_offset}: "
                     f"this voter's vote is lost. {_HELP}"
                 )
-            # A disk that never held anything, or that replaced one that did: nobody can tell from here (`learning.py`).
+            # An empty disk at the first start, or one that replaced a disk with state: the two look alike (`voter_recovery.py`).
             return ElectionState(recovering=len(self._voter_ids) > 1)
         if state.applied_offset > log_end_offset:
             raise UsageError(
-                f"the metadata log beside {self.path} ends at offset {log_end_offset}, and "
-                f"{state.applied_offset} were committed: it has lost records and must not vote. {_HELP}"
+                f"the metadata log beside {self.path} ends at offset {log_end_offset}, but records up to "
+                f"{state.applied_offset} were committed: this voter has lost records and must not vote. {_HELP}"
             )
         return state.election
 

@@ -50,7 +50,7 @@ def test_values_may_be_text_or_numbers_and_topic_defaults_are_those_that_were_gi
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others can not connect to host '0.0.0.0'.*advertised.listeners"),
         ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),
         ({"inter.broker.listener.name": "X"}, "there is no listener 'X'"),
-        ({"log.dirs": "/a,/b"}, "log.dirs: one directory"),
+        ({"log.dirs": "/a,/b"}, "log.dirs must name one directory"),
         ({"controller.quorum.voters": "127.0.0.1:9192"}, "not of the form id@host:port"),
         ({"controller.quorum.voters": "1@h:1,1@h:2"}, "names an id twice"),
         ({"broker.heartbeat.interval.ms": 5000}, "heartbeat.interval.ms must be smaller"),

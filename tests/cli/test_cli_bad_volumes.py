@@ -139,7 +139,7 @@ def test_a_vote_of_a_newer_format_is_refused(data: Data) -> None:
     folder = data("controller-101")
     file = folder / "__cluster_metadata-0" / "quorum-state"
     file.write_text(file.read_text().replace('"data_version":0', '"data_version":1'))
-    assert "data_version 1, this program knows 0" in refused("controller", folder)
+    assert "data_version 1, but this program reads 0" in refused("controller", folder)
 
 
 @pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])

@@ -58,13 +58,13 @@ def test_who_makes_an_id_and_who_adopts_one(node_id: int, answers: dict[int, str
     agreement = Agreement(node_id, [101, 102, 103])
     for voter_id, cluster_id in answers.items():
         agreement.on_answer(voter_id, cluster_id)
-    made = "makes" if agreement.may_make else "waits"
+    made = "makes" if agreement.may_create else "waits"
     assert (agreement.adopted[0] if agreement.adopted else made) == outcome
     assert agreement.is_decided is (outcome != "waits")
 
 
 def test_a_single_controller_makes_its_id_at_once() -> None:
-    assert Agreement(101, [101]).may_make
+    assert Agreement(101, [101]).may_create
 
 
 def test_a_voter_that_got_its_id_meanwhile_is_believed_its_last_word() -> None:
@@ -72,7 +72,7 @@ def test_a_voter_that_got_its_id_meanwhile_is_believed_its_last_word() -> None:
     agreement.on_answer(102, None)
     agreement.on_answer(102, A)
     agreement.on_answer(103, None)
-    assert not agreement.may_make
+    assert not agreement.may_create
     assert agreement.adopted == (A, 102)
 
 
@@ -182,7 +182,7 @@ class MakesTooEarly(Agreement):
     """Whoever has asked anybody."""
 
     @property
-    def may_make(self) -> bool:
+    def may_create(self) -> bool:
         return bool(self.answers) and all(answer is None for answer in self.answers.values())
 
 
@@ -290,7 +290,7 @@ async def test_no_id_is_made_and_nothing_formatted_while_one_controller_is_missi
         cluster.start(103)
         cluster_id = await cluster.decided()
     told = {line["node_id"]: line["event"] for line in lines if line["event"].startswith("cluster_id.")}
-    assert told == {101: "cluster_id.made", 102: "cluster_id.adopted", 103: "cluster_id.adopted"}
+    assert told == {101: "cluster_id.created", 102: "cluster_id.adopted", 103: "cluster_id.adopted"}
     assert {line["cluster_id"] for line in lines if line["event"].startswith("cluster_id.")} == {cluster_id}
 
 

@@ -83,7 +83,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (topic(("retention.ms", CONFIG_SET, None)), ErrorCode.INVALID_CONFIG, "needs a value"),
     (topic(("cleanup.policy", CONFIG_SET, "compact")), ErrorCode.INVALID_CONFIG, "only 'delete'"),
     (topic(("message.timestamp.type", CONFIG_SET, "Never")), ErrorCode.INVALID_CONFIG, "CreateTime, LogAppendTime"),
-    (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not offered yet"),
+    (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not supported yet"),
     (topic(("flush.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "given twice"),
     (topic(("flush.ms", 2, "1")), ErrorCode.INVALID_REQUEST, "only set and delete"),
     (topic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nowhere'"),

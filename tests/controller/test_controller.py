@@ -149,7 +149,7 @@ def test_a_record_from_the_future_stops_a_standby_instead_of_being_skipped() -> 
 def test_a_controller_that_was_never_active_says_that_no_other_is_known() -> None:
     controller = Controller(node_id=101, session_timeout_ms=3000, now=lambda: 0.0)
     controller.quorum = ListQuorum()
-    with pytest.raises(BrokerError, match="no other is known"):
+    with pytest.raises(BrokerError, match="the active one is unknown"):
         controller.require_active()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
@@ -109,6 +109,7 @@ def test_bytes_that_are_no_known_record_are_refused_with_the_reason(data: bytes,
 
 
 @given(st.binary(max_size=60))
+@example(msgspec.msgpack.encode([{}]))  # a type that no dict can look up
 def test_no_bytes_make_the_decoder_fail_otherwise(data: bytes) -> None:
     with contextlib.suppress(PeerError):
         decode_record(data)
@@ -248,7 +249,7 @@ def test_a_change_to_such_a_partition_is_refused_whatever_follows_it(change: Par
 
 
 def test_the_epochs_of_a_partition_keep_their_order() -> None:
-    with pytest.raises(InternalError, match="its leader epoch is 5 and its partition epoch 4"):
+    with pytest.raises(InternalError, match="its leader epoch is 5, which must not exceed its partition epoch 4"):
         image_of(TopicRecord("t", A), PartitionRecord(A, 0, (1,), (1,), 1, 5, 4))
 
 

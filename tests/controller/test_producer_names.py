@@ -65,7 +65,7 @@ def test_the_same_work_epoch_again_is_the_next_epoch_and_a_higher_one_another_id
     assert init(world, "sink", 9) == (named_producer_id(0, 9), 1)
     fenced = refusal(world, "sink", 4)
     assert (fenced.code, fenced.retriable) == (ErrorCode.PRODUCER_FENCED, False)
-    assert "work epoch 4 is over, there is work epoch 9" in str(fenced)
+    assert "work epoch 4 is over, because work epoch 9 has started" in str(fenced)
     assert world.replayed() == world.image
 
 
@@ -155,7 +155,7 @@ def test_an_epoch_is_never_given_twice() -> None:
     last = init_named_producer(world.image, request, 0)
     assert last.reply.producer_epoch == PRODUCER_EPOCH_MAX
     image = world.image.apply(last.records, world.image.offset + 1, 1).image
-    with pytest.raises(BrokerError, match="was begun 32768 times; begin a higher one") as caught:
+    with pytest.raises(BrokerError, match="was started 32768 times; start a higher one") as caught:
         init_named_producer(image, request, 0)
     assert not caught.value.retriable
     request.work_epoch = 4
@@ -222,7 +222,7 @@ def test_an_image_that_is_older_than_a_name_does_not_deny_it() -> None:
 
 
 def test_a_record_that_removes_a_name_twice_contradicts_the_image() -> None:
-    with pytest.raises(InternalError, match="'sink', which is not there"):
+    with pytest.raises(InternalError, match="'sink', which does not exist"):
         MetadataImage.EMPTY.apply([RemoveProducerNameRecord("sink")], 0, 1)
 
 

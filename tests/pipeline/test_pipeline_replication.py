@@ -38,6 +38,8 @@ LOGS = Path(__file__).parent / "replication_logs"
 BASE_S = 1_767_261_600
 """2026-01-01T10:00:00Z"""
 
+REFUSED = "its port refuses connections"
+
 
 def line(at_s: float, node: str, event: str, **fields: Any) -> str:
     """As a node writes it."""
@@ -82,7 +84,7 @@ def failover() -> list[str]:
     return [
         *created(),
         line(10.0, "broker-2", "fetcher.connection_lost", leader_id=1, reason="gone"),
-        line(10.1, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason="its port refuses us", silent_ms=100),
+        line(10.1, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason=REFUSED, silent_ms=100),
         changed(10.1, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced"),
         line(10.104, "broker-2", "partition.became_leader", topic="orders", partition=0, leader_epoch=1, partition_epoch=1,
              high_watermark=90, log_end_offset=97, isr=[2, 3], replicas=[1, 2, 3], min_insync_replicas=2),
@@ -142,7 +144,7 @@ def test_a_failover_is_measured_from_the_lost_leader_to_the_new_one() -> None:
     [election] = found.failovers
     assert (election.previous_broker, election.broker, election.leader_epoch) == (1, 2, 1)
     assert election.ms == pytest.approx(104)
-    assert (election.cause, election.detail) == ("broker_fenced", "its port refuses us")
+    assert (election.cause, election.detail) == ("broker_fenced", REFUSED)
     assert found.total_ms(UNDER_REPLICATED) == pytest.approx(30_000)
     assert [(row.broker, row.ms) for row in found.of(INTERVAL, OUT_OF_ISR)] == [(1, pytest.approx(30_000))]
     assert found.total_ms(UNDER_MIN_ISR) == 0

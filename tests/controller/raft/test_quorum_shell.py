@@ -253,7 +253,7 @@ async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_late
     with capture_logs() as logs:
         for _ in range(25):
             leader.quorum.append([b"x"], leader.quorum.epoch)
-        await until(lambda: any(line["event"] == "quorum.snapshot_given_up" for line in logs))
+        await until(lambda: any(line["event"] == "quorum.snapshot_failed" for line in logs))
     assert not leader.fatal
     assert not [name for name in disk.list(f"d/{DIRECTORY}") if name.endswith(".part")]
     await until(lambda: leader.quorum.log.latest_snapshot_id is not None)
@@ -359,7 +359,7 @@ async def test_a_leader_that_finds_damage_stops_with_a_sentence_and_the_others_g
     assert "is damaged at offset" in line["reason"]
     assert "empty this directory as a whole" in line["reason"]
     assert line["exc_info"] is None
-    with pytest.raises(BrokerError, match="does not run"):
+    with pytest.raises(BrokerError, match="is not running"):
         first.quorum.append([b"b"], 1)
     del cluster.members[first.voter.id]
     await cluster.elected()

@@ -90,8 +90,8 @@ def test_a_quorum_state_of_an_earlier_version_has_no_checksum() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"data_version": 2}, "written by another version"),
-        ({"data_version": None}, "written by another version"),
+        ({"data_version": 2}, "another version has written it"),
+        ({"data_version": None}, "another version has written it"),
         ({"learner": 1}, "damaged: learner is 1"),
         ({"clusterId": "other"}, "belongs to cluster 'other'"),
         ({"currentVoters": [{"voterId": 1}]}, r"was written with the voters \[1\]"),
@@ -122,7 +122,7 @@ def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
 def test_a_log_that_lost_committed_records_refuses_to_start() -> None:
     """It would vote for a candidate that lacks them as well."""
     store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
-    with pytest.raises(UsageError, match="ends at offset 6, and 7 were committed"):
+    with pytest.raises(UsageError, match="ends at offset 6, but records up to 7 were committed"):
         store.check(QuorumFile(ElectionState(5), 7), 6)
 
 
