@@ -168,7 +168,7 @@ def _move_under_min_isr() -> list[Patch]:
     return [(LeaderState, "maybe_increment_high_watermark", increment)]
 
 
-@mutation("M08", "a leader is elected from outside the ISR when nobody in it lives")
+@mutation("M08", "a leader is elected from outside the ISR when no member of it is alive")
 def _unclean_election() -> list[Patch]:
     elect, change = partition_change.elect, partition_change.change_partition
 
@@ -212,7 +212,7 @@ def _diverging_fetch_counts() -> list[Patch]:
     return [(Fetch, "_visit_for_follower", visiting)]
 
 
-@mutation("M11", "acks=all is answered as soon as the leader has appended")
+@mutation("M11", "acks=all is acknowledged as soon as the leader has appended")
 def _acknowledge_at_append() -> list[Patch]:
     append = ProduceHandler._append
 
@@ -225,7 +225,7 @@ def _acknowledge_at_append() -> list[Patch]:
 # -- the quorum -------------------------------------------------------------------------------------------------------
 
 
-@mutation("M12", "a vote is told before it is on the disk")
+@mutation("M12", "a vote is sent before it is on the disk")
 def _vote_before_fsync() -> list[Patch]:
     write = QuorumStateStore.write
 
@@ -342,7 +342,7 @@ class _Equal(int):
     __hash__ = int.__hash__
 
 
-@mutation("M18", "checksums are not looked at when a log is read")
+@mutation("M18", "checksums are not verified when a log is read")
 def _no_checksums() -> list[Patch]:
     return [(log_read, "crc32c", lambda data: _Equal()), (log_read, "check_crc", lambda *_: True)]
 
@@ -352,7 +352,7 @@ def _no_directory_fsync() -> list[Patch]:
     return [(MemoryFiles, "fsync_dir", lambda self, path: None)]
 
 
-@mutation("M21", "the clean-shutdown marker is taken away when the first checkpoint is written, not before anything is")
+@mutation("M21", "the clean-shutdown marker is removed when the first checkpoint is written, not before the first write")
 def _late_marker() -> list[Patch]:
     load, write = LogDir._load, LogDir.checkpoint_all
 

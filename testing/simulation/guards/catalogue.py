@@ -1,11 +1,11 @@
-"""The guards of the product that are taken out one at a time, to see which instrument notices.
+"""The guards of the product that are removed one at a time, to see which instrument notices.
 
-A guard is an expression in a function: a condition that refuses something, or a call that makes something durable. An entry
-says where it stands, what it is for, and which expression takes its place when it is gone, most often the `False` that never
-refuses. Expressions are compared as syntax trees, so that formatting does not matter; an entry that no longer matches its
-source fails a test (`tests/testing/simulation/test_guards.py`).
+A guard is an expression in a function: a condition that rejects something, or a call that makes something durable. An entry
+names its place, its purpose, and the expression that replaces it, most often the `False` that never rejects. Expressions are
+compared as syntax trees, so formatting does not matter. An entry that no longer matches its source fails a test
+(`tests/testing/simulation/test_guards.py`).
 
-The nineteen mutations of `mutations.py` change larger pieces and are written by hand; these are as small as a guard can be.
+The mutations of `campaign/mutations.py` change larger pieces and are written by hand; these are as small as a guard can be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 WITHOUT = "STRANDLINE_WITHOUT_GUARD"
 WATCH = "STRANDLINE_WATCH_GUARDS"
-"""Variables of the environment that `plugin.py` reads."""
+"""Environment variables that `plugin.py` reads."""
 
 NEVER = "False"
 ALWAYS = "True"
@@ -26,17 +26,17 @@ class Guard:
     number: str
     """Such as "G01"."""
     module: str
-    """The file, from the top of the tree: "broker/partition/partition.py"."""
+    """The file, from the root of the repository: "broker/partition/partition.py"."""
     function: str
     """Qualified: "Partition.make_leader"."""
     guard: str
-    """The expression, as it stands there."""
+    """The expression, as it stands in the source."""
     removed: str
-    """The expression that takes its place."""
+    """The expression that replaces it."""
     meaning: str
     """What the code does without the guard."""
     nth: int = 0
-    """Which one, if the expression stands in the function several times."""
+    """The index of the expression, if the function contains it several times."""
 
     @property
     def place(self) -> str:

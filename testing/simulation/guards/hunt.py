@@ -1,15 +1,15 @@
-"""Takes the guards of the catalogue out one at a time, and asks three instruments which of them notices, after how many runs.
+"""Removes the guards of the catalogue one at a time, and asks three instruments which of them notices, and after how many runs.
 
     python -m strandline.testing.simulation.guards.hunt reach               where does each guard make a difference?
-    python -m strandline.testing.simulation.guards.hunt G01 G17             look for these; without any, for all that are left
+    python -m strandline.testing.simulation.guards.hunt G01 G17             hunt these; without any, all that are left
     python -m strandline.testing.simulation.guards.hunt --ways random --minutes 2
-    python -m strandline.testing.simulation.guards.hunt table               docs/guards.md from what was found
+    python -m strandline.testing.simulation.guards.hunt table               docs/guards.md from the findings
 
-`hunt.py` of the simulation does the same for the mutations, on all cores and with thousands of seeds. This one is for many guards
-on little time: `reach` runs every test, scenario and seed once with all guards watched, and only those in which a guard makes
-a difference are run again without it. The others would go the same way, so the count of runs includes them.
+`campaign/hunt.py` does the same for the mutations, on all cores and with thousands of seeds. This one is for many guards in
+little time: `reach` runs every test, scenario and seed once with all guards watched, and only the runs in which a guard makes a
+difference are repeated without it. The others would be the same without it, so the number of runs includes them.
 
-A run counts as a find if it fails without the guard and passed with it. One that does not end in time fails, too.
+A run counts as a find if it fails without the guard and passed with it. A run that does not end in time fails, too.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from strandline.testing.simulation.scenarios import SCENARIOS
 
 FOLDER = Path("build/guards")
 ROOMS = ("storage", "broker", "controller", "client")
-"""Whose unit tests are asked. A guard of one room may be noticed by the tests of another."""
+"""The rooms whose unit tests are asked. The tests of one room may notice a guard of another."""
 FAST = "not processes and not docker and not spark"
 TESTS_MAX = 150
-"""Unit tests that are tried for one guard."""
+"""Most unit tests that are tried for one guard."""
 FIRST_TESTS, MORE_TESTS = 3, 40
-"""The most specific ones are tried alone: collecting the others takes longer than running them."""
+"""The most specific tests are run first: collecting the others takes longer than running them."""
 ALL_TESTS_S, ONE_TEST_S = 12.0, 2.0
-"""What they may take, with their guard."""
+"""Longest time, in seconds, that tests may take with the guard in place: all of them, and a single one."""
 TESTS_S = 60.0
-"""After which they do not end."""
+"""Seconds after which a run counts as endless."""
 SEEDS = 60
 GUARD_S = 45.0
-"""For one guard and one instrument; what is left out then is said."""
+"""Seconds for one guard and one instrument. If they do not suffice, the result says what was left out."""
 RUN = ("unit", "scenarios", "random")
 ALL_PASSED, SOME_FAILED = 0, 1
 """Exit codes of pytest."""
@@ -71,16 +71,16 @@ class Watched:
 
 @dataclass(slots=True)
 class Find:
-    """What one instrument found for one guard."""
+    """The result of one instrument for one guard."""
 
     runs: int | None = None
-    """After how many runs of this instrument it was noticed; None: it was not."""
+    """The number of runs until the guard was noticed; None: it was not."""
     tried: int = 0
-    """Runs in which the guard makes a difference that were repeated without it."""
+    """Number of runs that were repeated without the guard, because it makes a difference in them."""
     reached: int = 0
-    """Runs in which it makes a difference."""
+    """Number of runs in which it makes a difference."""
     of: int = 0
-    """Runs that there are."""
+    """Number of all runs."""
     by: str = ""
     """The test, scenario or seed."""
     text: str = ""
@@ -138,7 +138,8 @@ def read_watched(way: str) -> list[Watched]:
 
 
 def by_unit_tests(guard: Guard, runs: Sequence[Watched]) -> Find:
-    """The tests in which it makes a difference, its own room's and the most specific ones first, until one fails."""
+    """Run the tests in which the guard makes a difference, those of its own room and the most specific ones first, until one
+    fails."""
     room = f"tests/{guard.module.partition('/')[0]}/"
     there = [run for run in runs if guard.number in run.guards and run.passed]
     there.sort(key=lambda run: (not run.name.startswith(room), len(run.guards), run.s))
@@ -171,7 +172,8 @@ def _try_tests(guard: Guard, tests: Sequence[str], find: Find) -> None:
 
 
 def _pytest(words: Sequence[str], env: dict[str, str], *, timeout_s: float) -> tuple[str, bool]:
-    """The output, and whether it came to its end. In a copy of this process: what is imported need not be imported again."""
+    """Run pytest in a fork of this process, where everything is imported already. Returns the output, and whether the run
+    ended."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         child = os.fork()
         if child == 0:
@@ -189,7 +191,7 @@ def _pytest(words: Sequence[str], env: dict[str, str], *, timeout_s: float) -> t
 
 
 def _run_tests(words: Sequence[str]) -> Never:
-    """The child's part. Modules that pytest would like to rewrite are imported already, which is no matter here."""
+    """The child's part. pytest cannot rewrite modules that are imported already, which does not matter here."""
     import pytest
 
     from strandline.testing.simulation.guards import plugin
@@ -205,7 +207,7 @@ def _run_tests(words: Sequence[str]) -> Never:
 
 
 def _wait(child: int, timeout_s: float) -> int | None:
-    """The exit code; None for a process that did not end in time, and is ended here."""
+    """The exit code; None if the process did not end in time and was killed."""
     ends = time.monotonic() + timeout_s
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > ends:
@@ -217,7 +219,7 @@ def _wait(child: int, timeout_s: float) -> int | None:
 
 
 def _progress(output: str) -> tuple[int, str | None]:
-    """How many passed, and the first that failed."""
+    """The number of tests that passed, and the first that failed."""
     passed = 0
     for line in output.splitlines():
         name, _, outcome = line.rpartition("::")[2].partition(" ")
@@ -230,7 +232,7 @@ def _progress(output: str) -> tuple[int, str | None]:
 
 
 def by_runs(guard: Guard, runs: Sequence[Watched], limit_s: float = GUARD_S) -> Find:
-    """The scenarios, or the random seeds, in their order, until one fails."""
+    """Run the scenarios, or the random seeds, in their order, until one fails."""
     there = [(place, run) for place, run in enumerate(runs, 1) if guard.number in run.guards and run.passed]
     find, ends = Find(reached=len(there), of=len(runs)), time.monotonic() + limit_s
     if not there:

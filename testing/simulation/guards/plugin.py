@@ -1,8 +1,8 @@
-"""A pytest plugin: tests that run without a guard, or that say which guards made a difference in each of them.
+"""A pytest plugin that runs tests without a guard, or reports which guards made a difference in each test.
 
     pytest -p strandline.testing.simulation.guards.plugin tests/broker
 
-reads the environment: STRANDLINE_WITHOUT_GUARD=G17 takes that guard out; STRANDLINE_WATCH_GUARDS=FILE watches all guards and
+reads the environment: STRANDLINE_WITHOUT_GUARD=G17 removes that guard; STRANDLINE_WATCH_GUARDS=FILE watches all guards and
 writes one line of JSON per test.
 """
 

@@ -1,10 +1,10 @@
-"""Takes a guard out of the running code, or watches it: the function's code is compiled anew with one expression changed.
+"""Removes a guard from the running code, or watches it: the function is compiled again with one expression changed.
 
-The code object of the function is exchanged, not the function. So whatever holds the function (a class, an import by name, a
-probe that wraps it) runs the new code at once, and undoing it is one assignment.
+The code object of the function is replaced, not the function. So every holder of the function (a class, an import by name, a
+probe that wraps it) runs the new code at once, and one assignment restores it.
 
-Watched, a guard says when it makes a difference: its value is not that of the expression that would take its place. A run in
-which a guard makes no difference goes the same way without it, so it need not be repeated.
+A watched guard reports when it makes a difference, which means that its value differs from that of the expression that would
+replace it. A run in which a guard makes no difference is the same without it, and need not be repeated.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from strandline.testing.simulation.guards.catalogue import Guard
 from strandline.testing.simulation.observation.wrapping import removed
 
 NOTE = "__strandline_guard__"
-"""The name under which watched code finds the function that takes the note."""
+"""The builtin name under which watched code finds the function that receives the values."""
 Hits = set[str]
 
 Change = Callable[[Guard, ast.expr, ast.expr], ast.expr]
-"""Guard, its expression, the one that takes its place -> what is compiled."""
+"""The guard, its expression, and its replacement -> the expression to compile."""
 
 
 class NoSuchGuard(InternalError):
@@ -37,14 +37,14 @@ class NoSuchGuard(InternalError):
 
 @contextlib.contextmanager
 def without(guard: Guard) -> Iterator[None]:
-    """The guard is gone until this ends."""
+    """Remove the guard within this block. Raises `NoSuchGuard`."""
     with _changed([guard], lambda _guard, _expression, replacement: replacement):
         yield
 
 
 @contextlib.contextmanager
 def watched(guards: Iterable[Guard]) -> Iterator[Hits]:
-    """The numbers of the guards that make a difference are put into the set that is handed out."""
+    """Within the block, the numbers of guards that make a difference are added to the set that it yields."""
     hits: Hits = set()
 
     def note(number: str, value: Any, alternative: Any) -> Any:
@@ -61,7 +61,7 @@ def watched(guards: Iterable[Guard]) -> Iterator[Hits]:
 
 
 def _noted(guard: Guard, expression: ast.expr, replacement: ast.expr) -> ast.expr:
-    """`note("G01", guard, replacement)`; a replacement that is a call of its own is not made, and always differs."""
+    """`note("G01", guard, replacement)`. A replacement with a call of its own is not evaluated, and always differs."""
     if any(isinstance(node, ast.Call) for node in ast.walk(replacement)):
         replacement = ast.Constant(NOTE)
     return ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(guard.number), expression, replacement], [])
@@ -69,7 +69,7 @@ def _noted(guard: Guard, expression: ast.expr, replacement: ast.expr) -> ast.exp
 
 def _differ(value: Any, alternative: Any) -> bool:
     if alternative is None or isinstance(alternative, str):
-        return True  # a call that is left out
+        return True  # the guard is a call, and nothing replaces it
     if isinstance(alternative, bool):
         return bool(value) is not alternative
     return bool(value != alternative)
@@ -97,7 +97,7 @@ def _changed(guards: Iterable[Guard], change: Change) -> Iterator[None]:
 
 
 def function_of(guard: Guard) -> FunctionType:
-    """The function that holds the guard, whatever it is wrapped in."""
+    """The function that holds the guard, without its wrappers."""
     found: Any = importlib.import_module(_module_name(guard.module))
     for name in guard.function.split("."):
         found = vars(found)[name]
@@ -132,7 +132,8 @@ def _code(module: str, name: str, guards: tuple[Guard, ...], change: Change) -> 
 
 
 def find(function: ast.AST, guard: Guard) -> ast.expr:
-    """The expression of the guard in its function. NoSuchGuard when it is not there, or there more often than it should be."""
+    """The expression of the guard in its function. Raises `NoSuchGuard` if the function contains it never, or more often than
+    expected."""
     wanted = ast.dump(ast.parse(guard.guard, mode="eval").body)
     found = [node for node in ast.walk(function) if isinstance(node, ast.expr) and ast.dump(node) == wanted]
     if len(found) <= guard.nth:
@@ -141,12 +142,12 @@ def find(function: ast.AST, guard: Guard) -> ast.expr:
 
 
 def check(guard: Guard) -> None:
-    """NoSuchGuard when the entry does not match the source."""
+    """Raises `NoSuchGuard` if the entry does not match the source."""
     _code(guard.module, guard.function, (guard,), lambda _guard, _expression, replacement: replacement)
 
 
 def occurrences(guard: Guard) -> int:
-    """How often the expression stands in its function."""
+    """How often the function contains the expression."""
     function = _function_node(ast.parse(_source(guard.module)[1]), guard.function)
     wanted = ast.dump(ast.parse(guard.guard, mode="eval").body)
     return sum(isinstance(n, ast.expr) and ast.dump(n) == wanted for n in ast.walk(function)) if function is not None else 0

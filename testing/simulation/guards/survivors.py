@@ -1,4 +1,4 @@
-"""Guards that no instrument notices, and why: refused twice, out of reach, or a blind spot."""
+"""Guards that no instrument notices, with the reason: rejected twice, out of reach, or a blind spot."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ WHY: dict[str, str] = {
     "G193": "out of reach: no broker of this version sends a batch that ends before the offset that was asked for",
     "G198": "`tests/storage/test_malformed_batches.py` notices; the hunt did not come to it among 691 tests that append",
 }
-"""Guard -> why. Only those that are in the list of `table.survivors` are printed."""
+"""Guard -> reason. Only those in the list of `table.survivors` are printed."""

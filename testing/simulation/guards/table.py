@@ -1,4 +1,4 @@
-"""The page docs/guards.md: the catalogue, and what `hunt.py` found for each guard (`docs/guards.json`)."""
+"""The page docs/guards.md: the catalogue, and the findings of `hunt.py` for each guard (`docs/guards.json`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def is_found(find: Find | None) -> bool:
 
 
 def survivors(finds: Finds) -> list[Guard]:
-    """Guards that no instrument noticed, of those that unit tests and scenarios were asked about."""
+    """Guards that no instrument noticed, although unit tests and scenarios were asked."""
     asked = [(guard, finds[number]) for number, guard in GUARDS.items() if {"unit", "scenarios"} <= set(finds.get(number, {}))]
     return [guard for guard, found in asked if not any(map(is_found, found.values()))]
 

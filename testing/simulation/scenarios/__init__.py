@@ -2,8 +2,8 @@
 
     report = run_scenario("S03", seed=0)
 
-`stage.py` has what a story needs, `play.py` says what a seed does to it, and the other files are the stories. Those that wait
-for something that is not built are in `WAITING`, with the feature.
+`stage.py` has the verbs of a story, `play.py` says what a seed changes in it, and the other files are the stories. `WAITING`
+lists the stories that need a feature which is not built yet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIMIT_S = 900.0
 
 
 def find(number: str) -> Scenario:
-    """By its number, in any case; `UsageError` names what there is."""
+    """The scenario with this number, in any case of letters. Raises `UsageError`, which names the known numbers."""
     name = number.upper()
     if name in WAITING:
         raise UsageError(f"scenario {name} cannot be played yet: it needs {WAITING[name]}")
@@ -60,8 +60,8 @@ def run_scenario(
     replay: str = "",
     world: World | None = None,
 ) -> Report:
-    """Play it, with the invariants watching; see `play.py` for what the seed means, and `run_seed` for the others. `world` takes
-    the place of the one that the seed makes."""
+    """Play a scenario with the invariants watching. `play.py` says what the seed means, and `run_seed` explains the other
+    arguments; `world` replaces the one that the seed makes. Raises `UsageError` for an unknown number."""
     return _Performance(find(number), int(seed), until_s, replay, world or World(int(seed), full_trace=full_trace)).run()
 
 

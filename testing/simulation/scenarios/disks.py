@@ -19,14 +19,15 @@ def _disk(stage: Stage, broker: int) -> SimFiles:
 
 
 async def _return(stage: Stage, broker: int) -> None:
-    """It starts, and comes back into the ISR with what it lacked."""
+    """Start the broker, and wait until it is back in the ISR with what it lacked."""
     stage.start(broker)
     await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.end(broker) == stage.end(1), what=f"broker {broker} is back")
 
 
 @scenario("S41", "A torn tail", source="LogLoaderTest; every system that writes")
 async def s41(stage: Stage) -> None:
-    """The last batch is there in part, or as zeros, or as noise. What is whole before it counts, and nothing else."""
+    """After a power cut the last batch is there in part, or as zeros, or as noise. The whole batches before it count, and
+    nothing else."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     await stage.until(lambda: stage.end(2) == 3, what="broker 2 has three records")
@@ -66,7 +67,8 @@ def _overwrite(disk: SimFiles, path: str, data: bytes) -> None:
 
 @scenario("S42", "A damaged batch in the middle", source="FAST'17; nats-io/nats-server#7549")
 async def s42(stage: Stage) -> None:
-    """Bits rot in what was committed long ago. Bad bytes must go nowhere, and good ones behind them must not be thrown away."""
+    """Bits flip in records that were committed long ago. A broker must not send bad bytes anywhere, nor drop the good records
+    behind them."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(30)
     await stage.until(lambda: stage.end(2) == stage.end(3) == 30, what="all have thirty records")
@@ -95,7 +97,7 @@ async def s42(stage: Stage) -> None:
 
 
 async def _read_all(stage: Stage, broker: int) -> list[tuple[int, bytes]]:
-    """As far as the broker serves."""
+    """Read as far as the broker serves."""
     read: list[tuple[int, bytes]] = []
     for _ in range(100):
         try:
@@ -117,7 +119,7 @@ async def _return_to(stage: Stage, broker: int) -> None:
 
 @scenario("S43", "Index files are missing, empty, cut or of another log", source="LogLoaderTest")
 async def s43(stage: Stage) -> None:
-    """An index can be made again from its log. It must never lead a reader past what he looks for."""
+    """An index can be rebuilt from its log. It must never lead a reader past the offset that the reader looks for."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="4096", index_interval_bytes="64")
     for n in range(30):
         await stage.produce(1, b"%03d" % n + b"." * 300)
@@ -149,7 +151,7 @@ async def s43(stage: Stage) -> None:
 
 @scenario("S44", "Checkpoints after a crash", source="KAFKA-16541, KAFKA-10101")
 async def s44(stage: Stage) -> None:
-    """They are empty, half written, old, or ahead of the log. The log itself is what counts."""
+    """The checkpoint files are empty, half written, old, or ahead of the log. The log itself is what counts."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(12)
     await stage.until(lambda: stage.hw(2) == 12, what="broker 2 knows HW 12")
@@ -187,7 +189,7 @@ async def s44(stage: Stage) -> None:
 
 @scenario("S45", "The disk is full in the middle of a batch", source="KAFKA-10778")
 async def s45(stage: Stage) -> None:
-    """Half a batch must not stay, nor be read, nor be built upon; and the leader has to go elsewhere."""
+    """Half a batch must not stay in the log, nor be read, nor be followed by other batches; and another broker has to lead."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
@@ -210,8 +212,8 @@ async def s45(stage: Stage) -> None:
 
 @scenario("S46", "fsync fails once, and then succeeds", source="PostgreSQL's fsyncgate")
 async def s46(stage: Stage) -> None:
-    """After a failed fsync the kernel may have dropped the pages; that the next one succeeds means nothing. So the first failure
-    is final for this directory, on a broker as on a controller."""
+    """After a failed fsync the kernel may have dropped the pages; that the next fsync succeeds means nothing. So the first
+    failure is final for this directory, on a broker as on a controller."""
     await stage.open(replicas=[1, 2, 3], controllers=3, flush_messages="1")
     await stage.append(3)
     stage.says("On the leader's disk one fsync of the log fails, once.")
@@ -233,7 +235,7 @@ async def s46(stage: Stage) -> None:
     _disk(stage, node).fail_next("fsync", "*__cluster_metadata*", errno.EIO)
     try:
         await stage.create("payments", [[1, 2, 3]])
-    except RequestFailed as e:  # The answer was lost, and the client asked again.
+    except RequestFailed as e:  # The response was lost, and the client repeated its request.
         stage.must(e.code == ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic is created: {e}")
         stage.topics.append("payments")
     stage.must(stage.cluster.topic_id("payments"), "the topic is there for all that")

@@ -1,4 +1,4 @@
-"""The world around: clocks, grey failures, operators. S54 to S56; and what waits for the ELR and for groups."""
+"""The environment: clocks, grey failures, operators. S54 to S56, and what waits for the ELR and for groups."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOUR_MS = 3_600_000
 
 @scenario("S54", "Clocks jump", source="every fleet of machines")
 async def s54(stage: Stage) -> None:
-    """Wall clocks are for timestamps. Sessions, lag and waiting go by the monotonic clock, and nothing is deleted because one
-    record says that it is of tomorrow."""
+    """Wall clocks are for timestamps. Sessions, lag and waits use the monotonic clock, and no record is deleted because one
+    record has a timestamp of tomorrow."""
     await stage.open(
         replicas=[1, 2, 3],
         controllers=3,
@@ -58,7 +58,8 @@ async def s54(stage: Stage) -> None:
 
 @scenario("S55", "Grey failures", source="Huang et al., HotOS'17")
 async def s55(stage: Stage) -> None:
-    """Not dead, only bad: a slow disk, a lossy link, a one-way link. The others go on, and the ISR does not flap."""
+    """Nodes that are not dead, only bad: a slow disk, a lossy link, a one-way link. The others continue, and the ISR does not
+    flap."""
     lag_ms = 2000
     await stage.open(replicas=[1, 2, 3], controllers=3, settings={"replica.lag.time.max.ms": lag_ms})
     changes: list[float] = []
@@ -133,7 +134,7 @@ async def s55(stage: Stage) -> None:
 
 @scenario("S56", "A rolling restart under load", source="every upgrade")
 async def s56(stage: Stage) -> None:
-    """Each node is stopped in order and started again while a client writes. Nobody should notice."""
+    """Each node is stopped in order and started again while a client writes. The client must not notice."""
     await stage.open(replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]], controllers=3)
     failed: list[str] = []
     sent = [0]

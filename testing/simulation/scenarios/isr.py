@@ -9,8 +9,8 @@ from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 @scenario("S13", "The new leader's HW is behind the true one", source="KIP-207; Vanlightly, section 6.4")
 async def s13(stage: Stage) -> None:
-    """Followers hear of a HW one fetch late. So a new leader has committed records and does not know it; until it does, it must
-    not tell a consumer that what it has read is not there."""
+    """Followers learn of a high watermark one fetch late. So a new leader has committed records without knowing it; until it
+    knows, it must not tell a consumer that records which the consumer has read do not exist."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are committed; the followers have them all, but have not heard so.")
     await stage.append(7)
@@ -46,8 +46,8 @@ async def s13(stage: Stage) -> None:
 
 @scenario("S14", "A follower joins the ISR before the start of the leader's epoch", source="KAFKA-7128")
 async def s14(stage: Stage) -> None:
-    """A new leader's HW is stale. A follower that has reached that HW is not yet in sync: it is when it has reached the offset
-    at which the leader's epoch began."""
+    """A new leader's high watermark is stale. A follower that has reached it is not in sync yet: it must reach the offset at
+    which the leader's epoch began."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Twelve records are everywhere. Broker 3 is cut off and leaves the ISR.")
     await stage.append(12)
@@ -80,8 +80,8 @@ async def s14(stage: Stage) -> None:
 
 @scenario("S15", "The HW moves on a part of the controller's ISR", source="KIP-497, KAFKA-8836")
 async def s15(stage: Stage) -> None:
-    """The controller has taken a replica into the ISR, and the leader has not heard so. From then on that replica may be elected,
-    so what is acknowledged must be on it: the leader counts it from the moment of the proposal."""
+    """The controller has added a replica to the ISR, and the leader has not learned it yet. From then on that replica may be
+    elected, so it must have what is acknowledged: the leader counts the replica from the moment of its proposal."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 was away and is out of the ISR; it comes back and catches up.")
     stage.cut(3)
@@ -113,7 +113,7 @@ async def s15(stage: Stage) -> None:
 
 @scenario("S16", "A shrink is in flight", source="KIP-497; the mirror of S15")
 async def s16(stage: Stage) -> None:
-    """As long as a shrink is only proposed, the replica may still be elected, so it still counts."""
+    """While a shrink is only proposed, the replica may still be elected, so it still counts."""
     await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1500})
     stage.says("Five records are everywhere. Broker 3 stops fetching, and five more are written.")
     await stage.append(5)
@@ -136,9 +136,9 @@ async def s16(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S17", "An AlterPartition answer from a previous leadership", source="PartitionTest testAlterIsrNewLeaderElected")
+@scenario("S17", "An AlterPartition response to a previous leadership", source="PartitionTest testAlterIsrNewLeaderElected")
 async def s17(stage: Stage) -> None:
-    """An answer may be older than what the leader has heard by another way. Then it says nothing any more."""
+    """A response may be older than the leader's metadata. Then the leader ignores it."""
     await stage.open(replicas=[2, 1, 3], settings={"replica.lag.time.max.ms": 1500})
     stage.says("Broker 2 dies, so that broker 1 leads; broker 2 comes back.")
     stage.crash(2)
@@ -196,15 +196,16 @@ async def s17(stage: Stage) -> None:
     proposals.release()
     await stage.sleep(0.3)
     is_as_before = stage.isr() == {1, 3} and stage.registration().partition_epoch == before
-    is_newer = stage.isr() == {1}  # with other delays it has made another proposal since, to go on alone
+    is_newer = stage.isr() == {1}  # with other delays it has proposed another ISR since, to continue alone
     stage.must(is_as_before or is_newer, "the old proposal is refused")
     starved.release()
     await stage.at_rest()
 
 
-@scenario("S18", "The AlterPartition answer is lost", source="KAFKA-14144")
+@scenario("S18", "The AlterPartition response is lost", source="KAFKA-14144")
 async def s18(stage: Stage) -> None:
-    """The controller has committed the change; the leader, which does not know, asks again with an old partition epoch."""
+    """The controller has committed the change. The leader, which does not know, sends its request again with an old partition
+    epoch."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 is away, comes back and catches up. The connection breaks as the controller answers.")
     stage.cut(3)
@@ -224,7 +225,7 @@ async def s18(stage: Stage) -> None:
 
 @scenario("S19", "A retry is swallowed because the first attempt is still entered", source="KAFKA-14010")
 async def s19(stage: Stage) -> None:
-    """What failed has to be asked again, and while it is asked, not twice."""
+    """A failed proposal must be sent again, and never twice at the same time."""
     await stage.open(replicas=[1, 2, 3])
     asked: dict[int, int] = {}
     most = [0]
@@ -247,14 +248,14 @@ async def s19(stage: Stage) -> None:
 
 @scenario("S20", "A fenced replica is proposed for the ISR", source="KIP-841, KAFKA-13916")
 async def s20(stage: Stage) -> None:
-    """The leader hears of a fencing later than the controller decides it. The controller has the last word."""
+    """The leader learns of a fencing later than the controller decides it. The controller has the last word."""
     await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1000})
 
     def no_fenced_member() -> bool:
         image = stage.cluster.image()
         topic = image.topic("orders")
         brokers = image.brokers
-        led = [] if topic is None else [p for p in topic.partitions.values() if p.leader >= 0]  # the last member stays in
+        led = [] if topic is None else [p for p in topic.partitions.values() if p.leader >= 0]  # the last member stays in the ISR
         return not any(brokers[n].fenced for p in led for n in p.isr if n in brokers)
 
     stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 hears nothing of that.")
@@ -279,7 +280,7 @@ async def s20(stage: Stage) -> None:
 
 @scenario("S21", "A proposal names a broker that has lost its disk since", source="KIP-903, KAFKA-14617")
 async def s21(stage: Stage) -> None:
-    """Broker 2 had caught up when it was proposed. Now a broker of that number is there again, with nothing."""
+    """Broker 2 had caught up when it was proposed. Now a new process with the same id is there, with an empty disk."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     stage.says("Broker 2 leaves and returns; broker 1 proposes to take it in. The proposal is on its way for long.")
@@ -314,7 +315,7 @@ async def s21(stage: Stage) -> None:
 
 @scenario("S22", "The HW moves under min ISR", source="KAFKA-15583, KIP-966")
 async def s22(stage: Stage) -> None:
-    """Fewer copies than were asked for: nothing becomes visible, or it may vanish again."""
+    """With fewer in-sync copies than the topic requires no record becomes visible, because it might vanish again."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     await stage.until(lambda: stage.hw(1) == 3, what="HW 3")
@@ -338,7 +339,8 @@ async def s22(stage: Stage) -> None:
 
 @scenario("S23", "The ISR shrinks between the append and the acknowledgement", source="KIP-966")
 async def s23(stage: Stage) -> None:
-    """The write was accepted with enough replicas, and then they were not enough. It may survive or not: that has to be said."""
+    """There were enough replicas when the write was accepted, and too few afterwards. The write may survive or not, and the
+    error must say so."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Broker 3 is away: the ISR is as small as allowed. A write is appended, and broker 2 does not get it.")
     stage.crash(3)
@@ -359,7 +361,8 @@ async def s23(stage: Stage) -> None:
 
 @scenario("S24", "A zombie leader", source="hachikuji/kafka-specification, ReplicaPresumesLeadership")
 async def s24(stage: Stage) -> None:
-    """A broker that led, slept, and does not know that another leads now. And one that is awake, and hears no controller."""
+    """A broker that led, was paused, and does not know that another broker leads now. And a broker that is not paused, and
+    cannot reach a controller."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     stage.says("Broker 1 is stopped in the middle of a write. Broker 2 is elected, and writes.")

@@ -1,12 +1,12 @@
 """Plays a scenario: as it is written, with other delays, or with a fault that its author did not think of.
 
-The seed says which:
+The seed selects:
 
     0 .. 99             as written; only what asyncio and the network leave open differs
-    100 and up, even    delays, clocks, disks and turns drawn from the seed: all that must hold still must
-    100 and up, odd     that, and one random fault at a random moment: the story may go astray, and ends where it does
+    100 and up, even    delays, clocks, disks and turns drawn from the seed: every `must` still holds
+    100 and up, odd     the same, and one random fault at a random moment: the story may go astray, and ends where it does
 
-After the story, in every case, the faults end, all nodes run, and the cluster has to come to rest with everything that was
+After the story, in every case, the faults end, all nodes run, and the cluster must come to rest with everything that was
 acknowledged (I24).
 """
 
@@ -23,12 +23,12 @@ from strandline.testing.simulation.kernel.world import ProcessGone, World
 from strandline.testing.simulation.scenarios.stage import Broken, Scenario, Stage
 
 AS_WRITTEN = 100
-"""Seeds below it change nothing."""
+"""Smaller seeds change nothing."""
 REST_S = 60.0
 CLIENTS = 200
-"""Machines beyond it are clients'."""
+"""Clients' machines have higher numbers."""
 ASTRAY = (Broken, OutOfTime, StrandlineError, ProcessGone, AttributeError, KeyError, RuntimeError, TypeError)
-"""What a story raises that met a state which it did not foresee."""
+"""Errors of a story that met a state which it did not expect."""
 
 
 def is_perturbed(seed: int) -> bool:
@@ -40,7 +40,8 @@ def has_fault(seed: int) -> bool:
 
 
 async def play(world: World, scenario: Scenario, seed: int, *, on_stage: Callable[[Stage], object] | None = None) -> Stage:
-    """The whole performance; raises `Broken`, `OutOfTime` or a violation. `on_stage` is told of the stage as it is made."""
+    """Play the story and bring the cluster to rest. Raises `Broken`, `OutOfTime` or a violation. `on_stage` is called with the
+    stage when it is created."""
     stage = Stage(world, perturbed=has_fault(seed))
     if on_stage is not None:
         on_stage(stage)
@@ -58,7 +59,7 @@ async def play(world: World, scenario: Scenario, seed: int, *, on_stage: Callabl
 
 
 def perturb_delays(world: World, random: Random) -> None:
-    """Another network, but a sane one."""
+    """Draw the delays of a sane network."""
     network = world.network
     network.delay_s = random.choice((0.000_02, 0.000_1, 0.001, 0.01))
     network.jitter_s = random.choice((0.0, 0.000_1, 0.001, 0.01))
@@ -83,7 +84,7 @@ async def _with_a_fault(stage: Stage, scenario: Scenario, random: Random) -> Non
 
 
 async def _fault(stage: Stage, random: Random) -> None:
-    """One fault, some time after the cluster stands."""
+    """One fault, some time after the cluster is up."""
     await stage.world.until(lambda: stage.topic, 120.0, "the stage is set")
     await asyncio.sleep(random.expovariate(1.0) * 2.0)
     nodes = [*stage.cluster.broker_ids, *stage.cluster.controller_ids]
@@ -114,7 +115,7 @@ async def _fault(stage: Stage, random: Random) -> None:
 
 
 async def come_to_rest(stage: Stage) -> None:
-    """All faults end, all nodes run; then the cluster must heal by itself."""
+    """End all faults and start all nodes; then the cluster must heal by itself."""
     if not stage.topic:
         return
     cluster, network = stage.cluster, stage.world.network
@@ -122,13 +123,13 @@ async def come_to_rest(stage: Stage) -> None:
     network.heal()
     for machine in list(stage.world.machines.values()):
         if machine.id > CLIENTS and machine is not stage.client.machine:
-            machine.crash()  # A story that went astray has not ended its load.
+            machine.crash()  # a story that went astray has not stopped its load
     for machine in cluster.machines.values():
         machine.resume()
 
     def are_back() -> bool:
         for node, machine in cluster.machines.items():
-            if not machine.is_up:  # or again: what went wrong before may have its consequence only now
+            if not machine.is_up:  # or once more: the consequence of an earlier fault may come only now
                 cluster.start(node)
         return len(cluster.brokers) == len(cluster.broker_ids) and cluster.is_ready()
 

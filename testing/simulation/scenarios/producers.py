@@ -10,7 +10,7 @@ Producer = tuple[int, int]
 
 @scenario("S38", "A retry across a fail-over", source="ducktape replication_test; redpanda-data/redpanda#3039")
 async def s38(stage: Stage) -> None:
-    """The write was committed and its answer lost. The producer cannot know, asks again, and meets another leader."""
+    """The write was committed and its response lost. The producer cannot know, retries, and meets another leader."""
     await stage.open(replicas=[1, 2, 3])
     producer = await stage.init_producer()
     await stage.produce(1, *[b"a%d" % n for n in range(5)], producer=producer, sequence=0)
@@ -33,10 +33,10 @@ async def s38(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S39", "Five in flight, and an old one is sent again", source="KAFKA-5494")
+@scenario("S39", "Five batches in flight, and an old one is sent again", source="KAFKA-5494")
 async def s39(stage: Stage) -> None:
-    """A broker remembers the last five batches of a producer: any of them may come again, in any order, and gets its old offset.
-    What is older is a duplicate, but nobody knows its offset any more. And a gap is never filled by what comes after it."""
+    """A broker remembers the last five batches of a producer: any of them may be repeated, in any order, and gets its old
+    offset. An older batch is a duplicate whose offset is no longer known. And a later batch never fills a gap."""
     await stage.open(replicas=[1, 2, 3])
     producer = await stage.init_producer()
     for sequence in range(6):
@@ -71,7 +71,7 @@ async def s39(stage: Stage) -> None:
 
 @scenario("S40", "The producers' snapshot is missing, damaged or old", source="KAFKA-9892, KAFKA-12520, KAFKA-7692")
 async def s40(stage: Stage) -> None:
-    """What a broker knows of producers can be read from the log again; a snapshot only saves time."""
+    """A broker can rebuild its producer states from the log; a snapshot only saves time."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     producer = await stage.init_producer()
     sequence = 0

@@ -16,7 +16,7 @@ from strandline.testing.simulation.scenarios.stage import Broken, Stage, scenari
 
 
 def _one_leader_an_epoch(stage: Stage) -> None:
-    """From here on: never two controllers that lead in one epoch, whenever they do (I1)."""
+    """From here on no two controllers lead in the same epoch, not even one after the other (I1)."""
     leaders: dict[int, int] = {}
 
     def holds() -> bool:
@@ -39,8 +39,8 @@ def _active(stage: Stage) -> int:
 
 @scenario("S48", "A vote that was not made durable", source="confluentinc/kafka#302; KAFKA-10527")
 async def s48(stage: Stage) -> None:
-    """A voter that forgets its vote may give it twice, and then there are two leaders of one epoch. So a vote is on the disk
-    before it is told. And a leader that restarts in its own epoch does not lead in it again."""
+    """A voter that forgets its vote may vote twice, and then one epoch has two leaders. So a vote is on the disk before it is
+    sent. And a leader that restarts in its own epoch does not lead in it again."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     for step in range(1, 7):
@@ -57,7 +57,7 @@ async def s48(stage: Stage) -> None:
         try:
             await stage.until(partial(_is_down, stage, voter), 5.0)
         except AssertionError:
-            stage.cluster.crash(voter, lossy=True)  # It had not so much to write.
+            stage.cluster.crash(voter, lossy=True)  # it wrote less than that
         machine.on_death = before
         machine.files.heal()
         stage.start(voter)
@@ -68,10 +68,10 @@ async def s48(stage: Stage) -> None:
     await stage.append(1)
 
 
-@scenario("S49", "A snapshot is installed, and much goes wrong meanwhile", source="KAFKA-12460, KAFKA-14618, KIP-630")
+@scenario("S49", "Nodes die while a snapshot is installed", source="KAFKA-12460, KAFKA-14618, KIP-630")
 async def s49(stage: Stage) -> None:
-    """A controller that was away for long gets a snapshot in place of the log. It dies at some step of taking it in; its leader
-    dies in the middle of the transfer. What it has afterwards is what the others have."""
+    """A controller that was away for long gets a snapshot in place of the log. It dies at some step of the installation; its
+    leader dies in the middle of the transfer. Afterwards it has what the others have."""
     settings = {"metadata.log.max.record.bytes.between.snapshots": 2000, "metadata.log.segment.bytes": 4096}
     await stage.open(controllers=3, controller_settings=settings)
     _one_leader_an_epoch(stage)
@@ -122,8 +122,8 @@ async def s49(stage: Stage) -> None:
 
 @scenario("S50", "The active controller is cut off", source="KAFKA-15489, KIP-996")
 async def s50(stage: Stage) -> None:
-    """It cannot commit anything any more, and must say so instead of keeping its askers waiting; and when it is back, the epoch
-    in which it tried in vain must not unseat its successor."""
+    """It cannot commit anything any more, and must say so instead of keeping requests waiting. When it is back, its old epoch
+    must not unseat its successor."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     old = _active(stage)
@@ -150,9 +150,10 @@ async def s50(stage: Stage) -> None:
     await stage.until(lambda: server.quorum.high_watermark == now.high_watermark, 10.0, f"controller {old} has caught up")
 
 
-@scenario("S51", "Two with one id, and one of another cluster", source="KAFKA-16952, KIP-631")
+@scenario("S51", "Two brokers with one id, and one of another cluster", source="KAFKA-16952, KIP-631")
 async def s51(stage: Stage) -> None:
-    """While broker 1's session lives, nobody else is broker 1. And whoever is of another cluster gets in nowhere."""
+    """While broker 1's session lives, no other process is accepted as broker 1. And a node of another cluster is accepted
+    nowhere."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(3)
     epoch = stage.cluster.image().brokers[1].broker_epoch

@@ -13,8 +13,8 @@ WAITING["S36"] = "DeleteRecords"
 
 @scenario("S29", "A fetch session forgets the leader epoch", source="KAFKA-9338, KIP-227")
 async def s29(stage: Stage) -> None:
-    """What a session remembers of a partition includes the epoch that the asker meant. If the leader has moved on since, the
-    asker has to hear so, though its request does not mention the partition at all."""
+    """A session remembers the leader epoch of each partition. If the leader has moved on since, the follower must learn that,
+    even if its request does not mention the partition."""
     await stage.open(replicas=[[1, 2, 3], [1, 2, 3]])
     await stage.append(2, index=0)
     await stage.append(2, index=1)
@@ -45,10 +45,10 @@ async def s29(stage: Stage) -> None:
     await stage.at_rest(index=1)
 
 
-@scenario("S30", "Fetch sessions push each other out", source="KAFKA-8052")
+@scenario("S30", "Fetch sessions evict each other", source="KAFKA-8052")
 async def s30(stage: Stage) -> None:
-    """More sessions than the cache has room for, all in turn. Who lost its session must notice, or a partition silently stops
-    being replicated."""
+    """More sessions than the cache has room for, all in turn. A client that lost its session must notice, or one of its
+    partitions is silently no longer replicated."""
     await stage.open(replicas=[[1, 2, 3]] * 4, settings={"max.incremental.fetch.session.cache.slots": 2})
     stage.says("Five consumers and two followers share two slots.")
     sessions = dict.fromkeys(range(5), (0, 0))
@@ -70,8 +70,8 @@ async def s30(stage: Stage) -> None:
 
 @scenario("S31", "A consumer reads from a follower", source="KIP-392, KAFKA-15390, KAFKA-14372")
 async def s31(stage: Stage) -> None:
-    """A follower shows what it knows to be committed, not what it has; and who waits there is woken as it learns more. (Being
-    sent there by the leader, the other half of KIP-392, is not built.)"""
+    """A follower serves what it knows to be committed, not what it has, and wakes waiting fetches when it learns more. (That the
+    leader sends the consumer there, the other half of KIP-392, is not built.)"""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="broker 2 knows HW 5")
@@ -94,8 +94,8 @@ async def s31(stage: Stage) -> None:
 
 @scenario("S32", "The HW passes while a produce is being parked", source="the purgatory's own race")
 async def s32(stage: Stage) -> None:
-    """Between 'is it committed yet?' and 'tell me when it is' the answer may change. No write may wait for its time-out because
-    of it."""
+    """Between "is it committed yet?" and "notify me when it is" the answer may change. No write may wait for its time-out
+    because of that."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Three hundred writes, at moments that have nothing to do with the followers' fetches.")
     random = stage.world.stream("s32")
@@ -116,7 +116,7 @@ async def s32(stage: Stage) -> None:
 
 @scenario("S33", "Requests are parked as leadership, topic or process goes", source="KAFKA-9198, KAFKA-10677")
 async def s33(stage: Stage) -> None:
-    """Nobody waits for what cannot come any more, and nothing of it stays in memory."""
+    """No request waits for what cannot come any more, and none stays in memory."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(1)
 
@@ -129,7 +129,7 @@ async def s33(stage: Stage) -> None:
         await stage.until(lambda: stage.end(leader) == end + 1, what="the write is appended")
         await stage.sleep(0.05)
         for hold in holds:
-            stage.world.network.holds.remove(hold)  # What is held stays held, what comes later passes.
+            stage.world.network.holds.remove(hold)  # Held messages stay held, later ones pass.
         return write, read, stage.world.now
 
     async def answered(write: asyncio.Task[object], read: asyncio.Task[object], broker: int, within_s: float) -> None:
@@ -179,8 +179,8 @@ async def _fetch_quietly(stage: Stage, broker: int, offset: int) -> object:
 
 @scenario("S34", "The position of the HW after a roll", source="KAFKA-9196")
 async def s34(stage: Stage) -> None:
-    """HW and LEO stand at the end of a segment as it is rolled. A position remembered for that HW must not let out what comes
-    behind it in the next segment."""
+    """HW and LEO are at the end of a segment when it is rolled. A file position that was cached for that HW must not expose
+    later records of the next segment."""
     await stage.open(replicas=[1, 2, 3], segment_bytes="1024")
     stage.says("Records until a segment is rolled, all committed.")
     while len(stage.replica(1).log.segments) < 2:
@@ -199,9 +199,9 @@ async def s34(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S35", "Another topic of the same name", source="KIP-516")
+@scenario("S35", "A recreated topic of the same name", source="KIP-516")
 async def s35(stage: Stage) -> None:
-    """A broker that was down while its topic was deleted and made anew has a directory of the right name with wrong records."""
+    """A broker was down while its topic was deleted and recreated. Its directory has the right name and the wrong records."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     old = stage.cluster.topic_id("orders")
@@ -230,7 +230,8 @@ async def s35(stage: Stage) -> None:
 
 @scenario("S37", "Retention beyond the HW", source="KAFKA-5634")
 async def s37(stage: Stage) -> None:
-    """Old segments are deleted by age or size; but what is not committed is not old, it is new."""
+    """Retention deletes old segments by age or size, but never records above the high watermark: they are not old, they are
+    new."""
     await stage.open(
         replicas=[1, 2, 3],
         segment_bytes="1024",

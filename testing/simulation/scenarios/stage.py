@@ -1,6 +1,6 @@
-"""The stage on which a directed scenario is played: a small cluster, and the verbs that a story needs.
+"""The stage of a directed scenario: a small cluster, and the verbs that a story needs.
 
-A scenario is a coroutine function that reads as the story it is:
+A scenario is a coroutine function that reads as a story:
 
     @scenario("S03", "Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279, KAFKA-6361")
     async def s03(stage: Stage) -> None:
@@ -9,13 +9,13 @@ A scenario is a coroutine function that reads as the story it is:
         ...
         stage.must(stage.end(2) == 10, "broker 2 keeps nothing of its fork")
 
-`says` gives a page its headings, `must` is what has to hold. The invariants hold on top of it, after every step, without a
-word in the story.
+`says` writes the headings of the page, `must` states what has to hold. The invariants are checked after every step as well,
+without a word in the story.
 
-Every scenario is also played with **perturbations**: other delays, other clocks, other turns, and one random fault at a
-random moment. Delays change nothing of what must hold. A fault may lead the story astray (another broker is elected than
-the story meant): then a `must` or a wait that fails says nothing by itself, the story ends there, and what still has to hold
-are the invariants, and that the cluster heals and has lost nothing.
+Every scenario is also played with **perturbations**: other delays, clocks and turns, and one random fault at a random moment.
+Delays change nothing of what must hold. A fault may lead the story astray (another broker is elected than the story expects).
+Then a failed `must` or wait says nothing by itself and ends the story; the invariants must still hold, and the cluster must heal
+without a loss.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Scenario:
     """Such as "S03"."""
     title: str
     source: str
-    """Where the bug was met in real life."""
+    """Where the bug happened in real life."""
     story: Story
 
 
@@ -89,46 +89,46 @@ def scenario(number: str, title: str, *, source: str) -> Callable[[Story], Story
 
 
 class Broken(AssertionError):
-    """What the scenario says must hold does not."""
+    """A `must` of the scenario does not hold."""
 
 
 class Stage:
-    """One performance of a scenario."""
+    """One run of a scenario."""
 
     def __init__(self, world: World, *, perturbed: bool = False) -> None:
         self.world = world
         self.perturbed = perturbed
-        """A random fault happens on top of the story's own."""
+        """A random fault happens in addition to those of the story."""
         self.history = History()
         self.cluster: SimCluster
         self.topic = ""
-        """The one that the verbs speak of."""
+        """The topic that the verbs use."""
         self.topics: list[str] = []
-        """All that exist; a story that deletes one takes it out."""
+        """All existing topics; a story that deletes one removes it here."""
         self.sent = 0
-        """Records sent by `send`, which makes each value unique."""
+        """Number of records sent by `append`, which makes each value unique."""
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {}
-        """(topic, partition) -> offset -> value of each record whose acks=all was told to the client."""
+        """(topic, partition) -> offset -> value of each record that a successful acks=all response acknowledged."""
         self.min_insync = 0
         self.may_lose = False
-        """A power cut hit a topic that takes one copy for enough. As written, the story knows which copy that was; a random fault
-        may have made it the only one."""
+        """A power cut hit a topic for which one copy is enough. As written, the story knows which copy that was; with a random
+        fault it may have been the only one."""
         self.invariants: Invariants | None = None
-        """Who watches; a story that makes logs by hand tells them of its records."""
+        """The invariants that watch. A story that writes logs by hand makes them forget its records."""
         self._patches: list[tuple[Any, str, Any]] = []
         self.on_machines: Callable[[Iterable[Machine]], object] = lambda _: None
-        """Told of the cluster's machines before they boot."""
+        """Called with the cluster's machines before they boot."""
         self._client: Client
         self._connections: dict[int, Connection] = {}
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def says(self, text: str) -> None:
-        """What happens now, and why: a heading of the story's page."""
+        """A heading of the story's page: what happens now, and why."""
         self.world.trace.emit("scenario.says", 0, text=text)
 
     def must(self, holds: object, text: str) -> None:
-        """What has to hold at this point of the story."""
+        """State what has to hold at this point of the story. Raises `Broken` if it does not."""
         self.world.trace.emit("scenario.must", 0, text=text, holds=bool(holds))
         if not holds:
             raise Broken(text)
@@ -147,7 +147,8 @@ class Stage:
         controller_settings: dict[str, Any] | None = None,
         **configs: str,
     ) -> None:
-        """A cluster with one topic; `replicas` of its one partition (or a list for each), the first leads."""
+        """Start a cluster with one topic. `replicas` are those of its only partition (or one list per partition); the first one
+        leads."""
         self.cluster = SimCluster(
             self.world, controllers=controllers, brokers=brokers, settings=settings, controller_settings=controller_settings
         )
@@ -168,7 +169,7 @@ class Stage:
         missing: Sequence[int] = (),
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """A topic with these replicas; `missing` are down."""
+        """Create a topic with these replicas; `missing` are down."""
         settings = {
             "min.insync.replicas": str(min_insync),
             **{key.replace("_", "."): value for key, value in (configs or {}).items()},
@@ -183,7 +184,7 @@ class Stage:
         await self.until(lambda: self._is_led(topic, replicas, missing), what=f"the replicas of {topic} stand")
 
     def _is_led(self, topic: str, replicas: Sequence[Sequence[Any]], missing: Sequence[int]) -> bool:
-        """Every broker has its replicas, and the leaders lead. A client would ask again until it is so."""
+        """Every broker has its replicas, and the leaders lead. A client would retry until then."""
         held = [
             [self.cluster.partition(broker, topic, index) for broker in each if broker not in missing]
             for index, each in enumerate(replicas)
@@ -195,7 +196,7 @@ class Stage:
         return self._client
 
     def patch(self, owner: Any, name: str, replacement: Any) -> None:
-        """Production code that lies, until the story's end: what a broken peer would do, and no fault of a network can."""
+        """Replace production code until the end of the story, to show what a broken peer would do and no network fault can."""
         self._patches.append((owner, name, vars(owner)[name]))
         setattr(owner, name, replacement)
 
@@ -206,7 +207,7 @@ class Stage:
     # -- asking single brokers, as a client that knows what it wants -----------------------------------------------------
 
     async def ask(self, broker: int, api_key: int, body: Any, records: Any = None, timeout_ms: int = 30_000) -> Any:
-        """One request to one broker, from the story's client."""
+        """Send one request to one broker, from the story's client. Raises `BrokerError` if the broker refuses it."""
 
         async def asking() -> Any:
             connection = self._connections.get(broker)
@@ -219,11 +220,11 @@ class Stage:
         return await self._client.run(asking())
 
     def start_produce(self, broker: int, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 20_000) -> Any:
-        """Begin to write to one broker; the task ends with its answer (`ProducePartitionResponse`) or `BrokerError`."""
+        """Begin to write to one broker. The task ends with the response (`ProducePartitionResponse`) or a `BrokerError`."""
         task = asyncio.get_running_loop().create_task(
             self.produce(broker, *values, acks=acks, index=index, timeout_ms=timeout_ms), name=f"produce to {broker}"
         )
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # A story that ended early does not ask.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # a story that ended early never awaits it
         return task
 
     async def produce(
@@ -236,7 +237,7 @@ class Stage:
         producer: tuple[int, int] = (-1, -1),
         sequence: int = -1,
     ) -> ProducePartitionResponse:
-        """One batch to one broker, without a retry; its answer, whatever it says. `producer`: id and epoch."""
+        """Send one batch to one broker, without a retry; returns the response, success or error. `producer` is id and epoch."""
         producer_id, producer_epoch = producer
         batch = encode_batch(
             [(None, value, [], self.world.machine.wall_clock_ms()) for value in values],
@@ -254,13 +255,14 @@ class Stage:
         return answer
 
     async def init_producer(self, broker: int = 1) -> tuple[int, int]:
-        """A new producer id and its epoch."""
+        """Request a new producer id; returns the id and its epoch."""
         answer = await self.ask(broker, apis.INIT_PRODUCER_ID, InitProducerIdRequest())
         self.must(not answer.error_code, "there is a producer id")
         return answer.producer_id, answer.producer_epoch
 
     async def append(self, count: int, *, acks: int = -1, index: int = 0, broker: int | None = None) -> int:
-        """`count` records, a batch each, to the leader (or to this broker); returns the last offset. Must be accepted."""
+        """Append `count` records, one batch each, through the leader (or this broker); returns the last offset. Every batch must
+        be accepted."""
         last = -1
         for _ in range(count):
             self.sent += 1
@@ -274,7 +276,7 @@ class Stage:
     async def fetch_session(
         self, broker: int, session_id: int, session_epoch: int, wanted: Sequence[tuple[int, int, int]] = ()
     ) -> FetchResponse:
-        """One fetch of a session, of (partition, offset, leader epoch); as a consumer, without waiting."""
+        """Send one fetch of a session, as a consumer, without waiting. `wanted` lists (partition, offset, leader epoch)."""
         topic_id = self.cluster.topic_id(self.topic)
         partitions = [FetchPartition(topic_id, index, epoch, offset, -1, -1, 1 << 20) for index, offset, epoch in wanted]
         request = FetchRequest(-1, -1, 0, 0, 1 << 20, 0, session_id, session_epoch, partitions)
@@ -282,7 +284,7 @@ class Stage:
         return response
 
     async def fetch_as(self, follower: int, broker: int, offset: int, epoch: int, *, index: int = 0) -> Any:
-        """What a follower with this LEO, and this idea of the leader's epoch, would be answered."""
+        """The response to a follower with this log end offset that expects this leader epoch."""
         topic_id, known = self.cluster.topic_id(self.topic), self.cluster.image().brokers[follower]
         wanted = FetchPartition(topic_id, index, epoch, offset, epoch, 0, 1 << 20)
         request = FetchRequest(follower, known.broker_epoch, 0, 0, 1 << 20, 0, 0, -1, [wanted])
@@ -292,7 +294,7 @@ class Stage:
     async def fetch(
         self, broker: int, offset: int, *, index: int = 0, max_wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
     ) -> tuple[Any, list[tuple[int, bytes]]]:
-        """As a consumer: the partition's answer, and the records as (offset, value)."""
+        """Fetch as a consumer. Returns the response for the partition, and the records as (offset, value)."""
         wanted = FetchPartition(self.cluster.topic_id(self.topic), index, epoch, offset, last_epoch, -1, 1 << 20)
         request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted])
         response: FetchResponse = await self.ask(broker, apis.FETCH, request)
@@ -302,7 +304,7 @@ class Stage:
         return response.partitions[0], found
 
     async def latest(self, broker: int, *, index: int = 0) -> Any:
-        """The answer to "what is your latest offset?"."""
+        """The response to a ListOffsets request for the latest offset."""
         question = ListOffsetsPartition(self.cluster.topic_id(self.topic), index, LATEST, -1)
         response = await self.ask(broker, apis.LIST_OFFSETS, ListOffsetsRequest(-1, 0, [question]))
         return response.partitions[0]
@@ -317,7 +319,7 @@ class Stage:
         self.cluster.crash(node, lossy=lossy)
 
     def wipe(self, node: int) -> None:
-        """Its disk is replaced by an empty one; no process runs there."""
+        """Replace its disk by an empty one. No process may run there."""
         machine = self.cluster.machines[node]
         self.world.trace.emit("fault.begin", node, fault="wiped disk")
         machine.files.wipe()
@@ -335,7 +337,8 @@ class Stage:
         self.cluster.machines[node].resume()
 
     def cut(self, node: int, others: Iterable[int] | None = None, **ways: bool) -> None:
-        """Nothing passes between the node and the others (all, if not said); `inbound=False` or `outbound=False` for one way."""
+        """Cut the links between the node and the others (all by default); `inbound=False` or `outbound=False` for one
+        direction."""
         others = None if others is None else list(others)
         self.world.trace.emit("fault.begin", node, fault="cut", others=others, **ways)
         self.cluster.isolate(node, others, **ways)
@@ -355,7 +358,7 @@ class Stage:
         where: Callable[[Message], bool] | None = None,
         limit: int = -1,
     ) -> Hold:
-        """Keep back requests (or responses) of this API between these nodes until `release`."""
+        """Hold back requests (or responses) of this API between these nodes until `release`."""
 
         def matches(message: Message) -> bool:
             return (
@@ -386,7 +389,7 @@ class Stage:
         return self.cluster.partition(broker, self.topic, index) is not None
 
     def end(self, broker: int, index: int = 0) -> int:
-        """The log end offset of the broker's replica; -1 when it has none (it is down, or starting)."""
+        """The log end offset of the broker's replica; -1 if it has none (it is down, or starting)."""
         found = self.cluster.partition(broker, self.topic, index)
         return -1 if found is None else found.log.log_end_offset
 
@@ -400,14 +403,14 @@ class Stage:
         return image.topic(self.topic).partitions[index]
 
     def leader(self, index: int = 0) -> int:
-        """By the metadata; -1 for none."""
+        """The leader in the newest metadata; -1 for none."""
         return int(self.registration(index).leader)
 
     def isr(self, index: int = 0) -> set[int]:
         return set(self.registration(index).isr)
 
     def knows_isr(self, broker: int, isr: set[int], index: int = 0) -> bool:
-        """The broker leads, and this is the committed ISR that it has heard of."""
+        """The broker leads, and this is the committed ISR that it knows."""
         found = self.cluster.partition(broker, self.topic, index)
         return found is not None and found.leader_state is not None and set(found.leader_state.isr.isr) == isr
 
@@ -421,11 +424,11 @@ class Stage:
         return found is not None and found.leader_state is not None
 
     def log_bytes(self, broker: int, index: int = 0, start: int = 0) -> bytes:
-        """What the broker's replica holds, from this offset (or its log's start) on."""
+        """The bytes of the broker's replica, from this offset (or the log start) on."""
         log = self.replica(broker, index).log
         start = max(start, log.log_start_offset)
         found: list[bytes] = []
-        while start < log.log_end_offset:  # A read ends with its segment.
+        while start < log.log_end_offset:  # a read ends with its segment
             batches = b"".join(bytes(b) for b in log.read(start, 1 << 30, log.log_end_offset).buffers)
             *_, (_, last) = iter_headers(batches)
             start = last.last_offset + 1
@@ -433,11 +436,11 @@ class Stage:
         return b"".join(found)
 
     def values(self, broker: int, index: int = 0) -> dict[int, bytes]:
-        """offset -> value of all that the broker's replica holds."""
+        """offset -> value of every record of the broker's replica."""
         return {r.offset: bytes(r.value or b"") for r in iter_records(self.log_bytes(broker, index))}
 
     def always(self, holds: Callable[[], object], text: str) -> None:
-        """From here to the end of the story, after every step of the world."""
+        """From here to the end of the story this must hold, after every step of the world."""
 
         def check() -> None:
             if not holds():
@@ -448,7 +451,7 @@ class Stage:
     # -- logs that no story of a few seconds could bring about -------------------------------------------------------------
 
     async def raise_epoch(self, epoch: int, leader: int, other: int) -> None:
-        """The two take turns as leader until the partition's epoch is at least this, and `leader` leads; all in step."""
+        """Let the two brokers lead in turns until the leader epoch is at least this, `leader` leads, and both are in the ISR."""
         while self.registration().leader_epoch < epoch or self.leader() != leader:
             leading = self.leader()
             following = other if leading == leader else leader
@@ -462,14 +465,14 @@ class Stage:
         return self.leader() == broker and self.leads(broker)
 
     async def end_both(self, leader: int, other: int) -> None:
-        """Both processes die; the leader alone is left in the ISR, so that it, and no other, will lead."""
+        """Both processes die. The leader is then the only member of the ISR, so that no other broker will lead."""
         self.crash(other)
         await self.until(lambda: self.isr() == {leader}, what=f"broker {leader} is alone in the ISR")
         self.crash(leader)
         await self.until(lambda: self.leader() == -1, what="nobody leads")
 
     async def start_both(self, leader: int, other: int, within_s: float = 30.0) -> None:
-        """After `end_both`: the leader comes first, the other follows it, within this time."""
+        """After `end_both`: start the leader, then the other, which must be in the ISR within this time."""
         self.start(leader)
         await self.until(lambda: self.leads(leader), what=f"broker {leader} leads")
         self.start(other)
@@ -478,10 +481,11 @@ class Stage:
     def forge(
         self, broker: int, runs: Sequence[tuple[int, int]], *, start: int = 0, high_watermark: int = 0, empty_epoch: int = -1
     ) -> None:
-        """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. A record's
-        value is its epoch and offset, so what two forged logs have in common is the same. `empty_epoch` begins at the end."""
+        """Write the log of a broker that is down: `runs` of (leader epoch, number of records), from offset `start` on. The value
+        of a record is made of its epoch and offset, so two forged logs agree where their runs agree. `empty_epoch` begins at the
+        end."""
         files = self.cluster.machines[broker].files
-        if self.invariants is not None:  # A world in which this log has always been so.
+        if self.invariants is not None:  # From now on this log has always been so.
             _forget_records(self.invariants.ghosts.partitions[self.cluster.topic_id(self.topic), 0])
         log = Log.open(
             files,
@@ -513,7 +517,7 @@ class Stage:
     # -- endings ------------------------------------------------------------------------------------------------------
 
     async def at_rest(self, brokers: Iterable[int] = (1, 2, 3), index: int = 0, within_s: float = 60.0) -> None:
-        """All these replicas are in the ISR and hold the same bytes; nothing that was acknowledged is missing."""
+        """Wait until all these replicas are in the ISR with the same bytes, and check that no acknowledged record is missing."""
         nodes = list(brokers)
 
         def same() -> bool:
@@ -521,13 +525,13 @@ class Stage:
             return len(ends) == 1 and all(end == hw and end >= 0 for end, hw in ends) and self.isr(index) >= set(nodes)
 
         await self.until(same, within_s, f"replicas {nodes} are in step and in the ISR")
-        # Each replica deletes by age for itself.
+        # each replica deletes by age for itself
         start = max(self.replica(n, index).log.log_start_offset for n in nodes)
         self.must(len({self.log_bytes(n, index, start) for n in nodes}) == 1, "all replicas hold the same bytes")
         self.must_have_all(nodes[0], index)
 
     def must_have_all(self, broker: int, index: int = 0) -> None:
-        """Every acknowledged record is on this replica, at its offset."""
+        """Check that every acknowledged record is on this replica, at its offset."""
         held = self.values(broker, index)
         start = self.replica(broker, index).log.log_start_offset
         acked = self.acked.get((self.topic, index), {})
@@ -538,7 +542,7 @@ class Stage:
         self.must(not missing, f"broker {broker} has every record that acks=all acknowledged{but}")
 
     async def retried(self, attempt: Callable[[], Awaitable[Any]], within_s: float = 30.0) -> Any:
-        """As a client does: retriable errors are tried again."""
+        """Repeat the attempt after retriable errors, as a client does."""
         deadline = self.world.now + within_s
         while True:
             try:
@@ -550,7 +554,7 @@ class Stage:
 
 
 def _forget_records(partition: PartitionGhost) -> None:
-    """The ghosts know of elections, and of no record: what is found in the logs has been there always."""
+    """The ghosts keep the elections and forget the records: the records in the logs have been there always."""
     partition.tree, partition.committed = Tree(), Path()
     partition.replicas, partition.read, partition.applied, partition.producers = {}, {}, {}, {}
     partition.told_end = partition.acked_end = partition.read_end = partition.deleted_below = 0

@@ -66,7 +66,7 @@ async def s03(stage: Stage) -> None:
 
 @scenario("S01", "Truncation to the high watermark loses an acknowledged record", source="KIP-101 scenario 1, KAFKA-1211")
 async def s01(stage: Stage) -> None:
-    """A follower has a record and does not know yet that it is committed. Whatever makes it follow anew, or lead, it must not
+    """A follower has a record and does not know yet that it is committed. Whatever makes it follow again, or lead, it must not
     cut off what it has in common with its leader."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     stage.says("Broker 1 leads, broker 2 follows; both have offset 0, and know that it is committed.")
@@ -100,12 +100,12 @@ SHAPES: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], int]] = {
     "forked, the leader went on in the old epoch": ([(1, 10), (3, 2)], [(1, 6), (2, 6)], 6),
     "no epoch in common": ([(3, 10)], [(2, 8)], 0),
 }
-"""name -> the leader's log and the follower's as runs of (epoch, records), and where they part."""
+"""Name -> the logs of leader and follower as runs of (epoch, records), and the offset where they part."""
 
 
 @scenario("S04", "All seven shapes of divergence", source="Vanlightly/kafka-tlaplus, KIP-966 description section 3")
 async def s04(stage: Stage) -> None:
-    """Whatever two logs look like, the follower cuts its own where the two part, and not a record more."""
+    """Whatever two logs look like, the follower cuts its own where they part, and not a record more."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     for name, (leaders, followers, parting) in SHAPES.items():
@@ -139,8 +139,8 @@ def _forged(runs: list[tuple[int, int]]) -> list[bytes]:
 
 @scenario("S05", "The epoch of a leader that wrote nothing is missing", source="KAFKA-7415")
 async def s05(stage: Stage) -> None:
-    """A leader enters its epoch at its LEO when it begins, not with its first record: or later questions about the epochs
-    before get a wrong answer."""
+    """A leader enters its epoch at its LEO when it begins to lead, not with its first record. Otherwise later questions about
+    earlier epochs get wrong answers."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are everywhere. An eleventh reaches broker 3 alone, which is then stopped.")
     await stage.append(10)
@@ -178,7 +178,8 @@ async def s05(stage: Stage) -> None:
 
 @scenario("S06", "A truncation to the LEO leaves a stale epoch", source="KAFKA-10706")
 async def s06(stage: Stage) -> None:
-    """There are no records to cut off, and still something to forget: or the follower asks about the same epoch for ever."""
+    """No record has to be cut off, but the epoch cache still has to drop an entry. Otherwise the follower asks about the same
+    epoch for ever."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(10)
     diverging: list[int] = []
@@ -212,8 +213,8 @@ async def s06(stage: Stage) -> None:
 
 @scenario("S07", "The new leader's HW is applied before the truncation", source="KAFKA-14704")
 async def s07(stage: Stage) -> None:
-    """An ex-leader with a tail of its own hears of its new leader's HW, which lies beyond that tail. Its records up there are
-    not what was committed, so the HW must not cover them for a moment."""
+    """A former leader with a log tail of its own learns its new leader's HW, which lies beyond that tail. The records of the
+    tail are not what was committed, so the HW must not cover them for a moment."""
     await stage.open(replicas=[1, 2, 3])
     stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that nobody else has.")
     await stage.append(10)
@@ -243,7 +244,7 @@ async def s07(stage: Stage) -> None:
 
 @scenario("S08", "A fetch below the leader's log start with a diverging epoch", source="KAFKA-12996")
 async def s08(stage: Stage) -> None:
-    """Two things are wrong with the follower's question at once. Out of range wins: its log is of no use any more."""
+    """The follower's fetch is wrong in two ways at once. OFFSET_OUT_OF_RANGE wins: its log is of no use any more."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The leader's log begins at 50, in epoch 3; the follower ends at 20, in epoch 1.")
@@ -257,7 +258,7 @@ async def s08(stage: Stage) -> None:
 
 @scenario("S09", "The last fetched epoch is lost after an empty response", source="KAFKA-15510")
 async def s09(stage: Stage) -> None:
-    """A follower that has caught up gets empty answers. What it says of its last record must not fade with them."""
+    """A follower that has caught up gets empty responses. They must not make it forget the epoch of its last record."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     silent: list[str] = []
@@ -287,9 +288,9 @@ async def s09(stage: Stage) -> None:
     await stage.at_rest()
 
 
-@scenario("S10", "A follower that is ahead of its leader goes on living", source="KAFKA-3410, KAFKA-3924")
+@scenario("S10", "A follower that is ahead of its leader survives", source="KAFKA-3410, KAFKA-3924")
 async def s10(stage: Stage) -> None:
-    """Once such a follower took it for an unclean election that was not allowed, and ended its process."""
+    """In Kafka, such a follower once took this for an unclean election that was not allowed, and ended its process."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The follower has twenty records, its leader fifteen: the other five were never committed.")
@@ -303,8 +304,8 @@ async def s10(stage: Stage) -> None:
 
 @scenario("S11", "A full truncation leaves the HW behind", source="KAFKA-9491, KAFKA-16452")
 async def s11(stage: Stage) -> None:
-    """A follower throws its whole log away and begins at its leader's start. Its HW has to come along, or, when it is elected
-    before it hears of a HW, it cannot serve what it has."""
+    """A follower drops its whole log and restarts at its leader's log start. Its HW has to move along. Otherwise, if it is
+    elected before it learns a newer HW, it cannot serve what it has."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.raise_epoch(4, leader=1, other=2)
     stage.says("The leader's log begins at 100. The follower has 0 to 19, all committed.")
@@ -330,8 +331,9 @@ async def s11(stage: Stage) -> None:
 
 @scenario("S12", "Records of a future epoch in a fetch response", source="KAFKA-18723")
 async def s12(stage: Stage) -> None:
-    """A leader may be deposed and elected again while it builds a response. What it read last is of an epoch that the follower
-    has not asked about, and of which it cannot judge yet whether its own log fits. And a response may be broken altogether."""
+    """A leader may lose and regain its leadership while it builds a response. The last records that it read are then of an epoch
+    that the follower did not ask about, so the follower cannot judge whether its own log fits. And a response may be malformed
+    altogether."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(9)
     await stage.until(lambda: stage.end(2) == 9, what="broker 2 has nine records")
