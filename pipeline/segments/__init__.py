@@ -26,5 +26,5 @@ Python's API, without Spark: `find_segments` (files on the disk), `read_batches`
 
 The parts: `layout.py` which files; `walk.py` from bytes to batches and damage (pure); `splits.py` which ranges (pure);
 `plan.py` the tasks; `columns.py`, `arrow_types.py`, `batch_rows.py`, `record_rows.py`, `codecs.py` from batches to Arrow;
-`task.py` one task; `source.py` and `filtering.py` what Spark calls.
+`task.py` one task; `source.py`, `reader.py` and `filtering.py` what Spark calls.
 """

@@ -1,4 +1,4 @@
-"""The reader that takes filters: a class of its own, because Spark refuses a reader with `pushFilters` where pushdown is off."""
+"""The reader that accepts filters. It is a class of its own because Spark rejects a reader with `pushFilters` if pushdown is off."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyspark.sql.datasource import Filter
 from strandline.pipeline.filters import Bounds
 from strandline.pipeline.segments.layout import METADATA_TOPIC
 from strandline.pipeline.segments.options import SegmentOptions
-from strandline.pipeline.segments.source import SegmentsReader
+from strandline.pipeline.segments.reader import SegmentsReader
 
 
 class FilteringSegmentsReader(SegmentsReader):
-    """Filters prune files and ranges. Spark goes on checking them on every row, so it does not matter how exactly."""
+    """Filters prune files and ranges. Spark still checks them on every row, so the pruning need not be exact."""
 
     def __init__(self, options: SegmentOptions) -> None:
         super().__init__(options)
@@ -30,7 +30,7 @@ class FilteringSegmentsReader(SegmentsReader):
 
 
 def take(each: Filter, bounds: Bounds) -> None:
-    """Narrow the bounds by a filter. A batch between two offsets has its first and its last offset between them."""
+    """Narrows the bounds by a filter. A bound on `baseOffset` or `lastOffset` also bounds the offsets of the batches to read."""
     column, value = getattr(each, "attribute", ()), getattr(each, "value", None)
     if column in (("topic",), ("partition",)):
         bounds.take(each)
