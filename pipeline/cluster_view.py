@@ -10,7 +10,7 @@ from strandline.client import Admin, Consumer, TopicDescription, UnknownTopic
 from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.options import AdminOptions
-from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
+from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, ReadPosition, ReadPositions
 from strandline.pipeline.options import Subscription
 from strandline.pipeline.session import session
 
@@ -42,11 +42,13 @@ class ClusterView:
         found = self._look_up(dict.fromkeys(places, EARLIEST))
         return {place: 0 if answer is None else answer.offset for place, answer in found.items()}
 
-    def latest(self, places: Iterable[TopicPartition]) -> Places:
+    def latest(self, places: Iterable[TopicPartition]) -> ReadPositions:
         """The offset after the last record that may be read, and the id of the topic that the offset is of."""
         found = self._look_up(dict.fromkeys(places, LATEST))
         return {
-            place: Place(*((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(place))
+            place: ReadPosition(
+                *((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(place)
+            )
             for place, answer in found.items()
         }
 

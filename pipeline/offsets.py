@@ -25,7 +25,7 @@ NO_EPOCH = -1
 UNKNOWN_ID = b""
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """Where to go on in one partition."""
 
     offset: int
@@ -33,15 +33,15 @@ class Place(NamedTuple):
     """Of the record before `offset`; -1: not known."""
     topic_id: bytes = UNKNOWN_ID
 
-    def is_of_another_topic(self, other: Place) -> bool:
+    def is_of_another_topic(self, other: ReadPosition) -> bool:
         """Both topic ids are known, and they differ: one topic was deleted and the other created under its name."""
         return self.topic_id != other.topic_id and UNKNOWN_ID not in (self.topic_id, other.topic_id)
 
 
-Places = dict[TopicPartition, Place]
+ReadPositions = dict[TopicPartition, ReadPosition]
 
 
-def to_json(places: Mapping[TopicPartition, Place], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
+def to_json(places: Mapping[TopicPartition, ReadPosition], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
     """What Spark stores; the same for the same places. `packing`: of the batch that ends there."""
     topics: dict[str, dict[str, int]] = {}
     epochs: dict[str, dict[str, int]] = {}
@@ -56,7 +56,7 @@ def to_json(places: Mapping[TopicPartition, Place], packing: Mapping[str, int] |
     return stored if packing is None else {**stored, "packing": dict(packing)}
 
 
-def from_json(stored: Mapping[str, Any]) -> Places:
+def from_json(stored: Mapping[str, Any]) -> ReadPositions:
     """Raises UsageError for anything that is no offset of ours: a checkpoint that was damaged, or is another source's."""
     version = stored.get("v", VERSION if "topics" in stored else 0)
     topics = stored.get("topics") if "topics" in stored or "v" in stored else stored
@@ -71,11 +71,11 @@ def from_json(stored: Mapping[str, Any]) -> Places:
         raise UsageError(f"the checkpoint holds {dict(stored)!r}, which are no offsets of a strandline source") from None
 
 
-def _places(topics: Any, epochs: Any, ids: Any) -> Iterable[tuple[TopicPartition, Place]]:
+def _places(topics: Any, epochs: Any, ids: Any) -> Iterable[tuple[TopicPartition, ReadPosition]]:
     for topic, of_topic in topics.items():
         known, topic_id = epochs.get(topic, {}), bytes.fromhex(ids.get(topic, ""))
         for partition, offset in of_topic.items():
             epoch = known.get(partition, NO_EPOCH)
             if type(offset) is not int or type(epoch) is not int or offset < 0 or epoch < NO_EPOCH:
                 raise ValueError(offset)
-            yield TopicPartition(topic, int(partition)), Place(offset, epoch, topic_id)
+            yield TopicPartition(topic, int(partition)), ReadPosition(offset, epoch, topic_id)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import ceil, floor
 
 from strandline.client.consumer.records import TopicPartition
-from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, Place, Places
+from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, ReadPosition, ReadPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Range:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-def limited(start: Places, available: Places, most: int) -> Places:
+def limited(start: ReadPositions, available: ReadPositions, most: int) -> ReadPositions:
     """How far to read so that it is at most about `most` offsets: each partition its share of what is there. Every partition
     that has something to offer gives at least one; so the total may be a little more than asked for."""
     sizes = {place: max(0, end.offset - start[place].offset) for place, end in available.items()}
@@ -67,12 +67,12 @@ def _hand_out_rest(
             rest -= 1
 
 
-def _advance(start: Place, end: Place, count: int) -> Place:
+def _advance(start: ReadPosition, end: ReadPosition, count: int) -> ReadPosition:
     """`count` offsets further, and never beyond the end: the log of a recreated topic may end before `start`. In the middle of
     a log the epoch is not known."""
     if start.offset + count >= end.offset:
         return end
-    return Place(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH, end.topic_id)
+    return ReadPosition(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH, end.topic_id)
 
 
 def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = None) -> list[Range]:

@@ -20,7 +20,7 @@ from strandline.pipeline.batch_reader import RangePartition, task_reader
 from strandline.pipeline.bounds import starts_of
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss, recreated
-from strandline.pipeline.offsets import Place, Places, from_json, to_json
+from strandline.pipeline.offsets import ReadPosition, ReadPositions, from_json, to_json
 from strandline.pipeline.options import ReadOptions
 from strandline.pipeline.packing import packed
 from strandline.pipeline.planning import Range, limited
@@ -36,9 +36,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._task = task_reader(options)
-        self._stop_at: Places | None = None
+        self._stop_at: ReadPositions | None = None
         """With Trigger.AvailableNow: what was there at the start."""
-        self._known_end: Places = {}
+        self._known_end: ReadPositions = {}
         """The newest answer, for `reportLatestOffset`."""
         self._last_batch_at: float | None = None
 
@@ -53,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = starts_of(self._options, view.at, view.earliest(places), ends)
         return to_json(
             {
-                place: latest[place] if ends[place] == start else Place(start, topic_id=latest[place].topic_id)
+                place: latest[place] if ends[place] == start else ReadPosition(start, topic_id=latest[place].topic_id)
                 for place, start in starts.items()
             }
         )
@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stored = from_json(start)
         begin, end = stored, self._available(stored)
         self._known_end = end
-        begin = {place: begin.get(place, Place(0, topic_id=at.topic_id)) for place, at in end.items()}
+        begin = {place: begin.get(place, ReadPosition(0, topic_id=at.topic_id)) for place, at in end.items()}
         if not self._is_worth_a_batch(begin, end, limit):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -82,16 +82,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For progress and lag: behind the last record of all."""
         return to_json(self._known_end) if self._known_end else None
 
-    def _available(self, begin: Places) -> Places:
+    def _available(self, begin: ReadPositions) -> ReadPositions:
         end = self._latest() if self._stop_at is None else self._stop_at
         self._check_none_is_gone(begin, end)
         return self._not_before(begin, end)
 
-    def _latest(self) -> Places:
+    def _latest(self) -> ReadPositions:
         view = self._view()
         return view.latest(view.partitions())
 
-    def _not_before(self, begin: Places, end: Places) -> Places:
+    def _not_before(self, begin: ReadPositions, end: ReadPositions) -> ReadPositions:
         """Checks that the topic is the one that was read, and that its log does not end before what was read from it."""
         for place, at in end.items():
             read = begin.get(place)
@@ -101,12 +101,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(place, f"{place} was read up to offset {read.offset}, and its log ends at {at.offset}")
         return end
 
-    def _check_none_is_gone(self, begin: Places, end: Places) -> None:
+    def _check_none_is_gone(self, begin: ReadPositions, end: ReadPositions) -> None:
         for place in sorted(begin.keys() - end.keys()):
             read = f"{place} was read up to offset {begin[place].offset}"
             self._lost(place, f"{read}, and is not there any more: it was deleted, or the options do not name it any more")
 
-    def _is_worth_a_batch(self, begin: Places, end: Places, limit: ReadLimit) -> bool:
+    def _is_worth_a_batch(self, begin: ReadPositions, end: ReadPositions, limit: ReadLimit) -> bool:
         """`minOffsetsPerTrigger`, which waits `maxTriggerDelay` at most. AvailableNow never waits."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.min_offsets_per_trigger
         if least is None or self._stop_at is not None:
@@ -128,9 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         firsts = self._view().earliest(new) if new else {}
         ranges = []
         for place, at in sorted(stop.items()):
-            first = begin[place] if place in begin else Place(self._first_of_new(place, firsts[place]))
+            first = begin[place] if place in begin else ReadPosition(self._first_of_new(place, firsts[place]))
             if first.is_of_another_topic(at):
-                first = Place(first.offset, topic_id=at.topic_id)  # A loss that the user has accepted.
+                first = ReadPosition(first.offset, topic_id=at.topic_id)  # A loss that the user has accepted.
             topic_id = at.topic_id or first.topic_id
             ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
         return [RangePartition(task) for task in packed(ranges, self._options.packing.of_batch(end))]
@@ -157,6 +157,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logger.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
 
 
-def _advanced(begin: Place, at: Place) -> Place:
+def _advanced(begin: ReadPosition, at: ReadPosition) -> ReadPosition:
     """The same place if there is nothing new: Spark must not run a batch of nothing."""
     return begin if begin.offset == at.offset and not begin.is_of_another_topic(at) else at

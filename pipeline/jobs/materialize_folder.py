@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from strandline.pipeline.jobs.lake import MANIFESTS, manifest_name, manifest_number
 from strandline.pipeline.jobs.lake_folder import alone, appearing, local_path, make_folders, move
-from strandline.pipeline.offsets import Places, from_json, to_json
+from strandline.pipeline.offsets import ReadPositions, from_json, to_json
 from strandline.protocol.errors import StrandlineError, UsageError
 
 VERSION = 1
@@ -58,7 +58,7 @@ class Version:
     """From 1 on."""
     topic: str
     across: Across
-    until: Places
+    until: ReadPositions
     """The next offset to read, of each partition, with the leader epoch before it."""
     table: tuple[SnapshotFile, ...] = ()
     rest: tuple[SnapshotFile, ...] = ()

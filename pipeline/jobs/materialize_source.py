@@ -20,7 +20,7 @@ from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.tasks import rows_of
-from strandline.pipeline.offsets import Place, Places
+from strandline.pipeline.offsets import ReadPosition, ReadPositions
 from strandline.pipeline.options import read_options
 from strandline.pipeline.planning import Range, split
 from strandline.pipeline.task_reader import TaskReader
@@ -43,7 +43,7 @@ class Changes:
 
     rows: DataFrame
     """`SCHEMA`."""
-    until: Places
+    until: ReadPositions
     """Where the next run begins."""
     is_empty: bool
 
@@ -51,7 +51,7 @@ class Changes:
 # -- from the log -----------------------------------------------------------------------------------------------------
 
 
-def from_log(spark: SparkSession, servers: str, topic: str, since: Places | None, written: Mapping[str, str]) -> Changes:
+def from_log(spark: SparkSession, servers: str, topic: str, since: ReadPositions | None, written: Mapping[str, str]) -> Changes:
     """`since`: where the last run ended; None: there was none. `written`: options of the source (docs/spark.md)."""
     options = read_options({"bootstrap.servers": servers, "subscribe": topic, **written}, is_stream=False)
     view = ClusterView(options.client, options.subscription)
@@ -64,7 +64,9 @@ def from_log(spark: SparkSession, servers: str, topic: str, since: Places | None
     return Changes(rows, latest, not pieces)
 
 
-def planned(since: Places | None, earliest: Mapping[TopicPartition, int], latest: Places, fail_on_data_loss: bool) -> list[Range]:
+def planned(
+    since: ReadPositions | None, earliest: Mapping[TopicPartition, int], latest: ReadPositions, fail_on_data_loss: bool
+) -> list[Range]:
     """From where each partition was read to its end. The first run takes what is left; a partition that comes later has
     to be there from its first record."""
 
@@ -77,10 +79,10 @@ def planned(since: Places | None, earliest: Mapping[TopicPartition, int], latest
         lost(place, f"the snapshot has {place}, and the topic does not have this partition any more")
     ranges = []
     for place, end in sorted(latest.items()):
-        first = Place(earliest[place]) if since is None else since.get(place, Place(0))
+        first = ReadPosition(earliest[place]) if since is None else since.get(place, ReadPosition(0))
         if first.offset < earliest[place]:
             lost(place, f"offset {first.offset} of {place} comes next, and the earliest that is left is {earliest[place]}")
-            first = Place(earliest[place])
+            first = ReadPosition(earliest[place])
         if first.offset > end.offset:
             lost(place, f"{place} was read up to offset {first.offset}, and its log ends at {end.offset}")
             first = end
@@ -103,7 +105,7 @@ class ReadRange:
 
 
 def from_lake(
-    spark: SparkSession, lake: str | os.PathLike[str], topic: str, since: Places | None, fail_on_data_loss: bool = True
+    spark: SparkSession, lake: str | os.PathLike[str], topic: str, since: ReadPositions | None, fail_on_data_loss: bool = True
 ) -> Changes:
     """What an offload has brought so far. Its offsets are the log's, so a snapshot may come from either, in turns."""
     from pyspark.sql.functions import col
@@ -113,7 +115,7 @@ def from_lake(
     if not ends:
         raise UsageError(f"the lake {lake} has nothing of topic {topic}")
     begun = since or {}
-    files = [file for file in whole.files if file.topic == topic and file.last >= begun.get(file.place, Place(0)).offset]
+    files = [file for file in whole.files if file.topic == topic and file.last >= begun.get(file.place, ReadPosition(0)).offset]
     firsts: dict[TopicPartition, int] = {}
     for file in files:
         firsts.setdefault(file.place, file.first)
@@ -121,10 +123,10 @@ def from_lake(
         if place in begun and first > begun[place].offset and fail_on_data_loss:
             text = f"offset {begun[place].offset} of {place} comes next, and the lake goes on at {first}"
             raise DataLoss(text, topic=topic, partition=place.partition)
-    until = {**begun, **{p: Place(end) for p, end in ends.items() if end > begun.get(p, Place(0)).offset}}
+    until = {**begun, **{p: ReadPosition(end) for p, end in ends.items() if end > begun.get(p, ReadPosition(0)).offset}}
     if not files:
         return Changes(spark.createDataFrame([], SCHEMA), until, True)
     paths = [str(whole.root / file.path) for file in files]
-    wanted = [(col("partition") == p.partition) & (col("offset") >= begun.get(p, Place(0)).offset) for p in firsts]
+    wanted = [(col("partition") == p.partition) & (col("offset") >= begun.get(p, ReadPosition(0)).offset) for p in firsts]
     rows = spark.read.schema(SCHEMA).parquet(*paths).select(*COLUMNS).where(reduce(or_, wanted))
     return Changes(rows, until, False)

@@ -29,7 +29,7 @@ from strandline.protocol.errors import UsageError
 
 VERSION = 1
 PLAN, DONE = "plan.json", "done.json"
-Place = Literal["same", "key"]
+Placement = Literal["same", "key"]
 """The partition that a record had, or the one that its key says."""
 
 
@@ -38,7 +38,7 @@ class Plan:
     name: str
     asked: Mapping[str, Any]
     """In the words of whoever asked, to notice when a run that goes on is asked for something else."""
-    place: Place
+    place: Placement
     count: int
     """Partitions of the target, when the replay began: one that grows meanwhile must not move keys."""
     ranges: tuple[Range, ...]
@@ -62,7 +62,7 @@ class Plan:
         return partition % self.count if key is None else partition_for_key(key, self.count)
 
 
-def chosen_place(wanted: Literal["auto", "same", "key"], ranges: Sequence[Range], count: int) -> Place:
+def chosen_place(wanted: Literal["auto", "same", "key"], ranges: Sequence[Range], count: int) -> Placement:
     """With "auto" the same partition where the target has them all. Raises UsageError for "same" where it has not."""
     highest = max((r.partition for r in ranges), default=0)
     if wanted == "auto":

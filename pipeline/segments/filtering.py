@@ -1,4 +1,4 @@
-"""The reader that accepts filters. It is a class of its own because Spark rejects a reader with `pushFilters` if pushdown is off."""
+"""The reader that accepts filters. It is its own class because Spark rejects a reader with `pushFilters` if pushdown is off."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFile, SnapshotFolder, Version, decode, encode
 from strandline.pipeline.jobs.materialize_source import planned
-from strandline.pipeline.offsets import Place
+from strandline.pipeline.offsets import ReadPosition
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
 
@@ -25,7 +25,7 @@ def publish(folder: SnapshotFolder, number: int, keep: int = 3) -> Version:
     work.mkdir(parents=True)
     (work / "part.parquet").write_bytes(b"x" * number)
     files = folder.bring(number, "table", [work / "part.parquet"], [number], work.name.rsplit("-", 1)[1])
-    version = Version(number=number, topic="orders", across="refuse", until={ZERO: Place(number, 2)}, table=files)
+    version = Version(number=number, topic="orders", across="refuse", until={ZERO: ReadPosition(number, 2)}, table=files)
     folder.publish(version, keep)
     return version
 
@@ -42,7 +42,7 @@ def test_a_version_is_read_as_it_was_written(folder: SnapshotFolder) -> None:
     with folder.at_work():
         version = publish(folder, 2)
     assert folder.newest() == version == folder.version(2) == decode("00000000000000000002.json", encode(version))
-    assert (version.rows, version.until) == (2, {ZERO: Place(2, 2)})
+    assert (version.rows, version.until) == (2, {ZERO: ReadPosition(2, 2)})
 
 
 def test_what_a_run_left_that_died_before_its_manifest_goes_with_the_next_one(folder: SnapshotFolder) -> None:
@@ -121,30 +121,42 @@ def test_a_manifest_is_plain_json(folder: SnapshotFolder) -> None:
 
 
 def test_a_run_begins_where_the_last_one_ended_with_its_epoch() -> None:
-    since = {ZERO: Place(10, 3)}
-    assert planned(since, {ZERO: 4, ONE: 0}, {ZERO: Place(15, 4), ONE: Place(7, 0)}, True) == [
+    since = {ZERO: ReadPosition(10, 3)}
+    assert planned(since, {ZERO: 4, ONE: 0}, {ZERO: ReadPosition(15, 4), ONE: ReadPosition(7, 0)}, True) == [
         Range("orders", 0, 10, 15, 3),
         Range("orders", 1, 0, 7),
     ]
 
 
 def test_the_first_run_takes_what_is_left() -> None:
-    assert planned(None, {ZERO: 4}, {ZERO: Place(15, 4)}, True) == [Range("orders", 0, 4, 15)]
+    assert planned(None, {ZERO: 4}, {ZERO: ReadPosition(15, 4)}, True) == [Range("orders", 0, 4, 15)]
 
 
 @pytest.mark.parametrize(
     ("since", "earliest", "latest", "told", "instead"),
     [
-        ({ZERO: Place(3)}, {ZERO: 5}, {ZERO: Place(9)}, "offset 3 of orders-0 comes next, and the earliest that is left is 5", 5),
-        ({ZERO: Place(12)}, {ZERO: 0}, {ZERO: Place(9)}, "was read up to offset 12, and its log ends at 9", 9),
-        ({}, {ZERO: 5}, {ZERO: Place(9)}, "offset 0 of orders-0 comes next", 5),
-        ({ZERO: Place(3), ONE: Place(1)}, {ZERO: 0}, {ZERO: Place(9)}, "does not have this partition any more", 3),
+        (
+            {ZERO: ReadPosition(3)},
+            {ZERO: 5},
+            {ZERO: ReadPosition(9)},
+            "offset 3 of orders-0 comes next, and the earliest that is left is 5",
+            5,
+        ),
+        ({ZERO: ReadPosition(12)}, {ZERO: 0}, {ZERO: ReadPosition(9)}, "was read up to offset 12, and its log ends at 9", 9),
+        ({}, {ZERO: 5}, {ZERO: ReadPosition(9)}, "offset 0 of orders-0 comes next", 5),
+        (
+            {ZERO: ReadPosition(3), ONE: ReadPosition(1)},
+            {ZERO: 0},
+            {ZERO: ReadPosition(9)},
+            "does not have this partition any more",
+            3,
+        ),
     ],
 )
 def test_what_was_not_read_and_is_gone_is_a_loss(
-    since: dict[TopicPartition, Place],
+    since: dict[TopicPartition, ReadPosition],
     earliest: dict[TopicPartition, int],
-    latest: dict[TopicPartition, Place],
+    latest: dict[TopicPartition, ReadPosition],
     told: str,
     instead: int,
 ) -> None:

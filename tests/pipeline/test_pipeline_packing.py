@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.client.consumer.records import TopicPartition
-from strandline.pipeline.offsets import Place, from_json, to_json
+from strandline.pipeline.offsets import ReadPosition, from_json, to_json
 from strandline.pipeline.options import read_options
 from strandline.pipeline.packing import SMALL_OFFSETS, TASK_OFFSETS, TASKS, Packing, packed
 from strandline.pipeline.planning import Range
@@ -95,9 +95,9 @@ def options(**written: int) -> Packing:
 @given(packings, packings)
 def test_a_batch_keeps_its_packing_when_options_change(begun: Packing, now: Packing) -> None:
     """An exactly-once sink names its producers by task: other tasks would leave rows out, or write them twice."""
-    stored = json.loads(json.dumps(to_json({TopicPartition("orders", 0): Place(5)}, begun.to_json())))
+    stored = json.loads(json.dumps(to_json({TopicPartition("orders", 0): ReadPosition(5)}, begun.to_json())))
     assert now.of_batch(stored) == begun
-    assert from_json(stored) == {TopicPartition("orders", 0): Place(5)}
+    assert from_json(stored) == {TopicPartition("orders", 0): ReadPosition(5)}
 
 
 def test_a_batch_of_an_earlier_release_is_not_packed() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.bounds import of_position, starting_at, times_of
-from strandline.pipeline.offsets import UNKNOWN_ID, Place, from_json, to_json
+from strandline.pipeline.offsets import UNKNOWN_ID, ReadPosition, from_json, to_json
 from strandline.pipeline.planning import Range, limited, split
 from strandline.protocol.errors import UsageError
 
@@ -44,8 +44,8 @@ sizes = st.dictionaries(st.integers(0, 9), st.integers(0, 10_000), min_size=1)
 @given(sizes, st.integers(1, 20_000))
 def test_a_limit_is_kept_and_used_up_and_no_partition_starves(offered: dict[int, int], most: int) -> None:
     places = {TopicPartition("orders", p): size for p, size in offered.items()}
-    start = {place: Place(7) for place in places}
-    end = limited(start, {place: Place(7 + size, 4) for place, size in places.items()}, most)
+    start = {place: ReadPosition(7) for place in places}
+    end = limited(start, {place: ReadPosition(7 + size, 4) for place, size in places.items()}, most)
     taken = {place: at.offset - 7 for place, at in end.items()}
     busy = sum(size > 0 for size in places.values())
     assert all(0 <= taken[place] <= size for place, size in places.items())
@@ -55,22 +55,22 @@ def test_a_limit_is_kept_and_used_up_and_no_partition_starves(offered: dict[int,
 
 
 def test_shares_are_in_proportion_to_what_is_there() -> None:
-    start, there = {A: Place(0), B: Place(0)}, {A: Place(900), B: Place(100)}
-    assert limited(start, there, 100) == {A: Place(90), B: Place(10)}
+    start, there = {A: ReadPosition(0), B: ReadPosition(0)}, {A: ReadPosition(900), B: ReadPosition(100)}
+    assert limited(start, there, 100) == {A: ReadPosition(90), B: ReadPosition(10)}
 
 
 def test_limit_does_not_keep_an_offset_that_a_recreated_topic_does_not_have() -> None:
     """The offset of the old topic stood under the id of the new one, which was then skipped up to there."""
-    start = {A: Place(1000, 3, b"old"), B: Place(0)}
-    there = {A: Place(50, 0, b"new"), B: Place(1000)}
-    assert limited(start, there, 10) == {A: Place(50, 0, b"new"), B: Place(10)}
+    start = {A: ReadPosition(1000, 3, b"old"), B: ReadPosition(0)}
+    there = {A: ReadPosition(50, 0, b"new"), B: ReadPosition(1000)}
+    assert limited(start, there, 10) == {A: ReadPosition(50, 0, b"new"), B: ReadPosition(10)}
 
 
 # -- offsets of streams -----------------------------------------------------------------------------------------------
 
 stored = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["orders", "payments", "ä b"]), st.integers(0, 200)),
-    st.builds(Place, st.integers(0, 2**62), st.integers(-1, 2**31)),
+    st.builds(ReadPosition, st.integers(0, 2**62), st.integers(-1, 2**31)),
 )
 ids = st.fixed_dictionaries(
     dict.fromkeys(["orders", "payments", "ä b"], st.just(UNKNOWN_ID) | st.binary(min_size=16, max_size=16))
@@ -79,7 +79,7 @@ ids = st.fixed_dictionaries(
 
 @given(stored, ids)
 def test_offsets_come_back_as_they_were_and_always_as_the_same_text(
-    places: dict[TopicPartition, Place], ids: dict[str, bytes]
+    places: dict[TopicPartition, ReadPosition], ids: dict[str, bytes]
 ) -> None:
     places = {place: at._replace(topic_id=ids[place.topic]) for place, at in places.items()}
     turned = dict(reversed(list(places.items())))
@@ -88,15 +88,15 @@ def test_offsets_come_back_as_they_were_and_always_as_the_same_text(
 
 
 def test_a_checkpoint_of_sparks_kafka_connector_is_understood() -> None:
-    assert from_json({"orders": {"1": 4, "0": 3}}) == {A: Place(3), B: Place(4)}
+    assert from_json({"orders": {"1": 4, "0": 3}}) == {A: ReadPosition(3), B: ReadPosition(4)}
 
 
 def test_a_checkpoint_of_an_earlier_release_has_no_topic_ids() -> None:
     """Its topic is taken for the one that is there: Spark must not run a batch of nothing only to note the id."""
     stored = {"epochs": {"orders": {"0": 2}}, "topics": {"orders": {"0": 3}}, "v": 1}
-    assert from_json(stored) == {A: Place(3, 2)}
-    assert not Place(3, 2).is_of_another_topic(Place(3, 2, b"i" * 16))
-    assert Place(3, 2, b"h" * 16).is_of_another_topic(Place(3, 2, b"i" * 16))
+    assert from_json(stored) == {A: ReadPosition(3, 2)}
+    assert not ReadPosition(3, 2).is_of_another_topic(ReadPosition(3, 2, b"i" * 16))
+    assert ReadPosition(3, 2, b"h" * 16).is_of_another_topic(ReadPosition(3, 2, b"i" * 16))
 
 
 @pytest.mark.parametrize(
