@@ -50,7 +50,7 @@ CLOSED_FOR = {
 
 
 @pytest.mark.parametrize("raw", CLOSED_FOR.values(), ids=CLOSED_FOR.keys())
-def test_a_peer_that_does_not_speak_the_protocol_is_closed_with_one_log_line(on_loop, raw):
+def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
     """F01, F02, F03, F06, F10. The second such connection of the same host within a minute is closed without a line."""
 
     async def scenario():
@@ -95,7 +95,7 @@ def test_a_storm_of_a_thousand_bad_connections_makes_one_line(on_loop):
     on_loop(scenario)
 
 
-def test_what_a_peer_calls_itself_does_not_reach_the_terminal_raw(on_loop):
+def test_a_client_id_is_escaped_in_the_log(on_loop):
     """F35: an escape sequence as client id, in a request that makes a line."""
 
     async def scenario():
@@ -140,7 +140,7 @@ def test_random_bytes_are_closed_or_refused_and_nothing_else_happens(on_loop):
 
 
 @pytest.mark.parametrize("raw", [b"\0", b"\0\0\0\x20", b"\0\0\0\x20\x95\0\0", (60_000).to_bytes(4, "big") + bytes(5000)])
-def test_a_frame_that_is_not_completed_in_time_is_closed(on_loop, raw):
+def test_an_incomplete_frame_closes_the_connection(on_loop, raw):
     """F04: a head and then silence."""
 
     async def scenario():
@@ -191,7 +191,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(on_loop):
     on_loop(scenario)
 
 
-def test_our_connection_gives_up_a_peer_that_answers_nothing(on_loop):
+def test_a_client_connection_closes_if_the_server_is_silent(on_loop):
     """F08, the asking side: a half-open connection is noticed at the first request that times out."""
 
     async def scenario():
@@ -220,7 +220,7 @@ def test_our_connection_gives_up_a_peer_that_answers_nothing(on_loop):
         (b"\0\0\0\x07\x92\xd2\xff\xff\xff\xff\xc0", "never sent"),
     ],
 )
-def test_our_connection_does_not_trust_its_server_either(on_loop, raw, why):
+def test_a_client_connection_closes_at_a_malformed_response(on_loop, raw, why):
     """F02: the asking side has its cap too; what was asked fails, once. Each loop says so for itself: one of a minute ago may
     have met another server at the same address."""
 
@@ -246,7 +246,7 @@ def test_our_connection_does_not_trust_its_server_either(on_loop, raw, why):
     on_loop(scenario)
 
 
-def test_who_never_reads_is_not_read_from_and_then_closed(on_loop):
+def test_a_peer_that_never_reads_is_paused_and_then_closed(on_loop):
     """F05: answers wait in a bounded buffer; reading pauses, and a peer that stays so is closed."""
 
     async def scenario():
@@ -290,7 +290,7 @@ def test_too_many_unsent_bytes_close_the_connection(on_loop):
     on_loop(scenario)
 
 
-def test_an_unknown_version_of_the_handshake_is_answered_with_what_we_speak(on_loop):
+def test_an_unknown_version_of_the_handshake_is_answered_with_the_known_ones(on_loop):
     """F06: so that a newer client can fall back."""
 
     async def scenario():
@@ -318,7 +318,7 @@ def test_an_unknown_version_of_another_api_is_refused_and_closed(on_loop):
 
 
 @pytest.mark.parametrize("in_flight_max", [1, 7, 1000])
-def test_ten_thousand_pipelined_requests_are_taken_in_order_and_never_too_many_at_once(on_loop, in_flight_max):
+def test_pipelined_requests_are_taken_in_order_within_the_limit(on_loop, in_flight_max):
     """F07: all with one correlation id, which is the asker's own business."""
 
     async def scenario():
@@ -414,7 +414,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_served(on_loop):
     on_loop(scenario)
 
 
-def test_the_limit_of_open_files_leaves_some_for_the_log(on_loop):
+def test_the_limit_of_connections_reserves_files_for_the_logs(on_loop):
     """F09: connections may not use up the descriptors that segments need."""
 
     async def scenario():

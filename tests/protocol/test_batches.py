@@ -56,7 +56,7 @@ def as_tuples(records):
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_a_varint_reads_back_and_has_the_size_that_was_foretold(n):
+def test_a_varint_reads_back_and_has_its_predicted_size(n):
     raw = encode_varint(n)
     assert decode_varint(raw, 0) == (n, len(raw))
     assert varint_size(n) == len(raw)
@@ -71,7 +71,7 @@ def test_the_varint_table_agrees_with_the_general_encoder():
 
 @given(batches)
 @settings(max_examples=150, deadline=None)
-def test_records_read_back_whatever_path_they_took(records):
+def test_records_of_every_encoding_path_read_back(records):
     raw = encode_batch(records, base_offset=1000)
     header = v2.read_header(raw)
     assert header.size == len(raw)
@@ -85,7 +85,7 @@ def test_records_read_back_whatever_path_they_took(records):
 
 @given(st.lists(some_bytes(130), min_size=1, max_size=200))
 @settings(max_examples=80, deadline=None)
-def test_the_plain_paths_make_the_same_bytes_as_the_general_one(values):
+def test_the_plain_paths_encode_like_the_general_one(values):
     """Tables and joins must not be told from the field by field encoder, whose bytes are those of the golden batches."""
     general = BatchBuilder()
     general.base_timestamp = general.max_timestamp = TIME
@@ -131,7 +131,7 @@ def test_keyed_records_of_one_size_read_back_wherever_their_run_ends(count):
     assert as_tuples(decode_batch(raw, 0, v2.read_header(raw))) == records
 
 
-def test_sizes_are_named_only_when_all_records_have_them():
+def test_sizes_are_set_only_if_all_records_have_them():
     def sizes(*runs):
         raw = encode_batch([(key, value, [], TIME) for key, value, count in runs for _ in range(count)])
         return decode_columns(raw, 0, v2.read_header(raw)).sizes
@@ -151,7 +151,7 @@ def test_columns_since_an_offset_are_the_rows_from_there_on(records, first):
     assert columns.since(1000 + first).records() == columns.records()[first:]
 
 
-def test_a_time_that_has_no_room_in_64_bits_is_refused():
+def test_a_timestamp_beyond_64_bits_is_refused():
     """Base and delta are both signed 64-bit numbers on the wire; their sum need not be one."""
     raw = bytearray(encode_batch([(None, b"a", (), TIME), (None, b"b", (), TIME + 5)]))
     raw[27:35] = (2**63 - 4).to_bytes(8, "big")
@@ -168,7 +168,7 @@ def test_a_strided_run_that_breaks_off_is_read_by_the_other_ways():
             assert as_tuples(decode_batch(raw, 0, v2.read_header(raw))) == records
 
 
-def test_size_never_understates_the_batch_and_does_not_overstate_it_much():
+def test_size_is_a_close_upper_bound():
     rnd = random.Random(1)
     builder = BatchBuilder()
     for i in range(2000):
@@ -180,7 +180,7 @@ def test_size_never_understates_the_batch_and_does_not_overstate_it_much():
             assert len(builder.build()) <= builder.size <= len(builder.build()) + 22 * (i + 1)
 
 
-def test_building_twice_gives_the_same_and_more_may_be_appended():
+def test_a_batch_can_be_built_twice_and_extended():
     builder = BatchBuilder()
     builder.extend([b"a", b"b"], TIME)
     assert builder.build() == builder.build()
@@ -298,7 +298,7 @@ def is_refused(raw):
     return False
 
 
-def test_damaged_records_are_refused_or_read_but_never_escape():
+def test_damaged_records_raise_nothing_but_corrupt_message():
     """With a forged checksum anything may stand where records should be: CORRUPT_MESSAGE or some records, nothing else."""
     rnd = random.Random(7)
     refused = 0
@@ -345,11 +345,11 @@ def lying(change, general):
         "a byte behind the last record",
     ],
 )
-def test_a_record_that_lies_about_its_shape_is_refused(change, general):
+def test_a_record_with_wrong_lengths_is_refused(change, general):
     assert is_refused(lying(change, general))
 
 
-def test_the_batch_that_the_lying_ones_are_made_of_is_good():
+def test_the_unchanged_batch_is_accepted():
     assert not is_refused(lying(lambda raw, at: None, False))
     assert not is_refused(lying(lambda raw, at: None, True))
 
@@ -372,7 +372,7 @@ def test_a_wrong_checksum_is_refused_by_the_reader():
 
 
 @pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (7, "7")])
-def test_a_compressed_batch_is_refused_by_the_name_of_its_codec(codec, name):
+def test_the_refusal_of_a_compressed_batch_names_its_codec(codec, name):
     raw = bytearray(encode_values([b"abc"], TIME))
     raw[22] |= codec
     header = v2.read_header(raw)

@@ -54,7 +54,7 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.protocol.rpc.dial.resolve", resolve)
 
 
-def test_a_silent_address_costs_a_moment_when_the_name_has_another(on_loop, two_addresses) -> None:
+def test_a_silent_address_delays_the_next_one_only_briefly(on_loop, two_addresses) -> None:
     async def scenario() -> None:
         living, port = await serving()
         with silent_at("127.0.0.9", port):
@@ -66,7 +66,7 @@ def test_a_silent_address_costs_a_moment_when_the_name_has_another(on_loop, two_
     on_loop(scenario)
 
 
-def test_a_refusing_address_costs_nothing_when_the_name_has_another(on_loop, two_addresses, monkeypatch) -> None:
+def test_a_refusing_address_does_not_delay_the_next_one(on_loop, two_addresses, monkeypatch) -> None:
     monkeypatch.setattr("strandline.protocol.rpc.dial.NEXT_ADDRESS_S", 3600)
 
     async def scenario() -> None:
@@ -79,7 +79,7 @@ def test_a_refusing_address_costs_nothing_when_the_name_has_another(on_loop, two
     on_loop(scenario)
 
 
-def test_of_two_addresses_that_answer_one_is_kept_and_nobody_hears_of_the_other(on_loop, two_addresses, monkeypatch) -> None:
+def test_of_two_answering_addresses_one_connection_is_kept(on_loop, two_addresses, monkeypatch) -> None:
     monkeypatch.setattr("strandline.protocol.rpc.dial.NEXT_ADDRESS_S", 0.0)
 
     async def scenario() -> None:
@@ -103,7 +103,7 @@ def test_of_two_addresses_that_answer_one_is_kept_and_nobody_hears_of_the_other(
     on_loop(scenario)
 
 
-async def test_a_look_up_that_hangs_is_shared_and_outlives_whoever_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_look_up_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads that resolve names are few, and a look-up cannot be called back: one per name hangs, not one per try."""
     answer, asked = threading.Event(), []
 
@@ -128,7 +128,7 @@ async def test_a_look_up_that_hangs_is_shared_and_outlives_whoever_gave_up(monke
         answer.set()
 
 
-async def test_names_that_hang_hold_up_no_other_name_and_no_work_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_look_ups_delay_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that went down takes a broker and a controller with it, and the resolver that knew them is silent. uvloop has
     two threads for names, asyncio shares a handful with the reading of disks: whoever lives must not queue there."""
     answer = threading.Event()
@@ -150,7 +150,7 @@ async def test_names_that_hang_hold_up_no_other_name_and_no_work_on_threads(monk
         await asyncio.gather(*hanging)
 
 
-def test_a_process_that_ends_does_not_wait_for_a_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exiting_process_does_not_wait_for_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that is told to stop while its network is gone has ten seconds in a container, and a look-up takes as long."""
     answer, asked = threading.Event(), threading.Event()
 
@@ -175,7 +175,7 @@ def test_a_process_that_ends_does_not_wait_for_a_resolver(monkeypatch: pytest.Mo
         answer.set()
 
 
-async def test_it_is_told_whether_nobody_is_there_or_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_host_is_told_from_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     living, port = await serving()
     await living.stop()
     with pytest.raises(BrokerError) as refused:

@@ -40,7 +40,7 @@ sizes = st.one_of(st.integers(1, 300), st.sampled_from([4091, 4092, 4093, 16384,
 
 @given(st.lists(sizes, min_size=1, max_size=30), st.lists(st.integers(1, 5000), max_size=60))
 @settings(max_examples=100, deadline=None)
-def test_frames_come_out_whole_however_the_bytes_come_in(frame_sizes, pieces):
+def test_frames_are_independent_of_how_the_bytes_arrive(frame_sizes, pieces):
     bodies = [body(n) for n in frame_sizes]
     reader = FrameReader(LIMIT)
     got = []
@@ -57,7 +57,7 @@ def test_frames_come_out_whole_however_the_bytes_come_in(frame_sizes, pieces):
 
 @given(st.lists(sizes, min_size=1, max_size=20), st.lists(st.integers(1, 3000), max_size=40), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_one_scratch_serves_many_connections_and_held_bytes_are_kept(frame_sizes, pieces, rnd):
+def test_connections_share_one_scratch_and_keep_held_bytes(frame_sizes, pieces, rnd):
     """A reader that stops in the middle (back pressure) puts the rest aside before another one uses the scratch."""
     bodies = [body(n) for n in frame_sizes]
     scratch = Scratch()
@@ -84,7 +84,7 @@ def test_one_scratch_serves_many_connections_and_held_bytes_are_kept(frame_sizes
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_a_head_that_is_cut_is_put_together(cut):
+def test_a_divided_head_is_joined(cut):
     reader = FrameReader(LIMIT)
     got = []
     raw = wire([body(5), body(70_000)])
@@ -113,7 +113,7 @@ def test_the_largest_frame_allowed_is_read():
     assert [f for f in got if f] == [body(1000)]
 
 
-def test_a_claim_of_a_hundred_megabytes_costs_little_until_the_bytes_come():
+def test_a_claimed_length_allocates_little_before_the_bytes_arrive():
     reader = FrameReader(100 << 20)
     tracemalloc.start()
     reader.get_buffer()[:4] = (100 << 20).to_bytes(4, "big")
@@ -124,7 +124,7 @@ def test_a_claim_of_a_hundred_megabytes_costs_little_until_the_bytes_come():
     tracemalloc.stop()
 
 
-def test_a_very_large_frame_is_put_together_in_a_growing_buffer():
+def test_a_very_large_frame_has_a_growing_buffer():
     whole = bytes(range(256)) * (20 << 12)
     reader = FrameReader(100 << 20)
     got = []
@@ -132,7 +132,7 @@ def test_a_very_large_frame_is_put_together_in_a_growing_buffer():
     assert got == [whole, b"next"]
 
 
-def test_a_big_frame_is_received_into_its_own_buffer():
+def test_a_large_frame_is_received_into_its_own_buffer():
     """What makes it fast: no byte of a big frame but its start passes through the scratch."""
     reader = FrameReader(LIMIT)
     raw = wire([body(1_000_000)])

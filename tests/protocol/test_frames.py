@@ -77,7 +77,7 @@ def test_every_message_survives_the_wire_and_plain_msgpack_reads_it(api):
     responses()
 
 
-def test_records_stand_last_in_every_message_that_has_them():
+def test_records_are_the_last_field_of_every_message():
     """The encoder writes them behind the packed head; a field behind them could not be."""
     with_records = [cls for cls in MESSAGE_CLASSES if "records" in cls.__struct_fields__]
     assert len(with_records) >= 3
@@ -106,7 +106,7 @@ def test_batches_are_written_by_reference_and_read_in_place():
     assert frame.endswith(b"stamp" + b"b" * 995)
 
 
-def test_a_message_with_records_in_its_head_cannot_be_encoded_with_more():
+def test_a_message_with_records_in_its_head_cannot_be_encoded():
     with pytest.raises(ValueError, match="empty `records`"):
         frames.encode_response(1, FetchResponse(0, 0, 0, [], [memoryview(b"x")]), [[b"y"]])
 
@@ -118,7 +118,7 @@ def test_a_correlation_id_is_found_whatever_its_width(correlation_id):
     assert frames.correlation_id_of(framed(frames.encode_refusal(correlation_id, 42, None))) == correlation_id
 
 
-def test_a_refusal_is_told_from_a_response():
+def test_a_refusal_is_distinguished_from_a_response():
     frame = framed(frames.encode_refusal(7, ErrorCode.INVALID_REQUEST, "no"))
     assert frames.decode_response(PRODUCE, frame) == frames.Refusal(7, 42, "no")
     assert msgpack.unpackb(frame) == [7, None, 42, "no"]
@@ -131,7 +131,7 @@ def test_fields_that_a_newer_peer_appended_are_ignored():
     assert frames.decode_response(METADATA, newer_head)[0] == 5
 
 
-def test_an_unknown_api_and_an_unknown_version_are_told_apart_from_garbage():
+def test_an_unknown_api_or_version_is_distinguished_from_garbage():
     with pytest.raises(frames.UnsupportedVersion) as e:
         frames.decode_request(bytearray(msgpack.packb([99, 3, 12, "me", []])))
     assert (e.value.head.api_key, e.value.head.correlation_id) == (99, 12)
@@ -149,7 +149,7 @@ def produce_with(index, value):
     return [*GOOD_PRODUCE[:index], value, *GOOD_PRODUCE[index + 1 :]]
 
 
-def test_the_produce_body_that_the_bad_ones_are_made_of_is_good():
+def test_the_unchanged_produce_body_is_accepted():
     assert frames.decode_request(body_frame(PRODUCE, GOOD_PRODUCE)).body.records[0] == b"batch"
 
 
@@ -183,7 +183,7 @@ def test_the_produce_body_that_the_bad_ones_are_made_of_is_good():
     ],
     ids=repr,
 )
-def test_right_msgpack_with_wrong_types_is_a_bad_body(body):
+def test_msgpack_with_wrong_types_is_a_bad_body(body):
     """F11: the head is readable, so the answer is an error code and the connection lives on."""
     with pytest.raises(frames.BadBody) as e:
         frames.decode_request(body_frame(PRODUCE, body))
@@ -212,7 +212,7 @@ def test_right_msgpack_with_wrong_types_is_a_bad_body(body):
     ],
     ids=lambda frame: frame[:12].hex() or "empty",
 )
-def test_what_is_not_a_request_frame_is_a_bad_peer(frame):
+def test_a_frame_that_is_no_request_is_a_peer_error(frame):
     """F03, F10: closed, whatever it is; no other exception escapes."""
     with pytest.raises(PeerError) as e:
         frames.decode_request(bytearray(frame))
@@ -234,7 +234,7 @@ def bombs(size):
 
 
 @pytest.mark.parametrize(("name", "frame"), list(bombs(1_000_000)), ids=lambda x: x if isinstance(x, str) else "")
-def test_a_bomb_is_refused_quickly_and_without_allocating_for_it(name, frame):
+def test_a_bomb_is_refused_quickly_without_allocation(name, frame):
     """F10: under 10 ms for a frame of 1 MB (here with room for a slow machine), memory under three times the frame."""
     frame = bytearray(frame)
     tracemalloc.start()

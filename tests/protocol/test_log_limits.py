@@ -7,7 +7,7 @@ import pytest
 from strandline.protocol.log_limits import LineLimits, Suppressed, host_of, printable
 
 
-def test_a_subject_has_one_line_a_minute_and_the_next_says_how_many_were_left_out() -> None:
+def test_a_subject_has_one_line_per_minute_with_a_count() -> None:
     limits = LineLimits()
     answers = [limits.admit("10.0.0.1", now / 100) for now in range(1000)]
     assert answers == [Suppressed(0, 0)] + [None] * 999
@@ -17,7 +17,7 @@ def test_a_subject_has_one_line_a_minute_and_the_next_says_how_many_were_left_ou
     assert limits.admit("10.0.0.2", 61.0) == Suppressed(0, 0), "another one is not silenced by it"
 
 
-def test_a_subject_that_fell_silent_is_owed_the_count() -> None:
+def test_the_count_of_a_silent_subject_is_due() -> None:
     """A storm that ends within its minute would otherwise look like one bad connection."""
     limits = LineLimits()
     for now in range(10):
@@ -44,7 +44,7 @@ def test_many_subjects_have_a_bounded_number_of_lines_and_of_entries() -> None:
     assert len(limits._suppressed) <= len(limits)
 
 
-def test_time_that_went_back_silences_nobody() -> None:
+def test_time_that_goes_back_suppresses_no_line() -> None:
     limits = LineLimits()
     assert limits.admit("a", 1_000_000) is not None
     assert limits.admit("a", 5) is not None
@@ -53,11 +53,11 @@ def test_time_that_went_back_silences_nobody() -> None:
 @pytest.mark.parametrize(
     ("peer", "host"), [("127.0.0.1:4711", "127.0.0.1"), ("::1:4711", "::1"), ("?", "?"), ("/run/socket", "/run/socket")]
 )
-def test_a_peer_is_its_host_whatever_port_it_comes_from(peer: str, host: str) -> None:
+def test_a_peer_is_identified_by_its_host(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
-def test_what_a_peer_said_cannot_act_on_a_terminal() -> None:
+def test_text_of_a_peer_is_escaped() -> None:
     """F35: a client id with an escape sequence or a line break, and one of a megabyte."""
     assert printable("me\x1b[2J\n\x07\u202e") == "me\\x1b[2J\\n\\x07\\u202e"
     assert printable("Grüße ✓") == "Grüße ✓"

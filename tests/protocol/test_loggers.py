@@ -26,16 +26,16 @@ def application(*lines: str, warning: str = WARNING) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_an_application_that_configured_nothing_has_warnings_on_stderr() -> None:
+def test_an_unconfigured_application_has_warnings_on_stderr() -> None:
     assert application() == ("", "producer.delivery_failed topic='orders' records=2 reason='100 % lost'\n")
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])
-def test_and_nothing_below(level: str) -> None:
+def test_an_unconfigured_application_has_no_lines_below_warning(level: str) -> None:
     assert application(warning=WARNING.replace("warning", level)) == ("", "")
 
 
-def test_an_application_with_logging_has_them_in_its_format() -> None:
+def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
     """Under the module's name, so that it can be told to be silent."""
     form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
     out, err = application(form, warning="logger.debug('producer.epoch_bumped', topic='orders')")
@@ -43,7 +43,7 @@ def test_an_application_with_logging_has_them_in_its_format() -> None:
     assert application(form, "logging.getLogger('strandline').setLevel('ERROR')") == ("", "")
 
 
-def test_an_application_with_structlog_has_them_there() -> None:
+def test_an_application_with_structlog_has_the_lines_there() -> None:
     """Also when it configures it after it imported us, and logged."""
     configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
     out, err = application("logger.error('producer.broke_down')", configure)
@@ -52,7 +52,7 @@ def test_an_application_with_structlog_has_them_there() -> None:
 
 
 @pytest.mark.parametrize("how", ["logger.exception('loop.callback_failed')", "logger.error('loop.callback_failed', exc_info=e)"])
-def test_a_bug_has_its_traceback(how: str) -> None:
+def test_a_bug_is_logged_with_its_traceback(how: str) -> None:
     out, err = application(warning=f"try: 1 / 0\nexcept ZeroDivisionError as e: {how}")
     assert out == ""
     assert err.startswith("loop.callback_failed\nTraceback")
@@ -60,13 +60,13 @@ def test_a_bug_has_its_traceback(how: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["broker.process.server", "controller.server", "storage.directory.log_dir"])
-def test_a_broker_in_somebody_elses_process_is_no_louder_than_a_client(module: str) -> None:
+def test_a_broker_in_a_users_process_logs_like_a_client(module: str) -> None:
     """Tests run whole clusters in their own process (`strandline.testing`)."""
     lines = [f"from strandline.{module} import logger", "logger.info('broker.started', broker_id=1)"]
     assert application(*lines, warning="logger.warning('broker.fenced', broker_id=1)") == ("", "broker.fenced broker_id=1\n")
 
 
-def test_a_line_goes_to_whoever_speaks_where_several_nodes_share_a_process() -> None:
+def test_a_line_goes_to_the_node_that_logs_it() -> None:
     spoken = "type('Spoken', (), {'warning': lambda self, event, **fields: print(event, fields)})()"
     lines = ["from strandline.protocol import loggers", f"loggers.route = lambda name: {spoken} if 'client' in name else None"]
     out, err = application(*lines, warning="logger.warning('a.b', x=1)")

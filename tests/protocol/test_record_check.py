@@ -84,7 +84,7 @@ def test_every_batch_of_our_builder_is_accepted(records):
 
 @given(batches, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3))
 @settings(max_examples=1500, deadline=None)
-def test_changed_bytes_are_accepted_only_where_both_readers_read_every_record(records, changes):
+def test_changed_bytes_are_accepted_only_if_both_readers_accept_them(records, changes):
     """Soundness and completeness by fuzzing: a byte of a value may be changed, one of a length may not."""
     batch = bytearray(encode_batch(records))
     for at, byte in changes:
@@ -105,7 +105,7 @@ def test_a_count_that_is_not_the_number_of_records_is_refused(records, at, off_b
 
 @given(batches, st.integers(0, 10**6), st.integers(1, 40), st.binary(max_size=40))
 @settings(max_examples=700, deadline=None)
-def test_bytes_that_are_cut_out_or_put_in_are_accepted_only_where_both_readers_read_on(records, at, cut, inserted):
+def test_inserted_or_removed_bytes_are_accepted_only_if_both_readers_accept_them(records, at, cut, inserted):
     batch = encode_batch(records)
     at = v2.HEADER_SIZE + at % (len(batch) - v2.HEADER_SIZE)
     body = batch[v2.HEADER_SIZE : at] + inserted + batch[at + cut :]
@@ -114,7 +114,7 @@ def test_bytes_that_are_cut_out_or_put_in_are_accepted_only_where_both_readers_r
 
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 71, 72, 73, 8191, 8192, 8193, 8200, 20_000])
 @pytest.mark.parametrize("size_of", [lambda i: 5, lambda i: i % 3], ids=["one size", "many sizes"])
-def test_the_growth_of_the_offset_delta_is_no_obstacle(count, size_of):
+def test_records_are_accepted_across_the_growth_of_the_offset_delta(count, size_of):
     batch = encode_values([b"x" * size_of(i) for i in range(count)], TIME)
     assert accepts(batch)
     # The last record's offset delta is wrong.
@@ -125,7 +125,7 @@ def test_the_growth_of_the_offset_delta_is_no_obstacle(count, size_of):
 
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 65, 150, 199])
 @pytest.mark.parametrize("key", [b"", b"key"])
-def test_one_wrong_record_among_alike_ones_is_found_wherever_it_is(place, key):
+def test_one_wrong_record_among_alike_ones_is_found(place, key):
     """The strided comparison looks at every byte around every value."""
     length = len(key) or -1
     records = [encode_record(i, b"%08d" % i, key=key, key_length=length) for i in range(200)]
@@ -141,7 +141,7 @@ def test_one_wrong_record_among_alike_ones_is_found_wherever_it_is(place, key):
         assert not is_read_by_the_second_reader(batch)
 
 
-def test_a_varint_may_be_longer_than_it_needs_to_be_up_to_the_width_of_its_field():
+def test_a_varint_may_have_unneeded_bytes_within_its_width():
     """As in Kafka: five bytes for 32 bits, ten for 64."""
     assert accepts(assemble([encode_record(0, length=overlong_varint(15, 5), value_length=overlong_varint(5, 5))], TIME))
     assert accepts(assemble([encode_record(0, timestamp_delta=overlong_varint(0, 10))], TIME))

@@ -14,7 +14,7 @@ from strandline.protocol.reference import reference
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
-def test_the_committed_page_is_the_one_that_the_classes_make():
+def test_the_committed_page_is_up_to_date():
     """When this fails: python -m strandline.protocol.reference > docs/protocol.md"""
     assert PAGE.read_text() == reference()
 

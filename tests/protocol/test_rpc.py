@@ -58,7 +58,7 @@ def test_large_responses_arrive_whole(on_loop):
     on_loop(scenario)
 
 
-def test_connections_of_one_loop_share_a_buffer_and_none_of_its_bytes(on_loop):
+def test_connections_of_one_loop_share_a_buffer_but_no_bytes(on_loop):
     """What one has read of a frame that is not whole yet is its own before another one reads."""
 
     def metadata(request):
@@ -80,7 +80,7 @@ def test_connections_of_one_loop_share_a_buffer_and_none_of_its_bytes(on_loop):
     on_loop(scenario)
 
 
-def test_pipelined_requests_are_handled_in_their_order_and_answered_out_of_it(on_loop):
+def test_pipelined_requests_are_handled_in_order_and_answered_in_any(on_loop):
     async def scenario():
         seen, heard = [], []
         parking = Parking()
@@ -109,7 +109,7 @@ def test_pipelined_requests_are_handled_in_their_order_and_answered_out_of_it(on
     on_loop(scenario)
 
 
-def test_the_handshake_tells_who_answers_and_what_it_serves(on_loop):
+def test_the_handshake_has_identity_and_versions(on_loop):
     async def scenario():
         async with serving() as (server, port):
             connection = await Connection.connect("127.0.0.1", port, client_id="me")
@@ -125,7 +125,7 @@ def test_the_handshake_tells_who_answers_and_what_it_serves(on_loop):
     on_loop(scenario)
 
 
-def test_what_a_handler_raises_becomes_an_error_code(on_loop):
+def test_an_exception_of_a_handler_becomes_an_error_code(on_loop):
     """Sync or async; a bug is logged with its traceback and told by name."""
 
     def sync_broker_error(request):
@@ -165,7 +165,7 @@ def test_an_async_handler_answers_when_it_is_done(on_loop):
     on_loop(scenario)
 
 
-def test_answering_twice_is_our_own_bug_and_raises():
+def test_answering_twice_raises_internal_error():
     async def scenario():
         parking = Parking()
         async with serving({PRODUCE: parking}) as (_, port), raw_peer(port) as peer:
@@ -181,7 +181,7 @@ def test_answering_twice_is_our_own_bug_and_raises():
     asyncio.run(scenario())
 
 
-def test_answering_a_connection_that_is_gone_is_nothing(on_loop):
+def test_answering_on_a_lost_connection_does_nothing(on_loop):
     async def scenario():
         parking, lost = Parking(), []
         async with serving({PRODUCE: parking}, on_connection_lost=lost.append) as (server, port):
@@ -214,7 +214,7 @@ def test_acks_0_is_not_answered_and_does_not_count_as_in_flight(on_loop):
     on_loop(scenario)
 
 
-def test_an_api_that_this_node_does_not_serve_is_refused_and_the_connection_lives_on(on_loop):
+def test_an_api_that_is_not_served_is_refused_without_a_close(on_loop):
     async def scenario():
         async with serving() as (_, port):
             connection = await Connection.connect("127.0.0.1", port, client_id="me")
@@ -230,7 +230,7 @@ def test_an_api_that_this_node_does_not_serve_is_refused_and_the_connection_live
 # -- the end of connections -------------------------------------------------------------------------------------------
 
 
-def test_a_lost_connection_fails_what_is_pending_once_and_then_tells_its_owner(on_loop):
+def test_a_lost_connection_fails_pending_requests_and_then_notifies_its_owner(on_loop):
     async def scenario():
         events = []
         parking = Parking()
@@ -253,7 +253,7 @@ def test_a_lost_connection_fails_what_is_pending_once_and_then_tells_its_owner(o
     on_loop(scenario)
 
 
-def test_a_connection_that_we_close_is_lost_without_an_error(on_loop):
+def test_a_connection_closed_on_purpose_has_no_error(on_loop):
     async def scenario():
         events = []
         async with serving() as (server, port):
@@ -269,7 +269,7 @@ def test_a_connection_that_we_close_is_lost_without_an_error(on_loop):
     on_loop(scenario)
 
 
-def test_what_was_sent_in_the_turn_of_the_close_still_leaves(on_loop):
+def test_requests_sent_just_before_the_close_still_leave(on_loop):
     async def scenario():
         parking = Parking()
         async with serving({PRODUCE: parking}) as (_, port):
@@ -281,7 +281,7 @@ def test_what_was_sent_in_the_turn_of_the_close_still_leaves(on_loop):
     on_loop(scenario)
 
 
-def test_a_refused_connect_says_where_and_why(on_loop):
+def test_a_refused_connection_names_address_and_reason(on_loop):
     async def scenario():
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -293,7 +293,7 @@ def test_a_refused_connect_says_where_and_why(on_loop):
     on_loop(scenario)
 
 
-def test_an_address_in_use_is_the_callers_to_tell(on_loop):
+def test_an_address_in_use_raises_oserror(on_loop):
     async def scenario():
         async with serving() as (_, port):
             second = Server({}, role="broker", node_id=2, cluster_id=None, incarnation_id=bytes(16))
@@ -305,7 +305,7 @@ def test_an_address_in_use_is_the_callers_to_tell(on_loop):
     on_loop(scenario)
 
 
-def test_a_request_that_is_not_answered_times_out_and_its_late_answer_is_ignored(on_loop):
+def test_a_late_response_after_a_timeout_is_ignored(on_loop):
     async def scenario():
         parking = Parking()
         async with serving({PRODUCE: parking, METADATA: lambda r: r.reply(MetadataResponse([], None, 1, []))}) as (_, port):
@@ -341,7 +341,7 @@ def test_every_request_has_its_own_deadline(on_loop):
     on_loop(scenario)
 
 
-def test_an_answer_that_came_while_we_stood_still_is_read_before_anything_is_given_up(on_loop):
+def test_responses_of_a_standstill_are_read_before_requests_expire(on_loop):
     """A process that wakes finds the timers of what it asked run out, and the answers in its sockets."""
 
     async def scenario():
@@ -360,7 +360,7 @@ def test_an_answer_that_came_while_we_stood_still_is_read_before_anything_is_giv
     on_loop(scenario)
 
 
-def test_a_stopping_server_answers_what_is_in_flight_and_takes_no_more(on_loop):
+def test_a_stopping_server_answers_requests_in_flight_and_takes_no_more(on_loop):
     async def scenario():
         parking = Parking()
         async with serving({PRODUCE: parking}) as (server, port):
@@ -397,7 +397,7 @@ def test_a_stopping_server_does_not_wait_for_ever(on_loop):
     on_loop(scenario)
 
 
-def test_a_response_callback_that_fails_is_logged_and_harms_no_other(on_loop):
+def test_a_failing_response_callback_is_logged_and_affects_no_other(on_loop):
     async def scenario():
         async with serving() as (_, port):
             connection = await Connection.connect("127.0.0.1", port, client_id="me")
@@ -410,7 +410,7 @@ def test_a_response_callback_that_fails_is_logged_and_harms_no_other(on_loop):
     on_loop(scenario)
 
 
-def test_sockets_do_not_delay_and_notice_a_vanished_peer(on_loop):
+def test_sockets_send_at_once_and_detect_a_vanished_peer(on_loop):
     """F08: a peer that vanished without a FIN is noticed by keepalive probes in under half a minute."""
 
     async def scenario():
@@ -433,7 +433,7 @@ def test_sockets_do_not_delay_and_notice_a_vanished_peer(on_loop):
     on_loop(scenario)
 
 
-def test_limits_that_contradict_one_another_are_refused():
+def test_contradicting_limits_are_refused():
     with pytest.raises(UsageError):
         Limits(write_buffer_bytes_high=10, write_buffer_bytes_max=5)
 
@@ -454,7 +454,7 @@ def test_servers_share_nothing(on_loop):
 @pytest.mark.parametrize(
     ("ending", "by_peer"), [("FIN", True), ("RST", True), ("our close", False), ("our abort", False), ("time-out", False)]
 )
-def test_a_server_knows_who_let_go_of_a_connection(on_loop, ending, by_peer):
+def test_a_server_knows_which_side_closed_a_connection(on_loop, ending, by_peer):
     """A peer that let go was there a moment ago; one that we, or the system's time-outs, gave up may be cut off."""
 
     async def scenario():

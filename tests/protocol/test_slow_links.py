@@ -30,7 +30,7 @@ def fetch() -> FetchRequest:
     return FetchRequest(1, -1, 0, 1, BYTES, 0, 0, -1, [FetchPartition(TOPIC_ID, 0, 0, 0, -1, 0, BYTES)])
 
 
-async def test_an_answer_that_is_arriving_is_waited_for() -> None:
+async def test_an_arriving_response_extends_the_timeout() -> None:
     """A follower far behind on a thin line would ask for the same megabytes for ever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
@@ -40,7 +40,7 @@ async def test_an_answer_that_is_arriving_is_waited_for() -> None:
         connection.close()
 
 
-async def test_what_has_a_deadline_keeps_it() -> None:
+async def test_a_plain_timeout_is_not_extended() -> None:
     """Without the wish the time-out is one of the whole request: a heartbeat is of no use later."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
@@ -51,7 +51,7 @@ async def test_what_has_a_deadline_keeps_it() -> None:
         connection.close()
 
 
-async def test_patience_has_an_end() -> None:
+async def test_the_request_timeout_bounds_a_timeout_of_silence() -> None:
     """Other answers on the connection do not keep a forgotten request waiting for ever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t", request_timeout_ms=2 * SILENCE_MS)
@@ -62,7 +62,7 @@ async def test_patience_has_an_end() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked what the peer has acknowledged")
-async def test_a_request_that_is_still_leaving_is_waited_for() -> None:
+async def test_a_request_being_sent_extends_the_timeout() -> None:
     """What is asked behind megabytes that are on their way can not be answered before they are through."""
     async with serving({PRODUCE: on_produce}) as (_, port), slow_pipe(port, bite_up=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
@@ -74,7 +74,7 @@ async def test_a_request_that_is_still_leaving_is_waited_for() -> None:
         connection.close()
 
 
-async def test_a_peer_that_takes_nothing_and_says_nothing_is_gone() -> None:
+async def test_a_silent_peer_that_accepts_no_bytes_times_out() -> None:
     """It stands still: its kernel takes what fits, and then no more."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = await Connection.connect("127.0.0.1", silent.getsockname()[1], client_id="t")

@@ -20,7 +20,7 @@ from strandline.storage.checkpoints import (
 OFFSETS = {("orders", 0): 1200, ("orders", 1): 7, ("a.b_c-1", 12): 2**63 - 1}
 
 
-def test_offset_checkpoint_is_kafka_s_text() -> None:
+def test_offset_checkpoint_has_kafkas_format() -> None:
     assert OffsetCheckpoint.encode({("orders", 0): 1200, ("orders", 1): 7}) == b"0\n2\norders 0 1200\norders 1 7\n"
     assert LeaderEpochCheckpoint.encode([(0, 0), (3, 5000)]) == b"0\n2\n0 0\n3 5000\n"
     assert PartitionMetadata.encode(bytes(16)) == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n"
@@ -33,7 +33,7 @@ def test_offset_checkpoint_round_trip(offsets: dict[tuple[str, int], int]) -> No
 
 
 @pytest.mark.parametrize("decode", [OffsetCheckpoint.decode, LeaderEpochCheckpoint.decode])
-def test_no_part_of_a_checkpoint_is_taken_for_the_whole(decode) -> None:
+def test_a_half_written_checkpoint_is_rejected(decode) -> None:
     """A half-written file must not come out as smaller offsets: `1200` cut to `12` would be a lie."""
     whole = (
         OffsetCheckpoint.encode(OFFSETS)
@@ -61,7 +61,7 @@ def test_no_part_of_a_checkpoint_is_taken_for_the_whole(decode) -> None:
         bytes(100),
     ],
 )
-def test_a_damaged_offset_checkpoint_is_told(data: bytes) -> None:
+def test_a_damaged_offset_checkpoint_is_rejected(data: bytes) -> None:
     assert OffsetCheckpoint.decode(data) is None
 
 
@@ -78,7 +78,7 @@ def test_parsers_survive_any_bytes(data: bytes) -> None:
         pass
 
 
-def test_epochs_that_no_log_can_have_written_are_refused() -> None:
+def test_impossible_epochs_are_rejected() -> None:
     assert LeaderEpochCheckpoint.decode(b"0\n2\n3 0\n2 10\n") is None
     assert LeaderEpochCheckpoint.decode(b"0\n2\n2 10\n3 5\n") is None
 

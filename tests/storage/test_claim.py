@@ -23,7 +23,7 @@ def meta_of(files: MemoryFiles, path: str = "data") -> MetaProperties:
     return MetaProperties.decode(files.read(f"{path}/meta.properties"), "m")
 
 
-def test_a_fresh_directory_is_taken_first_and_formatted_when_its_cluster_is_known() -> None:
+def test_a_fresh_directory_is_formatted_when_its_cluster_is_known() -> None:
     files = MemoryFiles()
     claim = take(files)
     assert (claim.meta, claim.cluster_id) == (None, None)
@@ -39,19 +39,19 @@ def test_a_fresh_directory_is_taken_first_and_formatted_when_its_cluster_is_know
     assert meta_of(files) == meta, "never twice"
 
 
-def test_a_claim_that_is_given_back_leaves_a_directory_that_is_still_fresh() -> None:
+def test_a_released_claim_leaves_the_directory_fresh() -> None:
     files = MemoryFiles()
     take(files).release()
     assert take(files, node_id=2).meta is None
 
 
-def test_the_directorys_cluster_goes_before_the_configured_one_where_only_it_has_one() -> None:
+def test_the_directorys_cluster_id_comes_before_the_configured_one() -> None:
     files = MemoryFiles()
     LogDir.open(files, "data", node_id=1, cluster_id="c").close()
     assert take(files).cluster_id == "c"
 
 
-def test_a_directory_from_before_it_knew_its_cluster_keeps_its_id() -> None:
+def test_a_directory_without_a_cluster_keeps_its_directory_id() -> None:
     files = MemoryFiles()
     LogDir.open(files, "data", node_id=1, cluster_id=None).close()
     before = meta_of(files)
@@ -71,7 +71,7 @@ def test_a_directory_from_before_it_knew_its_cluster_keeps_its_id() -> None:
         (["__cluster_metadata-0", "__cluster_metadata-0/00000000000000000000.log"], "controller", "holds logs but no meta"),
     ],
 )
-def test_data_without_meta_properties_is_refused_and_not_even_locked(made: list[str], role: str | None, refusal: str) -> None:
+def test_data_without_meta_properties_is_refused_before_the_lock(made: list[str], role: str | None, refusal: str) -> None:
     files = MemoryFiles()
     for name in made:
         if name.endswith(".log"):
@@ -85,7 +85,7 @@ def test_data_without_meta_properties_is_refused_and_not_even_locked(made: list[
 
 
 @pytest.mark.parametrize("names", [["lost+found"], ["__cluster_metadata-0"], ["notes.txt"]])
-def test_a_fresh_volume_need_not_be_quite_empty(names: list[str]) -> None:
+def test_a_fresh_volume_may_hold_other_directories(names: list[str]) -> None:
     """A file system's own folder; the directory that an interrupted first start made."""
     files = MemoryFiles()
     for name in names:
@@ -97,7 +97,7 @@ def test_a_fresh_volume_need_not_be_quite_empty(names: list[str]) -> None:
     ("operation", "number"),
     [("write", errno.ENOSPC), ("mkdir", errno.ENOSPC), ("write", errno.EROFS), ("mkdir", errno.EACCES)],
 )
-def test_what_the_disk_says_at_the_first_start_is_one_sentence_and_leaves_no_lock(operation: str, number: int) -> None:
+def test_a_disk_error_at_the_first_start_is_one_sentence_and_leaves_no_lock(operation: str, number: int) -> None:
     files = MemoryFiles()
     files.fail_next(operation, "*", number)
     with pytest.raises(UsageError, match="data directory data cannot be used: ") as e:
@@ -108,7 +108,7 @@ def test_what_the_disk_says_at_the_first_start_is_one_sentence_and_leaves_no_loc
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_cut_right_after_the_format_takes_nothing_away(seed: int) -> None:
+def test_a_power_cut_right_after_the_format_loses_nothing(seed: int) -> None:
     """An id that was told to others must not be gone; nor the directory itself, as new as the file in it."""
     files = MemoryFiles(Random(seed))
     LogDir.open_claimed(take(files, "volume/data"), cluster_id="c", random=Random(1))
@@ -117,7 +117,7 @@ def test_a_power_cut_right_after_the_format_takes_nothing_away(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_directories_can_be_made_so_that_a_power_cut_does_not_take_them_away(seed: int) -> None:
+def test_durably_made_directories_survive_a_power_cut(seed: int) -> None:
     files = MemoryFiles(Random(seed))
     make_dirs_durably(files, "a/b/c")
     make_dirs_durably(files, "a/b/d")

@@ -25,7 +25,7 @@ def disk(request: pytest.FixtureRequest, tmp_path) -> tuple[Files, str]:
     return files, "root"
 
 
-def test_a_file_is_appended_read_overwritten_and_cut(disk: tuple[Files, str]) -> None:
+def test_a_file_is_appended_read_overwritten_and_truncated(disk: tuple[Files, str]) -> None:
     files, root = disk
     file = files.open(f"{root}/a", create=True)
     file.append([b"hello ", bytearray(b"wor"), memoryview(b"ld")])
@@ -43,7 +43,7 @@ def test_a_file_is_appended_read_overwritten_and_cut(disk: tuple[Files, str]) ->
     assert files.size(f"{root}/a") == 10
 
 
-def test_names_come_and_go(disk: tuple[Files, str]) -> None:
+def test_names_are_created_renamed_and_removed(disk: tuple[Files, str]) -> None:
     files, root = disk
     files.make_dirs(f"{root}/x/y")
     files.write_atomic(f"{root}/x/b", b"1")
@@ -77,7 +77,7 @@ def test_names_come_and_go(disk: tuple[Files, str]) -> None:
         lambda files, root: files.size(f"{root}/no"),
     ],
 )
-def test_what_is_missing_is_a_disk_error(disk: tuple[Files, str], call: Callable[[Files, str], object]) -> None:
+def test_a_missing_path_is_a_disk_error(disk: tuple[Files, str], call: Callable[[Files, str], object]) -> None:
     with pytest.raises(DiskError) as caught:
         call(*disk)
     assert caught.value.is_missing
@@ -85,7 +85,7 @@ def test_what_is_missing_is_a_disk_error(disk: tuple[Files, str], call: Callable
 
 
 @pytest.mark.parametrize("look", ["stat", "lstat"])
-def test_a_name_that_cannot_be_looked_up_is_not_missing(tmp_path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+def test_a_path_that_cannot_be_looked_up_is_not_missing(tmp_path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
     """A log that looks missing is made anew, and its first segment emptied."""
     files = RealFiles()
     assert (files.exists(f"{tmp_path}/no"), files.is_dir(f"{tmp_path}/no/x")) == (False, False)
@@ -135,7 +135,7 @@ def test_closed_files_are_forgotten(tmp_path) -> None:
     kept.append([b"x"])
 
 
-def test_a_short_write_is_finished_or_undone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_completed_or_undone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may write less than asked, most of all when the disk fills up."""
     files = RealFiles()
     file = files.open(f"{tmp_path}/a", create=True)
@@ -159,7 +159,7 @@ def test_a_short_write_is_finished_or_undone(tmp_path, monkeypatch: pytest.Monke
     assert (file.size, files.read(f"{tmp_path}/a")) == (16, b"0123456789abcdef")
 
 
-def test_a_reader_of_cold_bytes_can_be_told_not_to_wait(tmp_path) -> None:
+def test_a_read_of_cold_bytes_need_not_block(tmp_path) -> None:
     files = RealFiles()
     file = files.open(f"{tmp_path}/a", create=True)
     file.append([b"x" * 10000])
@@ -238,7 +238,7 @@ def test_a_killed_process_loses_nothing_and_its_files_are_dead() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says which kernel runs")
-def test_the_kernel_that_has_our_page_cache_has_a_name() -> None:
+def test_the_boot_id_names_the_page_cache() -> None:
     """While it is the same, a killed process has lost nothing that it had written."""
     boot_id = RealFiles().boot_id()
     assert len(boot_id) == 36

@@ -67,7 +67,7 @@ def test_epochs_increase_and_offsets_never_decrease_whatever_is_assigned(assignm
     assert LeaderEpochCheckpoint.decode(LeaderEpochCheckpoint.encode(cache.entries)) == cache.entries
 
 
-def test_leaders_that_wrote_nothing_are_remembered() -> None:
+def test_epochs_without_records_are_remembered() -> None:
     """S05 (KAFKA-7415): B3 comes back with 10@e1 and must learn that epoch 1 ended at 10."""
     log = open_log()
     for offset in range(10):
@@ -92,7 +92,7 @@ def test_truncating_to_the_log_end_drops_the_epoch_that_begins_there() -> None:
     assert log.log_end_offset == 10
 
 
-def test_an_idle_epoch_of_ours_gives_way_to_real_records_of_an_older_one() -> None:
+def test_an_epoch_without_records_gives_way_to_records_of_an_older_one() -> None:
     """We led epoch 2 and wrote nothing; the leader of epoch 3 has 10@e1."""
     leader, follower = open_log(), open_log()
     fill(leader, 6, records=2, epoch=1)

@@ -78,7 +78,7 @@ def written_by_kind(by_suffix: dict[str, list[Path]]) -> list[Path]:
 
 
 @pytest.mark.kafka
-def test_the_complaints_are_seen(tmp_path: Path) -> None:
+def test_a_complaint_of_kafkas_tool_is_noticed(tmp_path: Path) -> None:
     """The test above would notice: an index that points beside its batch is told."""
     script = kafka_tools()
     directory = tmp_path / "orders-0"

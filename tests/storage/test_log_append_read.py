@@ -190,7 +190,7 @@ def test_offsets_outside_of_the_log_are_refused(offset: int) -> None:
     assert log.read(5, 2**31, 60).size > 0
 
 
-def test_nothing_above_the_high_watermark_is_read_after_a_roll() -> None:
+def test_a_roll_exposes_nothing_above_the_high_watermark() -> None:
     """S34 (KAFKA-9196): HW = LEO at the moment of the roll, then one uncommitted batch."""
     log = open_log()
     fill(log, 5)
@@ -204,7 +204,7 @@ def test_nothing_above_the_high_watermark_is_read_after_a_roll() -> None:
         assert read_all(log, 0, log.high_watermark) == read_all(log)[:5]
 
 
-def test_the_high_watermark_rises_only_and_never_above_the_end() -> None:
+def test_the_high_watermark_only_rises_and_at_most_to_the_end() -> None:
     """I5, I10."""
     log = open_log()
     fill(log, 5)
@@ -238,7 +238,7 @@ def test_the_log_start_never_passes_the_high_watermark() -> None:
     check_order(log)
 
 
-def test_retention_keeps_what_is_not_committed_and_the_last_segment() -> None:
+def test_retention_keeps_uncommitted_segments_and_the_last_one() -> None:
     """S37 (KAFKA-5634)."""
     files = MemoryFiles()
     log = open_log(files, config=LogConfig(segment_bytes=300, retention_ms=1000))
@@ -323,7 +323,7 @@ def test_a_follower_takes_only_the_prefix_of_known_epochs() -> None:
     assert read_all(follower) == read_all(leader)
 
 
-def test_a_follower_refuses_what_does_not_go_on_at_its_end() -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log() -> None:
     """A gap, a repetition, an older epoch, a bad checksum, a torn batch: nothing of the response is appended."""
     leader = open_log()
     held = fill(leader, 4, epoch=5, records=1)
@@ -368,7 +368,7 @@ def test_truncation_is_as_if_the_rest_had_never_been_written(plan: list[tuple[in
     assert read_all(log) == read_all(model)
 
 
-def test_truncating_below_the_first_segment_starts_over_there() -> None:
+def test_truncating_below_the_first_segment_restarts_the_log_there() -> None:
     log = open_log(config=SMALL)
     fill(log, 20)
     log.update_high_watermark(40)
@@ -405,7 +405,7 @@ def test_the_tails_of_all_logs_share_one_budget() -> None:
     assert budget.bytes == 0
 
 
-def test_a_cold_read_that_must_not_block_says_what_to_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nonblocking_cold_read_names_the_range_to_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFiles()
     log = open_log(files)
     held = fill(log, 10)
@@ -430,7 +430,7 @@ def test_a_cold_read_that_must_not_block_says_what_to_warm(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_full_disk_leaves_no_readable_bytes_and_reads_go_on(torn: bool) -> None:
+def test_a_full_disk_leaves_no_partial_append_readable(torn: bool) -> None:
     """S45 (KAFKA-10778): the error in the middle of a batch, with and without the clean-up succeeding."""
     files = MemoryFiles(Random(3))
     files.leave_torn_writes = torn
@@ -471,7 +471,7 @@ def test_a_failed_fsync_is_final() -> None:
 
 @pytest.mark.parametrize("operation", ["open", "write"])
 @pytest.mark.parametrize("pattern", ["*.log", "*.index", "*.snapshot", "*leader-epoch*"])
-def test_no_error_at_a_roll_or_a_checkpoint_does_half_an_append(operation: str, pattern: str) -> None:
+def test_an_error_at_a_roll_or_a_checkpoint_appends_nothing(operation: str, pattern: str) -> None:
     """F19: ENOSPC at append, roll, index, snapshot, epoch checkpoint."""
     files = MemoryFiles()
     log = open_log(files, config=LogConfig(segment_bytes=100))
@@ -506,7 +506,7 @@ def test_flush_by_count_and_by_time() -> None:
     assert not timed.maybe_flush(NOW_MS + 5000)
 
 
-def test_closed_segments_become_durable_beside_the_loop() -> None:
+def test_closed_segments_are_flushed_by_separate_work() -> None:
     """The work may run on a thread; a truncation meanwhile makes its result worthless."""
     files = MemoryFiles()
     log = open_log(files, config=SMALL)
@@ -526,7 +526,7 @@ def test_closed_segments_become_durable_beside_the_loop() -> None:
     assert log.recovery_point == before
 
 
-def test_lowering_the_recovery_point_is_told_before_anything_is_appended() -> None:
+def test_a_lowered_recovery_point_is_reported_before_the_next_append() -> None:
     """Else a crash would trust bytes that were written after the truncation and never flushed."""
     log = open_log()
     fill(log, 5)
@@ -540,7 +540,7 @@ def test_lowering_the_recovery_point_is_told_before_anything_is_appended() -> No
     assert told == [0]
 
 
-def test_close_and_open_again_in_order() -> None:
+def test_an_orderly_close_keeps_the_log() -> None:
     files = MemoryFiles()
     log = open_log(files, config=SMALL)
     held = fill(log, 20, epoch=2)
@@ -570,7 +570,7 @@ def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
     assert read_all(log) == filled[: len(read_all(log))]
 
 
-def test_a_batch_that_reaches_over_the_end_of_what_may_be_read_is_not_served() -> None:
+def test_a_batch_beyond_the_read_limit_is_not_served() -> None:
     """Whole batches are served. If the high watermark lies inside of one, its first records wait for the last."""
     log = open_log()
     filled = fill(log, 3, records=3)
@@ -582,7 +582,7 @@ def test_a_batch_that_reaches_over_the_end_of_what_may_be_read_is_not_served() -
         assert read_all(log, end=6) == filled[:2]
 
 
-def test_a_flush_that_a_truncation_has_overtaken_moves_no_recovery_point() -> None:
+def test_a_flush_before_a_truncation_does_not_raise_the_recovery_point() -> None:
     """What lies there now was written after the fsync. A recovery point above it would spare it the scan after a crash."""
     log = open_log(config=SMALL)
     fill(log, 20)

@@ -61,7 +61,7 @@ def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     assert open_dir(files).in_doubt
 
 
-def test_after_an_orderly_stop_a_new_boot_is_no_doubt() -> None:
+def test_a_new_boot_after_an_orderly_stop_is_no_doubt() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)
     log = open_orders(log_dir)
@@ -77,7 +77,7 @@ def test_after_an_orderly_stop_a_new_boot_is_no_doubt() -> None:
     assert not open_dir(files).in_doubt, "the new boot is written down"
 
 
-def test_a_log_that_lost_its_tail_is_remembered_through_the_death_of_the_process() -> None:
+def test_a_lost_tail_is_remembered_after_the_process_died() -> None:
     """Its checkpoints are brought into order at the start, and would not show it any more."""
     files = MemoryFiles()
     log_dir = open_dir(files)
@@ -95,7 +95,7 @@ def test_a_log_that_lost_its_tail_is_remembered_through_the_death_of_the_process
     assert open_orders(log_dir).possible_data_loss
 
 
-def test_a_log_that_is_made_where_there_was_one_before_is_doubted_by_the_next_process_too() -> None:
+def test_a_recreated_log_is_in_doubt_after_the_process_died() -> None:
     """The disk came back empty; the process died before it had led, and the empty log is what the next one finds."""
     files = MemoryFiles()
     log = open_dir(files).open_log("orders", 0, X, LogConfig(), NOW_MS, may_be_new=False)
@@ -111,7 +111,7 @@ def test_a_log_that_is_made_where_there_was_one_before_is_doubted_by_the_next_pr
     assert not open_dir(files).in_doubt, "it has led, or followed, and has told what there was to tell"
 
 
-def test_an_orderly_restart_finds_everything_as_it_was() -> None:
+def test_an_orderly_restart_finds_the_same_state() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)
     assert not log_dir.was_clean
@@ -161,7 +161,7 @@ def test_damaged_checkpoints_count_as_zero(name: str, content: bytes) -> None:
     assert log.high_watermark in (0, 20)
 
 
-def test_a_directory_has_one_holder_and_one_owner() -> None:
+def test_a_directory_has_one_process_and_one_node() -> None:
     """F16, F24."""
     files = MemoryFiles()
     log_dir = open_dir(files)
@@ -223,7 +223,7 @@ def test_a_second_process_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["../../x", ".", "..", "", "a" * 250, "a\0b", "a/b", "ä", "a b"])
-def test_a_topic_name_that_leads_astray_makes_no_path(topic: str) -> None:
+def test_a_topic_name_cannot_leave_the_data_directory(topic: str) -> None:
     """F12, again where the path is built."""
     log_dir = open_dir(MemoryFiles())
     with pytest.raises(BrokerError) as caught:
@@ -233,7 +233,7 @@ def test_a_topic_name_that_leads_astray_makes_no_path(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["x-delete", "x-stray", f"x-0.{X.hex()}-delete", f"x-0.{X.hex()}-stray"])
-def test_a_topic_may_be_named_like_a_log_on_its_way_out(topic: str) -> None:
+def test_a_topic_may_be_named_like_a_deleted_log(topic: str) -> None:
     """Kafka has such topics too: what is on its way out ends with the suffix, a log with its partition."""
     files = MemoryFiles()
     log_dir = open_dir(files)
@@ -246,7 +246,7 @@ def test_a_topic_may_be_named_like_a_log_on_its_way_out(topic: str) -> None:
     assert (log_dir.existing_logs(), log_dir.leaving()) == ([], [target])
 
 
-def test_directories_that_only_look_as_if_they_were_leaving_are_not_ours_to_remove() -> None:
+def test_directories_with_similar_names_are_not_removed() -> None:
     files = MemoryFiles()
     open_dir(files).close()
     names = [f"backup.{X.hex()}-delete", "orders-0.abc-delete", "orders-0-delete", f"orders-0.{X.hex()}-stray"]
@@ -294,7 +294,7 @@ def test_a_log_is_not_opened_under_another_topic_id() -> None:
     assert read_all(open_orders(log_dir)) == held
 
 
-def test_a_recreated_topic_starts_from_nothing() -> None:
+def test_a_recreated_topic_starts_empty() -> None:
     """S35: neither bytes nor checkpoints of the old one; also when the process dies right after."""
     files = MemoryFiles()
     log_dir = open_dir(files)
@@ -386,7 +386,7 @@ def test_a_disk_error_takes_the_whole_directory_offline() -> None:
     assert not open_dir(files).was_clean
 
 
-def test_an_error_while_checkpointing_or_closing_is_no_orderly_end() -> None:
+def test_an_error_while_closing_prevents_the_clean_marker() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)
     fill(open_orders(log_dir), 3)
@@ -397,7 +397,7 @@ def test_an_error_while_checkpointing_or_closing_is_no_orderly_end() -> None:
     assert not open_dir(files).was_clean
 
 
-def test_the_marker_is_not_left_for_logs_that_were_never_looked_at() -> None:
+def test_unopened_logs_prevent_the_clean_marker() -> None:
     """Killed, started, stopped before its logs were opened: the next start must still scan them."""
     files = MemoryFiles()
     log_dir = open_dir(files)
@@ -407,7 +407,7 @@ def test_the_marker_is_not_left_for_logs_that_were_never_looked_at() -> None:
     assert not open_dir(files).was_clean
 
 
-def test_an_unwritable_place_is_one_clear_sentence(tmp_path) -> None:
+def test_an_unwritable_directory_is_one_clear_sentence(tmp_path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match="cannot be used"):
         LogDir.open(RealFiles(), str(tmp_path / "file" / "data"), node_id=1, cluster_id="c")
@@ -454,7 +454,7 @@ def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
         log_dir.close()
 
 
-def test_an_older_checkpoint_never_replaces_a_newer_one_and_what_did_not_change_is_not_written_again() -> None:
+def test_an_older_checkpoint_never_replaces_a_newer_one() -> None:
     """A thread may write what was taken before a truncation after the loop wrote what it is now."""
     files = MemoryFiles()
     log_dir = LogDir.open(files, "/data", node_id=1, cluster_id="c")

@@ -36,7 +36,7 @@ def disk_with(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_truncated_log_knows_the_newest_timestamp_that_is_left(seed: int) -> None:
+def test_a_truncated_log_knows_its_newest_timestamp(seed: int) -> None:
     """Producers set timestamps, so they go up and down. A newest timestamp that was too low hid records from a search by time,
     and let retention delete them too early."""
     draw = Random(seed)
@@ -74,7 +74,7 @@ def test_every_truncation_length_recovers_to_the_last_whole_batch() -> None:
 
 
 @pytest.mark.parametrize("filling", ["zeros", "garbage"])
-def test_a_torn_tail_is_cut_whatever_it_is_filled_with(filling: str) -> None:
+def test_a_torn_tail_is_cut_for_any_filling(filling: str) -> None:
     """S41: for every byte length of the last batch; garbage and zeros are no batch, and appending goes on."""
     files, held = disk_with(3)
     whole = files.read(SEGMENT)
@@ -125,7 +125,7 @@ def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_waterm
             assert log.corrupt_at is None
 
 
-def test_a_flipped_epoch_is_told_even_without_the_epoch_checkpoint() -> None:
+def test_a_flipped_epoch_is_found_without_the_epoch_checkpoint() -> None:
     """The epochs alone show it: a batch that claims a newer one is followed by older ones."""
     files, _held = disk_with(6)
     data = bytearray(files.read(SEGMENT))
@@ -142,7 +142,7 @@ def corrupt_middle(files: MemoryFiles, held: list[bytes], index: int) -> None:
     files.flip_bit(SEGMENT, position * 8)
 
 
-def test_a_damaged_committed_batch_is_exposed_not_cut() -> None:
+def test_a_damaged_committed_batch_is_reported_not_cut() -> None:
     """S42 (b): restart with one flipped bit at offset 10 of 20 committed ones."""
     files, held = disk_with(10)
     corrupt_middle(files, held, 5)
@@ -159,7 +159,7 @@ def test_a_damaged_committed_batch_is_exposed_not_cut() -> None:
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_damaged_flushed_batch_is_exposed_too() -> None:
+def test_a_damaged_flushed_batch_is_reported_not_cut() -> None:
     files, held = disk_with(10)
     corrupt_middle(files, held, 5)
     assert open_log(files, recovery_point=20).corrupt_at == 10
@@ -238,7 +238,7 @@ HEADER_BITS = range(61 * 8)
 
 @pytest.mark.parametrize("index", [0, 4, 7])
 @pytest.mark.parametrize("config", [None, LogConfig(index_interval_bytes=100)])
-def test_a_truncation_that_meets_damage_below_its_target_changes_nothing(index: int, config: LogConfig | None) -> None:
+def test_a_truncation_with_damage_below_its_target_changes_nothing(index: int, config: LogConfig | None) -> None:
     """The batches between the damage and the target may be committed, and a follower in the ISR has promised to have them.
     Whichever header bit has flipped, the log is either cut at the target, or left as it was with the damage marked."""
     damaged = 0
@@ -261,7 +261,7 @@ def test_a_truncation_that_meets_damage_below_its_target_changes_nothing(index: 
     assert damaged > 100 or config is not None, "an index entry may lead past the damage"
 
 
-def test_damage_at_the_target_of_a_truncation_goes_with_the_rest() -> None:
+def test_damage_at_the_target_of_a_truncation_is_removed() -> None:
     """What follows the target is what the leader does not have: it is not missed."""
     for bit in HEADER_BITS:
         files, held = disk_with(10)
@@ -312,7 +312,7 @@ def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("field", "bit"), [(11, 0), (26, 1)], ids=["length", "last offset delta"])
-def test_damage_that_leads_a_reader_astray_is_found_where_it_is(field: int, bit: int) -> None:
+def test_a_wrong_length_or_last_offset_is_located(field: int, bit: int) -> None:
     """A wrong length or last offset is noticed at the batch that comes next. Repaired from there on, the damage would stay, or
     the leader would be asked for an offset inside a batch, for ever."""
     files, held = disk_with(10)
@@ -324,7 +324,7 @@ def test_damage_that_leads_a_reader_astray_is_found_where_it_is(field: int, bit:
 
 
 @pytest.mark.parametrize("index", [9, 4])
-def test_an_offset_that_the_log_has_is_never_answered_with_nothing(index: int) -> None:
+def test_a_read_below_the_log_end_is_never_empty(index: int) -> None:
     """The last batch claims to end one offset early, and the segment ends after it. A reader that gets nothing below the high
     watermark asks again for ever, and nothing is logged."""
     files, held = disk_with(index + 1)
@@ -338,7 +338,7 @@ def test_an_offset_that_the_log_has_is_never_answered_with_nothing(index: int) -
     assert log.corrupt_at == 2 * index
 
 
-def test_a_segment_with_damage_is_not_deleted_for_its_age() -> None:
+def test_a_damaged_segment_is_not_deleted_for_its_age() -> None:
     """Its indexes are lost, and are built again up to the damage: the newest timestamp that they know is too old. Deleted by the
     leader, the younger records behind it would go on all replicas, before their time."""
     files = MemoryFiles(Random(7))
@@ -432,7 +432,7 @@ def test_the_epoch_cache_is_rebuilt_from_the_batches(text: bytes | None, clean: 
     assert files.read(path) == b"0\n3\n1 0\n4 4\n5 8\n"
 
 
-def test_an_epoch_that_rotted_in_a_segment_which_no_scan_reads_is_found_all_the_same() -> None:
+def test_a_rotten_epoch_is_found_in_an_unscanned_segment() -> None:
     files, config = MemoryFiles(), LogConfig(segment_bytes=300)
     log = open_log(files, config=config)
     for epoch in (1, 4, 5):
@@ -444,7 +444,7 @@ def test_an_epoch_that_rotted_in_a_segment_which_no_scan_reads_is_found_all_the_
     assert log.epochs.entries == [(1, 0), (4, 12), (5, 24)]
 
 
-def test_epochs_ahead_of_the_log_are_forgotten() -> None:
+def test_epochs_beyond_the_log_end_are_dropped() -> None:
     """The checkpoint survived a power cut, the records of its last epoch did not."""
     files, held = disk_with(4, epochs=2)
     files.write(SEGMENT, b"".join(held[:2]))
@@ -453,7 +453,7 @@ def test_epochs_ahead_of_the_log_are_forgotten() -> None:
     assert log.epochs.entries == [(0, 0)]
 
 
-def test_checkpoints_ahead_of_the_log_are_clamped() -> None:
+def test_checkpoints_beyond_the_log_end_are_clamped() -> None:
     """S44: HW checkpoint 100, LEO 6."""
     files, _ = disk_with(3)
     for clean in (True, False):
@@ -461,7 +461,7 @@ def test_checkpoints_ahead_of_the_log_are_clamped() -> None:
         assert (log.high_watermark, log.recovery_point, log.log_end_offset) == (6, 6, 6)
 
 
-def test_a_log_that_ends_below_its_start_goes_on_at_its_start() -> None:
+def test_a_log_that_ends_below_its_start_continues_at_its_start() -> None:
     files, _ = disk_with(3)
     log = open_log(files, log_start_offset=50, high_watermark=50)
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (50, 50, 50)
@@ -554,7 +554,7 @@ def test_what_was_flushed_survives_every_power_cut(plan: list[tuple[str, int]], 
     check_order(log)
 
 
-def test_a_log_on_the_real_disk_recovers_alike(tmp_path) -> None:
+def test_recovery_is_the_same_on_a_real_disk(tmp_path) -> None:
     from strandline.storage.files import RealFiles
 
     files = RealFiles()
@@ -572,7 +572,7 @@ def test_a_log_on_the_real_disk_recovers_alike(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_cut_that_a_power_cut_undoes_brings_no_stale_record_back(flushed: bool) -> None:
+def test_an_undone_truncation_brings_no_stale_record_back(flushed: bool) -> None:
     """A log is cut back to a leader's history and rolls right there. The segment that was cut lies wholly below the next
     recovery point: it must be durable in its new length before that, or its old tail would be read again as part of the log."""
     for seed in range(60):

@@ -39,7 +39,7 @@ def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
 
 
 @pytest.mark.parametrize("codec", range(1, 8))
-def test_a_compressed_batch_is_refused_by_the_name_of_its_codec(codec: int) -> None:
+def test_the_refusal_of_a_compressed_batch_names_its_codec(codec: int) -> None:
     """Nobody here can read it; the producer must learn that before the record is acknowledged."""
     with pytest.raises(BrokerError) as caught:
         open_log().append_as_leader(bytearray(SHAPES[f"codec {codec}"]), 0, NOW_MS)
@@ -48,12 +48,12 @@ def test_a_compressed_batch_is_refused_by_the_name_of_its_codec(codec: int) -> N
     assert f"codec {names.get(codec, f'number {codec}')}" in (caught.value.message or "")
 
 
-def test_the_refusal_names_the_record_and_what_is_wrong_with_it() -> None:
+def test_the_refusal_names_the_record_and_the_reason() -> None:
     with pytest.raises(BrokerError, match="record 1 of the batch is malformed: its offset delta is 0"):
         open_log().append_as_leader(bytearray(SHAPES["an offset delta is repeated"]), 0, NOW_MS)
 
 
-def test_a_base_sequence_without_a_producer_id_means_nothing() -> None:
+def test_a_base_sequence_without_a_producer_id_is_ignored() -> None:
     """As in Kafka: some clients send 0 there."""
     log = open_log()
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_base_sequence_without_a_producer_id_means_nothing() -> None:
     assert not log.producers.dump()
 
 
-def test_a_record_that_is_older_than_the_topic_permits_is_refused_wherever_it_stands() -> None:
+def test_a_record_older_than_the_topic_permits_is_refused() -> None:
     """The batch's base timestamp alone says nothing of the records behind the first one."""
     log = open_log(config=LogConfig(message_timestamp_before_max_ms=1000))
     records = [encode_record(0), encode_record(1, timestamp_delta=-5000)]
@@ -72,7 +72,7 @@ def test_a_record_that_is_older_than_the_topic_permits_is_refused_wherever_it_st
 
 
 @pytest.mark.parametrize("claimed", [-1, 0, NOW_MS, NOW_MS + 10**9, -(2**63), 2**63 - 1])
-def test_the_newest_timestamp_is_that_of_the_records_whatever_the_producer_wrote(claimed: int) -> None:
+def test_the_max_timestamp_is_that_of_the_records(claimed: int) -> None:
     """As in Kafka. Sarama's builder wrote -1 there until 2025, that of kafkajs writes the last record's: a refusal would lock
     them out, and a log that believed them would find no record by its time and delete segments too early, or never."""
     log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
@@ -85,7 +85,7 @@ def test_the_newest_timestamp_is_that_of_the_records_whatever_the_producer_wrote
     assert log.offset_for_timestamp(NOW_MS + 50) == (NOW_MS + 50, 1, 0)
 
 
-def test_a_record_that_is_newer_than_the_topic_permits_is_refused_wherever_it_stands() -> None:
+def test_a_record_newer_than_the_topic_permits_is_refused() -> None:
     """What the batch claims to be its newest timestamp does not hide the record."""
     log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
     records = [encode_record(0, timestamp_delta=5000), encode_record(1)]
@@ -94,7 +94,7 @@ def test_a_record_that_is_newer_than_the_topic_permits_is_refused_wherever_it_st
     assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_batch_above_max_message_bytes_is_refused_before_its_records_are_looked_at() -> None:
+def test_a_batch_above_max_message_bytes_is_refused_before_its_records_are_checked() -> None:
     log = open_log(config=LogConfig(max_message_bytes=200))
     with pytest.raises(BrokerError) as caught:
         log.append_as_leader(bytearray(assemble([Random(1).randbytes(200)], NOW_MS)), 0, NOW_MS)

@@ -62,7 +62,7 @@ def replay(log: Log) -> ProducerStates:
 
 
 @given(st.integers(0, NUMBER_MAX), st.integers(0, WORK_EPOCH_MAX))
-def test_an_id_says_whose_it_is_and_of_which_work_epoch(number: int, work_epoch: int) -> None:
+def test_an_id_contains_the_number_of_the_name_and_the_work_epoch(number: int, work_epoch: int) -> None:
     producer_id = named_producer_id(number, work_epoch)
     assert FIRST_NAMED <= producer_id < 2**63
     assert (is_named(producer_id), number_of(producer_id), work_epoch_of(producer_id)) == (True, number, work_epoch)
@@ -77,7 +77,7 @@ def test_an_id_without_a_name_is_its_own_family(producer_id: int) -> None:
 # -- what may follow what ---------------------------------------------------------------------------------------------
 
 
-def test_the_next_attempt_goes_on_where_the_last_one_stopped_and_fences_it() -> None:
+def test_the_next_epoch_continues_after_the_last_one_and_fences_it() -> None:
     log = open_log()
     send(log, 0, 5)
     assert refused(log, 0, epoch=1) == C.DUPLICATE_SEQUENCE_NUMBER, "an ordinary producer would begin again"
@@ -88,7 +88,7 @@ def test_the_next_attempt_goes_on_where_the_last_one_stopped_and_fences_it() -> 
     send(log, 8, epoch=1)
 
 
-def test_what_overlaps_with_rows_of_a_lower_epoch_is_refused_also_when_it_is_the_same_batch() -> None:
+def test_rows_of_a_lower_epoch_are_refused_even_as_the_same_batch() -> None:
     """Whoever sends it believed that the rows were not there: it has to ask again, not to be told that all is well."""
     log = open_log()
     send(log, 0, 5)
@@ -97,7 +97,7 @@ def test_what_overlaps_with_rows_of_a_lower_epoch_is_refused_also_when_it_is_the
     send(log, 5, epoch=0)
 
 
-def test_a_retry_in_the_same_epoch_gets_its_offsets_and_another_cut_of_the_same_rows_is_refused() -> None:
+def test_a_retry_gets_its_offsets_and_other_batches_of_its_rows_are_refused() -> None:
     log = open_log()
     for row in range(0, 14, 2):
         send(log, row, 2)
@@ -109,7 +109,7 @@ def test_a_retry_in_the_same_epoch_gets_its_offsets_and_another_cut_of_the_same_
     assert refused(log, 15) == C.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_new_work_epoch_begins_at_row_0_takes_the_old_one_s_place_and_fences_it() -> None:
+def test_a_new_work_epoch_begins_at_row_0_and_fences_the_old_one() -> None:
     log = open_log()
     send(log, 0, 5, epoch=3)
     assert refused(log, 5, work_epoch=1) == C.UNKNOWN_PRODUCER_ID
@@ -120,7 +120,7 @@ def test_a_new_work_epoch_begins_at_row_0_takes_the_old_one_s_place_and_fences_i
     assert (len(log.producers), known(log)) == (1, (1, 0, 1))
 
 
-def test_a_name_that_is_not_known_here_begins_at_row_0() -> None:
+def test_an_unknown_name_begins_at_row_0() -> None:
     """Its rows may have been written before this log began, or to another topic: taking row 3 would be a hole."""
     log = open_log()
     assert refused(log, 3) == C.UNKNOWN_PRODUCER_ID
@@ -128,7 +128,7 @@ def test_a_name_that_is_not_known_here_begins_at_row_0() -> None:
     send(log, 3, epoch=4)
 
 
-def test_names_do_not_meet() -> None:
+def test_names_are_independent() -> None:
     log = open_log()
     send(log, 0, 2, number=1, work_epoch=5)
     send(log, 0, 2, number=2, work_epoch=4)
@@ -136,7 +136,7 @@ def test_names_do_not_meet() -> None:
     assert (known(log, 1), known(log, 2), known(log, 3)) == ((5, 0, 2), (4, 0, 1), None)
 
 
-def test_row_numbers_do_not_begin_again() -> None:
+def test_row_numbers_do_not_wrap() -> None:
     log = open_log()
     states, header = log.producers, next(iter_headers(bytes(batch(b"x", producer=(named_producer_id(7, 0), 0, MAX_SEQUENCE)))))[1]
     states.update(header, 0)
@@ -144,7 +144,7 @@ def test_row_numbers_do_not_begin_again() -> None:
     assert refused(log, 0, epoch=1) == C.DUPLICATE_SEQUENCE_NUMBER
 
 
-def test_several_batches_of_one_request_follow_one_another_whatever_their_work_epoch() -> None:
+def test_batches_of_one_request_may_have_several_work_epochs() -> None:
     log = open_log()
     one, two = named_producer_id(7, 1), named_producer_id(7, 2)
     rows = batch(b"a", producer=(one, 0, 0)) + batch(b"b", producer=(one, 1, 1)) + batch(b"c", producer=(two, 0, 0))
@@ -155,7 +155,7 @@ def test_several_batches_of_one_request_follow_one_another_whatever_their_work_e
     assert log.log_end_offset == 3
 
 
-def test_a_follower_learns_it_from_the_batches() -> None:
+def test_a_follower_learns_the_states_from_the_batches() -> None:
     leader, follower = open_log(), open_log()
     send(leader, 0, 3)
     send(leader, 3, epoch=2)
@@ -166,7 +166,7 @@ def test_a_follower_learns_it_from_the_batches() -> None:
     assert refused(follower, 4, epoch=2) == C.INVALID_PRODUCER_EPOCH
 
 
-def test_what_is_told_of_producers_is_their_newest_batch() -> None:
+def test_a_producer_is_described_by_its_newest_batch() -> None:
     log = open_log()
     send(log, 0, 3, work_epoch=2)
     log.append_as_leader(batch(b"x", producer=(5, 1, 0)), 1, NOW_MS)
@@ -237,7 +237,7 @@ def test_a_name_outlives_even_the_last_record() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stop", ["killed", "power cut"])
-def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: str, seed: int) -> None:
+def test_the_leaders_states_of_names_are_kept_when_a_log_restarts(stop: str, seed: int) -> None:
     """A follower whose leader has deleted the rows: nothing in its own log will ever speak of them."""
     files = MemoryFiles(Random(seed))
     files.make_dirs(parent(DIR))
@@ -262,7 +262,7 @@ def test_what_another_knows_of_a_name_is_kept_where_the_log_begins_again(stop: s
     send(again, 5, epoch=3, work_epoch=3)
 
 
-def test_a_truncation_gives_the_rows_back_and_leaves_those_that_were_deleted() -> None:
+def test_a_truncation_frees_its_rows_and_keeps_deleted_ones() -> None:
     log = open_log(config=SMALL)
     send(log, 0, 5, number=1)
     log.flush()
@@ -345,7 +345,7 @@ def test_states_are_always_those_of_a_full_replay(plan: list[Step]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(steps, st.integers(0, 60))
-def test_what_was_known_before_an_offset_and_a_replay_from_there_is_all(plan: list[Step], offset: int) -> None:
+def test_states_before_an_offset_and_a_replay_from_there_are_complete(plan: list[Step], offset: int) -> None:
     """What is kept when records go is enough."""
     log, writers = open_log(), Writers()
     for kind, a, b in plan:
@@ -361,7 +361,7 @@ def test_what_was_known_before_an_offset_and_a_replay_from_there_is_all(plan: li
     assert states == log.producers
 
 
-def test_a_snapshot_of_names_is_kafka_s_format() -> None:
+def test_a_snapshot_of_names_has_kafkas_format() -> None:
     log = open_log()
     send(log, 0, 3, work_epoch=2, epoch=1)
     data = log.producers.encode()

@@ -59,7 +59,7 @@ def a_log(tmp_path: Path) -> tuple[StubbornFiles, Log]:
 
 @pytest.mark.parametrize("refused", [("write", "leader-epoch-checkpoint"), ("rename", ".log")])
 @pytest.mark.parametrize("spared", [0, 3])
-def test_retention_that_the_disk_refuses_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str], spared: int) -> None:
+def test_failed_retention_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str], spared: int) -> None:
     """The segments were taken out of the log first. When the epoch checkpoint could not be saved then, they stayed open for
     as long as the process lived."""
     files, log = a_log(tmp_path)
@@ -72,7 +72,7 @@ def test_retention_that_the_disk_refuses_leaves_no_file_open(tmp_path: Path, ref
 
 
 @pytest.mark.parametrize("target", [-1, 9])
-def test_a_truncation_that_the_disk_refuses_leaves_no_file_open(tmp_path: Path, target: int) -> None:
+def test_a_failed_truncation_leaves_no_file_open(tmp_path: Path, target: int) -> None:
     """It removes segments too."""
     files, log = a_log(tmp_path)
     files.refused, files.spared = ("rename", ".log"), 3
@@ -83,7 +83,7 @@ def test_a_truncation_that_the_disk_refuses_leaves_no_file_open(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("refused", [("open", ".log"), ("read", ".index"), ("write", ".index"), ("write", "checkpoint")])
-def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str]) -> None:
+def test_a_failed_open_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str]) -> None:
     """Nobody holds the log that could be closed later."""
     files, log = a_log(tmp_path)
     log.abandon()

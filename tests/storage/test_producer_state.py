@@ -31,7 +31,7 @@ def refused(log: Log, sequence: int, count: int = 1, **given: int) -> ErrorCode:
     return caught.value.code
 
 
-def test_a_retry_gets_the_offsets_of_the_first_time() -> None:
+def test_a_retry_gets_the_offsets_of_the_first_append() -> None:
     """S38: the batch was committed, its answer lost."""
     log = open_log()
     send(log, 0, 5)
@@ -42,7 +42,7 @@ def test_a_retry_gets_the_offsets_of_the_first_time() -> None:
     assert log.log_end_offset == 10
 
 
-def test_a_follower_knows_the_same_producers_and_takes_the_retry() -> None:
+def test_a_new_leader_recognises_a_retry() -> None:
     """S38 across a fail-over: the new leader learned the sequences from the batches it replicated."""
     leader, follower = open_log(), open_log()
     for sequence in range(8):
@@ -54,7 +54,7 @@ def test_a_follower_knows_the_same_producers_and_takes_the_retry() -> None:
     assert follower.log_end_offset == 8
 
 
-def test_any_of_the_last_five_is_answered_an_older_one_is_an_explicit_duplicate() -> None:
+def test_the_last_five_batches_are_recognised_as_duplicates() -> None:
     """S39 (KAFKA-5494)."""
     log = open_log()
     for sequence in range(7):
@@ -81,7 +81,7 @@ def test_sequences_wrap_to_zero() -> None:
     assert not send(wrapping, 2).duplicate
 
 
-def test_epochs_fence_older_producers_and_start_again_at_zero() -> None:
+def test_a_new_epoch_fences_the_older_one_and_starts_at_zero() -> None:
     log = open_log()
     send(log, 0, epoch=1)
     assert refused(log, 1, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -90,7 +90,7 @@ def test_epochs_fence_older_producers_and_start_again_at_zero() -> None:
     assert refused(log, 1, epoch=1) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_several_batches_of_one_request_follow_one_another() -> None:
+def test_batches_of_one_request_continue_the_sequence() -> None:
     log = open_log()
     both = batch(b"a", b"b", producer=(PID, 0, 0)) + batch(b"c", producer=(PID, 0, 2))
     assert log.append_as_leader(bytearray(both), 1, NOW_MS).last_offset == 2
@@ -165,7 +165,7 @@ def replay(log: Log) -> ProducerStates:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 600), st.integers(0, 7), st.booleans())
-def test_a_damaged_snapshot_is_not_believed(at: int, bit: int, cut: bool) -> None:
+def test_a_damaged_snapshot_is_not_used(at: int, bit: int, cut: bool) -> None:
     """S40 (testLoadFromCorruptSnapshotFile): flipped or cut anywhere, the state comes from the log."""
     files = MemoryFiles()
     log = open_log(files)
@@ -184,7 +184,7 @@ def test_a_damaged_snapshot_is_not_believed(at: int, bit: int, cut: bool) -> Non
     assert open_log(files, clean=True).producers.dump() == live
 
 
-def test_snapshot_bytes_are_kafka_s() -> None:
+def test_a_snapshot_has_kafkas_format() -> None:
     """version, CRC-32C, count, then 46 bytes per batch; one producer with one batch is Kafka's own file."""
     log = open_log()
     send(log, 0, 3)
@@ -208,7 +208,7 @@ def test_producers_expire() -> None:
     assert not send(log, 41).duplicate
 
 
-def test_a_producer_of_old_records_is_not_forgotten_between_a_batch_and_its_retry() -> None:
+def test_a_producer_of_old_records_is_remembered_until_its_retry() -> None:
     """Records of last week are copied in: their timestamps say nothing about when the producer was heard of."""
     log = open_log(config=LogConfig(producer_id_expiration_ms=1000))
     old = batch(b"0", timestamp_ms=NOW_MS - 10_000, producer=(PID, 0, 0))
@@ -220,7 +220,7 @@ def test_a_producer_of_old_records_is_not_forgotten_between_a_batch_and_its_retr
     assert len(log.producers) == 0
 
 
-def test_a_log_that_begins_again_elsewhere_knows_no_producer() -> None:
+def test_a_restarted_log_knows_no_producer() -> None:
     """The batches went, and so does what followed from them: the leader's state is another one by now."""
     log = open_log()
     send(log, 0)
@@ -229,7 +229,7 @@ def test_a_log_that_begins_again_elsewhere_knows_no_producer() -> None:
     assert send(log, 41).first_offset == 100
 
 
-def test_orderly_stops_do_not_pile_up_snapshots() -> None:
+def test_orderly_stops_do_not_accumulate_snapshots() -> None:
     files = MemoryFiles(Random(0))
     for sequence in range(5):
         log = open_log(files, clean=True)
@@ -238,7 +238,7 @@ def test_orderly_stops_do_not_pile_up_snapshots() -> None:
     assert len([name for name in files.list(DIR) if name.endswith(".snapshot")]) <= 2
 
 
-def test_old_batches_are_found_after_the_tail_is_gone() -> None:
+def test_old_duplicates_are_found_without_the_tail() -> None:
     log = open_log()
     first = send(log, 0)
     forget_tail(log)

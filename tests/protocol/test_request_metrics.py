@@ -23,7 +23,7 @@ async def answered(server: Server, count: int, key: int = PRODUCE) -> None:
     await until(lambda: server.metrics[key].total.count == count, f"{count} answers")
 
 
-async def test_requests_that_come_together_wait_for_each_other() -> None:
+async def test_requests_of_one_read_wait_for_each_other() -> None:
     """Three in one read, each keeps the handler for 2 s: they queued for 0, 2 and 4 s, and the handler worked 6 s."""
     watch = Stopwatch()
 
@@ -42,7 +42,7 @@ async def test_requests_that_come_together_wait_for_each_other() -> None:
         assert metrics.request_bytes == sum(len(produce_frame(number)) - 4 for number in range(3))
 
 
-async def test_the_time_in_which_a_request_is_parked_is_in_its_total_and_not_in_the_handlers() -> None:
+async def test_parked_time_counts_in_the_total_but_not_for_the_handler() -> None:
     watch, parking = Stopwatch(), Parking()
     async with serving({PRODUCE: parking}, metrics=RequestMetrics(watch)) as (server, port), raw_peer(port) as peer:
         peer.send(produce_frame(1))
@@ -54,7 +54,7 @@ async def test_the_time_in_which_a_request_is_parked_is_in_its_total_and_not_in_
         assert metrics.local_s == 0
 
 
-async def test_the_time_in_which_reading_was_paused_is_time_in_the_queue() -> None:
+async def test_time_of_paused_reading_counts_as_queue_time() -> None:
     """Back pressure: a request that was read and could not be handed on has been waiting since then."""
     watch, parking = Stopwatch(), Parking()
     limits = Limits(max_in_flight_per_connection=1)
@@ -68,7 +68,7 @@ async def test_the_time_in_which_reading_was_paused_is_time_in_the_queue() -> No
         parking.answer_all()
 
 
-async def test_errors_are_counted_by_code_for_each_part_of_an_answer_and_for_a_refusal() -> None:
+async def test_errors_are_counted_by_code_of_parts_and_refusals() -> None:
     def failing(request: ServerRequest) -> None:
         if request.correlation_id == 1:
             codes = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -92,7 +92,7 @@ async def test_errors_are_counted_by_code_for_each_part_of_an_answer_and_for_a_r
         assert metrics.failed == 3
 
 
-async def test_fetches_of_followers_and_of_consumers_are_told_apart() -> None:
+async def test_fetches_of_followers_and_consumers_are_counted_apart() -> None:
     def on_fetch(request: ServerRequest) -> None:
         request.reply(FetchResponse(0, 0, 0, [], []), [])
 
@@ -139,7 +139,7 @@ async def test_connections_and_bytes_are_counted() -> None:
         assert server.connections_accepted == 1
 
 
-async def test_what_bad_peers_do_is_counted_however_few_lines_it_makes() -> None:
+async def test_errors_of_peers_are_counted_even_if_suppressed_in_the_log() -> None:
     async with serving() as (server, port):
         for _ in range(3):
             async with raw_peer(port) as peer:

@@ -12,7 +12,7 @@ values = st.lists(st.one_of(st.floats(0, 100), st.sampled_from(LATENCY_S)), max_
 
 
 @given(values)
-def test_a_bucket_holds_what_is_at_most_its_bound_and_above_the_one_before(observed: list[float]) -> None:
+def test_a_bucket_counts_values_up_to_its_bound(observed: list[float]) -> None:
     """Prometheus' `le`: the bounds are inclusive."""
     histogram = Histogram(LATENCY_S)
     for value in observed:
@@ -26,7 +26,7 @@ def test_a_bucket_holds_what_is_at_most_its_bound_and_above_the_one_before(obser
 
 
 @given(values, values)
-def test_two_together_are_as_one_that_saw_both(first: list[float], second: list[float]) -> None:
+def test_the_sum_of_two_histograms_counts_both(first: list[float], second: list[float]) -> None:
     parts = [Histogram(), Histogram()]
     whole = Histogram()
     for histogram, observed in zip(parts, (first, second), strict=True):
@@ -39,6 +39,6 @@ def test_two_together_are_as_one_that_saw_both(first: list[float], second: list[
     assert parts[0].count == len(first)
 
 
-def test_two_with_different_bounds_are_not_added() -> None:
+def test_histograms_with_different_bounds_are_not_added() -> None:
     with pytest.raises(ValueError, match="shorter"):
         Histogram(LATENCY_S).plus(Histogram(DURATION_S))
