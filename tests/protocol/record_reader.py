@@ -1,4 +1,4 @@
-"""A second reader of record batches, written from the format's description alone, as strict as Kafka's own."""
+"""A second reader of record batches, written only from the description of the format, and as strict as Kafka's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Malformed(Exception):
 
 
 def read_records(batch: bytes) -> list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
-    """(offset delta, timestamp, key, value, headers) of each record, or `Malformed`. The checksum is not looked at."""
+    """(offset delta, timestamp, key, value, headers) of each record, or `Malformed`. The CRC is not checked."""
     try:
         fields = _HEADER.unpack_from(batch)
     except error:

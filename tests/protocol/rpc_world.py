@@ -1,4 +1,4 @@
-"""A server on loopback, raw sockets to mistreat it, and waiting with a bound."""
+"""A server on loopback, raw sockets to send it anything, and bounded waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], Any], what: str = "the condition") -> No
 
 
 def on_produce(request: ServerRequest) -> None:
-    """Answers with the sizes that it received, as base offsets."""
+    """Answer with the sizes of the received batches as base offsets."""
     body: ProduceRequest = request.body
     if body.acks == 0:
         request.no_reply()
@@ -41,7 +41,7 @@ def on_produce(request: ServerRequest) -> None:
 
 
 class Parking:
-    """A handler that answers when it is told to."""
+    """A handler that parks requests and answers them when the test says so."""
 
     def __init__(self) -> None:
         self.parked: list[ServerRequest] = []
@@ -76,7 +76,7 @@ async def serving(
 
 
 class RawPeer:
-    """A socket without our client behind it."""
+    """A plain socket, without this package's client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -95,7 +95,7 @@ class RawPeer:
             return msgpack.unpackb(await self.reader.readexactly(size))
 
     async def is_closed(self) -> bool:
-        """Wait for the server to close; False when it sends something instead."""
+        """Wait for the server to close. False if it sends something instead."""
         async with asyncio.timeout(BOUND_S):
             try:
                 return await self.reader.read(1) == b""

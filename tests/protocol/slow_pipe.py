@@ -1,4 +1,4 @@
-"""A slow line: forwards what comes, in small bites, with a pause after each that is as long as the bite was large."""
+"""A slow link: forwards bytes in small pieces, with a pause after each that is proportional to its size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a peer may do to a server: a bad connection is closed, a bad request is answered, nobody else notices.
+"""What a peer may do to a server: a bad connection is closed, a bad request is answered, and other peers are not affected.
 
-Real sockets on loopback, limits made small. The ids are those of the project's list of bad input.
+Real sockets on loopback, with small limits. The ids are those of the project's list of bad input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.protocol.rpc.server import Limits
 
 
 async def still_serves(peer, correlation_id=77):
-    """A well-behaved peer is answered as ever."""
+    """Check that a well-behaved peer is answered as before."""
     peer.send(produce_frame(correlation_id, 9))
     answered, (partitions, _) = await peer.receive()
     return answered == correlation_id and partitions[0][3] == 9
@@ -51,7 +51,7 @@ CLOSED_FOR = {
 
 @pytest.mark.parametrize("raw", CLOSED_FOR.values(), ids=CLOSED_FOR.keys())
 def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
-    """F01, F02, F03, F06, F10. The second such connection of the same host within a minute is closed without a line."""
+    """F01, F02, F03, F06, F10. The next such connection of the same host within a minute is closed without a line."""
 
     async def scenario():
         async with serving(limits=Limits(max_frame_bytes=10_000)) as (server, port), raw_peer(port) as good:
@@ -70,8 +70,8 @@ def test_garbage_closes_the_connection_with_one_log_line(on_loop, raw):
 
 
 def test_a_storm_of_a_thousand_bad_connections_makes_one_line(on_loop):
-    """Garbage, oversized frames, unknown APIs and bad bodies, from one host: one line, and one more with the count when a
-    minute is over; what is well-behaved is served meanwhile, and connections that come and go make no line at all."""
+    """Garbage, oversized frames, unknown APIs and bad bodies from one host make one line, and after a minute one more with
+    the count. Good peers are served meanwhile, and connections that only open and close make no line."""
 
     async def scenario():
         kinds = [b"\0\0\0\x05hello", b"\x7f\xff\xff\xff", request_frame(126, []), b"GET / HTTP/1.1\r\n\r\n", b""]
@@ -96,7 +96,7 @@ def test_a_storm_of_a_thousand_bad_connections_makes_one_line(on_loop):
 
 
 def test_a_client_id_is_escaped_in_the_log(on_loop):
-    """F35: an escape sequence as client id, in a request that makes a line."""
+    """F35: a client id with an escape sequence, in a request that is logged."""
 
     async def scenario():
         raw = msgpack.packb([PRODUCE, 99, 1, "me\x1b[2J\nlevel=info", []])
@@ -111,7 +111,7 @@ def test_a_client_id_is_escaped_in_the_log(on_loop):
 
 
 def test_random_bytes_are_closed_or_refused_and_nothing_else_happens(on_loop):
-    """F03: frames of random bytes, and good requests with bytes changed, sent at a live server."""
+    """F03: frames of random bytes, and good requests with changed bytes, sent to a live server."""
 
     async def scenario():
         rnd = random.Random(4)
@@ -141,7 +141,7 @@ def test_random_bytes_are_closed_or_refused_and_nothing_else_happens(on_loop):
 
 @pytest.mark.parametrize("raw", [b"\0", b"\0\0\0\x20", b"\0\0\0\x20\x95\0\0", (60_000).to_bytes(4, "big") + bytes(5000)])
 def test_an_incomplete_frame_closes_the_connection(on_loop, raw):
-    """F04: a head and then silence."""
+    """F04: the head of a frame, then silence."""
 
     async def scenario():
         async with serving(limits=Limits(frame_ms_max=40)) as (_, port), raw_peer(port) as good, raw_peer(port) as slow:
@@ -155,7 +155,7 @@ def test_an_incomplete_frame_closes_the_connection(on_loop, raw):
 
 
 def test_a_byte_at_a_time_does_not_prolong_the_frame(on_loop):
-    """F04, slow loris: the time runs from the frame's first byte, not from its last sign of life."""
+    """F04, slow loris: the time limit counts from the frame's first byte, not from the last one received."""
 
     async def scenario():
         async with serving(limits=Limits(frame_ms_max=60)) as (_, port), raw_peer(port) as slow:
@@ -172,7 +172,7 @@ def test_a_byte_at_a_time_does_not_prolong_the_frame(on_loop):
 
 
 def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(on_loop):
-    """F08: who vanished without a FIN holds a file descriptor for at most the idle time, unless a request is parked."""
+    """F08: a peer that vanished without a FIN holds a file descriptor for at most the idle time, unless a request is parked."""
 
     async def scenario():
         parking = Parking()
@@ -192,7 +192,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(on_loop):
 
 
 def test_a_client_connection_closes_if_the_server_is_silent(on_loop):
-    """F08, the asking side: a half-open connection is noticed at the first request that times out."""
+    """F08, client side: a half-open connection is detected at the first request that times out."""
 
     async def scenario():
         lost = []
@@ -221,8 +221,8 @@ def test_a_client_connection_closes_if_the_server_is_silent(on_loop):
     ],
 )
 def test_a_client_connection_closes_at_a_malformed_response(on_loop, raw, why):
-    """F02: the asking side has its cap too; what was asked fails, once. Each loop says so for itself: one of a minute ago may
-    have met another server at the same address."""
+    """F02, client side: pending requests fail once. Each event loop logs it once, because another loop may have met another
+    server at the same address."""
 
     async def scenario():
         async def answer(reader, writer):
@@ -247,7 +247,7 @@ def test_a_client_connection_closes_at_a_malformed_response(on_loop, raw, why):
 
 
 def test_a_peer_that_never_reads_is_paused_and_then_closed(on_loop):
-    """F05: answers wait in a bounded buffer; reading pauses, and a peer that stays so is closed."""
+    """F05: responses wait in a bounded buffer. The server stops reading, and closes if the peer still does not read."""
 
     async def scenario():
         handled = 0
@@ -272,7 +272,7 @@ def test_a_peer_that_never_reads_is_paused_and_then_closed(on_loop):
 
 
 def test_too_many_unsent_bytes_close_the_connection(on_loop):
-    """F05: parked answers that all come at once are not bounded by pausing."""
+    """F05: a pause does not bound the responses of parked requests that are answered together."""
 
     async def scenario():
         parking = Parking()
@@ -291,7 +291,7 @@ def test_too_many_unsent_bytes_close_the_connection(on_loop):
 
 
 def test_an_unknown_version_of_the_handshake_is_answered_with_the_known_ones(on_loop):
-    """F06: so that a newer client can fall back."""
+    """F06: so that a newer client can use an older version."""
 
     async def scenario():
         async with serving() as (_, port), raw_peer(port) as peer:
@@ -319,7 +319,7 @@ def test_an_unknown_version_of_another_api_is_refused_and_closed(on_loop):
 
 @pytest.mark.parametrize("in_flight_max", [1, 7, 1000])
 def test_pipelined_requests_are_taken_in_order_within_the_limit(on_loop, in_flight_max):
-    """F07: all with one correlation id, which is the asker's own business."""
+    """F07: ten thousand requests, all with one correlation id, which only the client interprets."""
 
     async def scenario():
         loop = asyncio.get_running_loop()
@@ -379,7 +379,7 @@ def test_bytes_in_flight_are_bounded_too(on_loop):
     ids=lambda body: repr(body)[:40],
 )
 def test_a_well_formed_request_with_wrong_values_is_answered_with_invalid_request(on_loop, body):
-    """F11: nothing of it reaches a handler, and the connection lives on."""
+    """F11: no handler is called, and the connection stays open."""
 
     async def scenario():
         async with serving() as (_, port), raw_peer(port) as peer:
@@ -427,7 +427,7 @@ def test_the_limit_of_connections_reserves_files_for_the_logs(on_loop):
 
 
 def test_running_out_of_file_descriptors_does_not_stop_or_spin_the_listener(on_loop):
-    """F09: accept fails with EMFILE for a while; afterwards new peers are served, and the process did not burn its CPU."""
+    """F09: accept fails with EMFILE for a while. Afterwards new peers are served, and the process has not used its CPU up."""
 
     async def scenario():
         loop = asyncio.get_running_loop()
@@ -461,7 +461,7 @@ def test_running_out_of_file_descriptors_does_not_stop_or_spin_the_listener(on_l
 
 
 def fill_descriptors():
-    """Use up what is left."""
+    """Use up the remaining file descriptors."""
     taken = []
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Record batches: round trips of any records by any path, and refusal of what is not a batch."""
+"""Record batches: round trips of any records by every path, and refusal of damaged batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIME = 1_700_000_000_000
 
 
 def sizes(limit):
-    """Lengths around the places where a varint grows."""
+    """Lengths around the values where a varint grows."""
     return st.one_of(
         st.integers(0, 70), st.sampled_from([62, 63, 64, 65, 127, 128, 8190, 8191, 8192, 8193]).filter(lambda n: n <= limit)
     )
@@ -86,7 +86,7 @@ def test_records_of_every_encoding_path_read_back(records):
 @given(st.lists(some_bytes(130), min_size=1, max_size=200))
 @settings(max_examples=80, deadline=None)
 def test_the_plain_paths_encode_like_the_general_one(values):
-    """Tables and joins must not be told from the field by field encoder, whose bytes are those of the golden batches."""
+    """Tables and joins must produce the bytes of the field-by-field encoder, which are those of the golden batches."""
     general = BatchBuilder()
     general.base_timestamp = general.max_timestamp = TIME
     for index, value in enumerate(values):
@@ -152,14 +152,14 @@ def test_columns_since_an_offset_are_the_rows_from_there_on(records, first):
 
 
 def test_a_timestamp_beyond_64_bits_is_refused():
-    """Base and delta are both signed 64-bit numbers on the wire; their sum need not be one."""
+    """Base and delta are signed 64-bit numbers on the wire; their sum may not fit."""
     raw = bytearray(encode_batch([(None, b"a", (), TIME), (None, b"b", (), TIME + 5)]))
     raw[27:35] = (2**63 - 4).to_bytes(8, "big")
     assert is_refused(raw)
 
 
 def test_a_strided_run_that_breaks_off_is_read_by_the_other_ways():
-    """One record of another shape anywhere must not be taken for one of the uniform ones."""
+    """A record of another shape, at any index, must not be read as one of the uniform ones."""
     for odd in range(0, 100, 7):
         for other in [(b"k", b"v" * 9, [], TIME), (None, b"v" * 11, [], TIME), (None, b"v" * 10, [("h", b"")], TIME)]:
             records = [(None, b"%010d" % i, [], TIME) for i in range(100)]
@@ -190,7 +190,7 @@ def test_a_batch_can_be_built_twice_and_extended():
 
 
 def test_stamping_leaves_the_checksum_valid():
-    """Base offset and leader epoch are the broker's; a broker that changed anything else would break end-to-end checks."""
+    """A broker changes only base offset and leader epoch; any other change would break end-to-end checks."""
     raw = bytearray(b"prefix" + encode_values([b"a", b"b"], TIME))
     v2.stamp(memoryview(raw), 6, 2**40, 77)
     header = v2.read_header(raw, 6)
@@ -268,7 +268,7 @@ def test_every_flipped_bit_under_the_checksum_is_noticed():
 
 
 def damaged_batches(rnd, count):
-    """Valid batches with a few bytes changed behind the header, and counts that lie, all with a valid checksum."""
+    """Valid batches with a few changed bytes after the header, or a wrong count, all with a valid CRC."""
     for _ in range(count):
         shape = rnd.randrange(3)
         n = rnd.randrange(1, 100)
@@ -299,7 +299,7 @@ def is_refused(raw):
 
 
 def test_damaged_records_raise_nothing_but_corrupt_message():
-    """With a forged checksum anything may stand where records should be: CORRUPT_MESSAGE or some records, nothing else."""
+    """With a valid CRC over any bytes, the reader raises CORRUPT_MESSAGE or returns records, and does nothing else."""
     rnd = random.Random(7)
     refused = 0
     for raw in damaged_batches(rnd, 4000):
@@ -308,7 +308,7 @@ def test_damaged_records_raise_nothing_but_corrupt_message():
 
 
 def lying(change, general):
-    """A batch of three records, of which the second is changed: by the predicted way or the general one."""
+    """A batch of three records with a changed second one, for the predicted way or the general one."""
     records = [(b"k" if general else None, b"first", (), TIME), (None, b"second", (), TIME), (None, b"third.", (), TIME)]
     raw = bytearray(encode_batch(records))
     at = raw.index(b"second") - 6
@@ -383,7 +383,7 @@ def test_the_refusal_of_a_compressed_batch_names_its_codec(codec, name):
 
 
 def test_offsets_with_gaps_are_kept():
-    """What a compacted batch looks like: fewer records than offsets."""
+    """A compacted batch has fewer records than offsets."""
     records = [(None, b"a", (), TIME), (None, b"b", (), TIME), (None, b"c", (), TIME)]
     raw = bytearray(encode_batch(records, base_offset=100))
     at = v2.HEADER_SIZE + 3
@@ -404,7 +404,7 @@ def test_offsets_with_gaps_are_kept():
     ids=lambda x: type(x).__name__,
 )
 def test_control_records_have_kafkas_bytes(record, key, value):
-    """Written out by hand from Kafka's message definitions (flexible version 0: compact arrays, tagged-field counts)."""
+    """Written by hand from Kafka's message definitions (flexible version 0: compact arrays, tagged-field counts)."""
     raw = encode_control_batch(record, TIME, base_offset=5, leader_epoch=2)
     header = v2.read_header(raw)
     assert header.is_control

@@ -1,4 +1,4 @@
-"""Finding a way to a host whose resolver hangs, or some of whose addresses are silent."""
+"""Connecting to a host whose resolver hangs, or some of whose addresses do not answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.protocol.rpc.server import Server
 
 
 def resolves(monkeypatch: pytest.MonkeyPatch, addresses: Callable[[str], list[str]]) -> None:
-    """What the system's resolver says from now on."""
+    """Replace the system's resolver."""
 
     def getaddrinfo(host: str, port: object, *args: object, **kwargs: object) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses(host)]
@@ -29,7 +29,7 @@ def resolves(monkeypatch: pytest.MonkeyPatch, addresses: Callable[[str], list[st
 
 @contextlib.contextmanager
 def silent_at(address: str, port: int) -> Iterator[None]:
-    """Nothing there answers a SYN: the queue of connections that nobody accepts is full."""
+    """An address that answers no SYN, because the queue of a listener that accepts nothing is full."""
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
@@ -104,7 +104,7 @@ def test_of_two_answering_addresses_one_connection_is_kept(on_loop, two_addresse
 
 
 async def test_a_hanging_look_up_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that resolve names are few, and a look-up cannot be called back: one per name hangs, not one per try."""
+    """Threads for names are few, and a look-up cannot be cancelled: at most one per name may hang, not one per attempt."""
     answer, asked = threading.Event(), []
 
     def slow(host: str) -> list[str]:
@@ -129,8 +129,8 @@ async def test_a_hanging_look_up_is_shared(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_hanging_look_ups_delay_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that went down takes a broker and a controller with it, and the resolver that knew them is silent. uvloop has
-    two threads for names, asyncio shares a handful with the reading of disks: whoever lives must not queue there."""
+    """A dead machine may take a broker, a controller and the resolver of their names with it. uvloop has two threads for
+    names, and asyncio shares a handful with disk reads; connections to live hosts must not wait for them."""
     answer = threading.Event()
 
     def slow_when_dead(host: str) -> list[str]:
@@ -151,7 +151,7 @@ async def test_hanging_look_ups_delay_no_other_work(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_exiting_process_does_not_wait_for_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that is told to stop while its network is gone has ten seconds in a container, and a look-up takes as long."""
+    """A container has ten seconds to stop, and a look-up without a network takes as long."""
     answer, asked = threading.Event(), threading.Event()
 
     def slow(host: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The frame reader alone: whatever the pieces that bytes come in, the same frames come out."""
+"""The frame reader alone: the same frames result from any division of the bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 10_000_000
 
 
 def feed(reader, raw, pieces, take):
-    """Give `raw` to the reader in pieces of these sizes (then in what fits), calling `take` after each."""
+    """Give `raw` to the reader in pieces of these sizes (then as large as possible), and call `take` after each."""
     pos, pieces = 0, list(pieces)
     while pos < len(raw):
         buffer = reader.get_buffer()
@@ -58,7 +58,7 @@ def test_frames_are_independent_of_how_the_bytes_arrive(frame_sizes, pieces):
 @given(st.lists(sizes, min_size=1, max_size=20), st.lists(st.integers(1, 3000), max_size=40), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_connections_share_one_scratch_and_keep_held_bytes(frame_sizes, pieces, rnd):
-    """A reader that stops in the middle (back pressure) puts the rest aside before another one uses the scratch."""
+    """A reader that stops in the middle (back pressure) copies its bytes before another reader uses the scratch."""
     bodies = [body(n) for n in frame_sizes]
     scratch = Scratch()
     reader, other = FrameReader(LIMIT, scratch), FrameReader(LIMIT, scratch)
@@ -133,7 +133,7 @@ def test_a_very_large_frame_has_a_growing_buffer():
 
 
 def test_a_large_frame_is_received_into_its_own_buffer():
-    """What makes it fast: no byte of a big frame but its start passes through the scratch."""
+    """Only the beginning of a large frame passes through the scratch, which makes it fast."""
     reader = FrameReader(LIMIT)
     raw = wire([body(1_000_000)])
     first = reader.get_buffer()

@@ -1,4 +1,4 @@
-"""Frames: every message survives the wire, any msgpack library can read it, and what is not a frame is refused."""
+"""Frames: every message survives a round trip, any msgpack library can read it, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC_ID = bytes(range(16))
 
 
 def take_records(message):
-    """The message as it is encoded, with `records` apart, and those."""
+    """The message with empty `records`, as it is encoded, and the records."""
     if "records" not in message.__struct_fields__:
         return message, None
     records = message.records
@@ -32,7 +32,7 @@ def take_records(message):
 
 
 def plain(value):
-    """A message as the plain lists that stand on the wire."""
+    """A message as plain lists, as they are on the wire."""
     if isinstance(value, Message):
         return [plain(getattr(value, name)) for name in value.__struct_fields__]
     if isinstance(value, list):
@@ -41,20 +41,20 @@ def plain(value):
 
 
 def framed(buffers):
-    """The frame behind its length, as it arrives: a bytearray."""
+    """The frame without its length, as a bytearray, as a server receives it."""
     raw = b"".join(buffers)
     assert int.from_bytes(raw[:4], "big") == len(raw) - 4
     return bytearray(raw[4:])
 
 
 def body_frame(api_key, body):
-    """A request frame with any msgpack value for a body."""
+    """A request frame with any msgpack value as its body."""
     return bytearray(msgpack.packb([api_key, 0, 1, "me", body]))
 
 
 @pytest.mark.parametrize("api", list(APIS.values()), ids=lambda api: api.name)
 def test_every_message_survives_the_wire_and_plain_msgpack_reads_it(api):
-    """The independent reader knows no schema: what it sees must be the fields in their order."""
+    """The independent reader knows no schema: it must see the fields in their order."""
 
     @given(messages(api.request), st.integers(0, 2**31 - 1), st.none() | st.text(max_size=8))
     @settings(max_examples=12, deadline=None)
@@ -78,7 +78,7 @@ def test_every_message_survives_the_wire_and_plain_msgpack_reads_it(api):
 
 
 def test_records_are_the_last_field_of_every_message():
-    """The encoder writes them behind the packed head; a field behind them could not be."""
+    """The encoder writes them after the packed head, so no field can follow."""
     with_records = [cls for cls in MESSAGE_CLASSES if "records" in cls.__struct_fields__]
     assert len(with_records) >= 3
     assert all(cls.__struct_fields__[-1] == "records" for cls in with_records)
@@ -94,7 +94,7 @@ def test_records_in_any_number_of_parts_are_one_value_per_partition(records):
 
 
 def test_batches_are_written_by_reference_and_read_in_place():
-    """No byte of a batch is copied on either side, and a leader can stamp what it received."""
+    """Neither side copies a byte of a batch, and a leader can stamp the received one."""
     batch = bytearray(b"b" * 1000)
     body = ProduceRequest(None, -1, 1000, [ProducePartition(TOPIC_ID, 0)], [])
     buffers = frames.encode_request(PRODUCE, 0, 1, "me", body, [[batch]])
@@ -184,7 +184,7 @@ def test_the_unchanged_produce_body_is_accepted():
     ids=repr,
 )
 def test_msgpack_with_wrong_types_is_a_bad_body(body):
-    """F11: the head is readable, so the answer is an error code and the connection lives on."""
+    """F11: the head is readable, so the answer is an error code and the connection stays open."""
     with pytest.raises(frames.BadBody) as e:
         frames.decode_request(body_frame(PRODUCE, body))
     assert e.value.head.correlation_id == 1
@@ -213,14 +213,14 @@ def test_msgpack_with_wrong_types_is_a_bad_body(body):
     ids=lambda frame: frame[:12].hex() or "empty",
 )
 def test_a_frame_that_is_no_request_is_a_peer_error(frame):
-    """F03, F10: closed, whatever it is; no other exception escapes."""
+    """F03, F10: PeerError for all of them, and no other exception."""
     with pytest.raises(PeerError) as e:
         frames.decode_request(bytearray(frame))
     assert not isinstance(e.value, frames.BadBody) or frame[:2] == b"\x95\x00"
 
 
 def bombs(size):
-    """Frames of about `size` bytes that promise far more than they hold."""
+    """Frames of about `size` bytes that claim far more than they hold."""
     head = b"\x95\x00\x00\x01\xa2me"
     yield "nested arrays", head + b"\x91" * size
     yield "nested array32 headers that claim 4 M elements each", head + b"\xdd\x00\x40\x00\x00" * (size // 5)
@@ -254,7 +254,7 @@ def refusal_cpu_s(frame: bytearray) -> float:
 
 
 def test_random_bytes_never_raise_anything_but_peer_error():
-    """F03: random bytes, and good frames with some bytes changed, through both decoders."""
+    """F03: random bytes, and good frames with some changed bytes, through both decoders."""
     rnd = random.Random(3)
     good = [framed(frames.encode_request(PRODUCE, 0, 1, "me", ProduceRequest(None, -1, 5, [], []), [[b"xyz"]]))]
     good += [body_frame(METADATA, [[["orders", TOPIC_ID]], False]), bytearray(msgpack.packb([5, [[], None, -1, []]]))]
@@ -293,7 +293,7 @@ def test_too_many_partitions_are_refused_before_they_are_decoded():
 
 
 def test_a_large_request_of_tiny_parts_is_refused_before_it_is_decoded():
-    """F10: its objects would take 30 times its bytes, and stall the loop for a second for every 10 MiB."""
+    """F10: its objects would take 30 times its bytes, and block the loop for a second per 10 MiB."""
     parts = 3_000_000
     topic = b"\x94\xa1t\x01\x01\xdd" + parts.to_bytes(4, "big") + b"\x92\x00\x90" * parts
     frame = bytearray(b"\x95" + bytes([CREATE_TOPICS]) + b"\x00\x07\xc0\x91\x91" + topic)

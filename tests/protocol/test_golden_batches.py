@@ -1,4 +1,4 @@
-"""Record batches are Kafka's, byte for byte: compared with what aiokafka makes of the same records."""
+"""Record batches are byte for byte Kafka's: compared with those of aiokafka for the same records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line a minute for who misbehaves, however hard and from however many addresses."""
+"""At most one line per minute about a misbehaving peer, however often it fails and however many addresses it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_subject_has_one_line_per_minute_with_a_count() -> None:
 
 
 def test_the_count_of_a_silent_subject_is_due() -> None:
-    """A storm that ends within its minute would otherwise look like one bad connection."""
+    """Otherwise a storm that ends within its minute would look like one bad connection."""
     limits = LineLimits()
     for now in range(10):
         limits.admit("a", now)
@@ -30,7 +30,7 @@ def test_the_count_of_a_silent_subject_is_due() -> None:
 
 
 def test_many_subjects_have_a_bounded_number_of_lines_and_of_entries() -> None:
-    """An attacker with a hundred thousand addresses gets neither the disk nor the memory."""
+    """A hundred thousand addresses fill neither the disk nor the memory."""
     limits = LineLimits(lines_max=100)
     lines = [limits.admit(f"2001:db8::{n:x}", n / 1000) for n in range(100_000)]
     assert sum(line is not None for line in lines) == 100 * 2, "100 s: two intervals"

@@ -1,4 +1,4 @@
-"""What we have to say in somebody else's process reaches the application as the application wants it, never its stdout."""
+"""Lines logged in a user's process go where the application wants them, and never to its stdout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ WARNING = "logger.warning('producer.delivery_failed', topic='orders', records=2,
 
 
 def application(*lines: str, warning: str = WARNING) -> tuple[str, str]:
-    """stdout and stderr of a program that imports the client, does this, and then has something logged.
+    """stdout and stderr of a program that imports the client, runs `lines`, and then logs something.
 
-    A process of its own: what structlog and logging were told is global, and pytest tells them something, too.
+    A separate process, because the configuration of structlog and logging is global, and pytest configures them, too.
     """
     code = [
         "import logging, sys",
@@ -36,7 +36,7 @@ def test_an_unconfigured_application_has_no_lines_below_warning(level: str) -> N
 
 
 def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
-    """Under the module's name, so that it can be told to be silent."""
+    """Under the module's name, so that the application can silence it."""
     form = "logging.basicConfig(stream=sys.stdout, level='DEBUG', format='%(levelname)s %(name)s %(filename)s: %(message)s')"
     out, err = application(form, warning="logger.debug('producer.epoch_bumped', topic='orders')")
     assert (out, err) == ("DEBUG strandline.client.producer.sender <string>: producer.epoch_bumped topic='orders'\n", "")
@@ -44,7 +44,7 @@ def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
 
 
 def test_an_application_with_structlog_has_the_lines_there() -> None:
-    """Also when it configures it after it imported us, and logged."""
+    """Even if it configures structlog after it has imported this package and logged."""
     configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
     out, err = application("logger.error('producer.broke_down')", configure)
     assert out == '{"topic": "orders", "records": 2, "reason": "100 % lost", "event": "producer.delivery_failed"}\n'

@@ -1,4 +1,4 @@
-"""The histogram that every room counts with."""
+"""The histogram of the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leader asks of the records of a produced batch: exactly what every reader of the format can read, and nothing else."""
+"""The leader's check of produced records: it accepts exactly what every reader of the format can read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ batches = st.one_of(
 
 
 def accepts(batch: bytes) -> bool:
-    """Whether the leader accepts the records. Its answer to a malformed one is INVALID_RECORD, and no other exception."""
+    """Whether the leader accepts the records. For a malformed record it raises INVALID_RECORD, and no other exception."""
     header, code = v2.read_header(batch), ErrorCode.NONE
     try:
         v2.validate_records(batch, 0, header)
@@ -61,7 +61,7 @@ def read_by_ours(batch: bytes) -> list[tuple[object, ...]]:
 
 
 def assert_all_agree(batch: bytes) -> None:
-    """The leader accepts what the second reader reads, and then ours reads the same."""
+    """The leader accepts what the second reader reads, and then this package's reader reads the same."""
     is_accepted = accepts(batch)
     assert is_accepted == is_read_by_the_second_reader(batch)
     if is_accepted:
@@ -85,7 +85,7 @@ def test_every_batch_of_our_builder_is_accepted(records):
 @given(batches, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3))
 @settings(max_examples=1500, deadline=None)
 def test_changed_bytes_are_accepted_only_if_both_readers_accept_them(records, changes):
-    """Soundness and completeness by fuzzing: a byte of a value may be changed, one of a length may not."""
+    """Fuzzing in both directions: a changed byte of a value is accepted, a changed byte of a length is not."""
     batch = bytearray(encode_batch(records))
     for at, byte in changes:
         batch[v2.HEADER_SIZE + at % (len(batch) - v2.HEADER_SIZE)] = byte

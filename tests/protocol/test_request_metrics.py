@@ -1,4 +1,4 @@
-"""What a server counts of requests, on a stopwatch that moves when the test says so."""
+"""Request metrics of a server, with a stopwatch that the test moves."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_parked_time_counts_in_the_total_but_not_for_the_handler() -> None
 
 
 async def test_time_of_paused_reading_counts_as_queue_time() -> None:
-    """Back pressure: a request that was read and could not be handed on has been waiting since then."""
+    """Back pressure: a request that was read and could not be passed to its handler has been waiting since then."""
     watch, parking = Stopwatch(), Parking()
     limits = Limits(max_in_flight_per_connection=1)
     async with serving({PRODUCE: parking}, limits, metrics=RequestMetrics(watch)) as (server, port), raw_peer(port) as peer:

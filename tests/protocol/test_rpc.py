@@ -1,4 +1,4 @@
-"""Server and connection over real sockets, on both event loops: who is answered what, in which order, exactly once."""
+"""Server and connection over real sockets, on both event loops: which requests are answered, in which order, exactly once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_request_of_any_size_is_answered(on_loop, size):
 
 
 def test_large_responses_arrive_whole(on_loop):
-    """Several in one loop turn: more than a socket takes at once, so the transport must keep what is left."""
+    """Several in one event-loop iteration: more than a socket takes at once, so the transport must keep the rest."""
 
     def metadata(request):
         request.reply(MetadataResponse([], "c" * 1000, 1, []))
@@ -59,7 +59,7 @@ def test_large_responses_arrive_whole(on_loop):
 
 
 def test_connections_of_one_loop_share_a_buffer_but_no_bytes(on_loop):
-    """What one has read of a frame that is not whole yet is its own before another one reads."""
+    """A connection copies the bytes of its incomplete frame before another connection reads."""
 
     def metadata(request):
         count = int(request.body.topics[0].name)
@@ -126,7 +126,7 @@ def test_the_handshake_has_identity_and_versions(on_loop):
 
 
 def test_an_exception_of_a_handler_becomes_an_error_code(on_loop):
-    """Sync or async; a bug is logged with its traceback and told by name."""
+    """Of sync and async handlers; a bug is logged with its traceback, and the response has its name."""
 
     def sync_broker_error(request):
         raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask another")
@@ -342,7 +342,7 @@ def test_every_request_has_its_own_deadline(on_loop):
 
 
 def test_responses_of_a_standstill_are_read_before_requests_expire(on_loop):
-    """A process that wakes finds the timers of what it asked run out, and the answers in its sockets."""
+    """A process that was paused finds expired timers and, in its sockets, the responses."""
 
     async def scenario():
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -411,7 +411,7 @@ def test_a_failing_response_callback_is_logged_and_affects_no_other(on_loop):
 
 
 def test_sockets_send_at_once_and_detect_a_vanished_peer(on_loop):
-    """F08: a peer that vanished without a FIN is noticed by keepalive probes in under half a minute."""
+    """F08: keepalive probes detect a peer that vanished without a FIN in less than half a minute."""
 
     async def scenario():
         async with serving() as (server, port):
@@ -455,7 +455,7 @@ def test_servers_share_nothing(on_loop):
     ("ending", "by_peer"), [("FIN", True), ("RST", True), ("our close", False), ("our abort", False), ("time-out", False)]
 )
 def test_a_server_knows_which_side_closed_a_connection(on_loop, ending, by_peer):
-    """A peer that let go was there a moment ago; one that we, or the system's time-outs, gave up may be cut off."""
+    """A peer that closed was up a moment ago; one that the server or a timeout of the system closed may be cut off."""
 
     async def scenario():
         lost = []

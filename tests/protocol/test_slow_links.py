@@ -1,4 +1,4 @@
-"""Slow is not silent: an answer that is arriving, or a request that is still leaving, is a sign of life."""
+"""Slow is not silent: an arriving response, or a request that is still being sent, is a sign of life."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch() -> FetchRequest:
 
 
 async def test_an_arriving_response_extends_the_timeout() -> None:
-    """A follower far behind on a thin line would ask for the same megabytes for ever."""
+    """Otherwise a follower far behind on a slow link would ask for the same megabytes for ever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
         async with asyncio.timeout(BOUND_S):
@@ -41,7 +41,7 @@ async def test_an_arriving_response_extends_the_timeout() -> None:
 
 
 async def test_a_plain_timeout_is_not_extended() -> None:
-    """Without the wish the time-out is one of the whole request: a heartbeat is of no use later."""
+    """Without `of_silence` the timeout counts for the whole request: a late heartbeat is useless."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
         with pytest.raises(BrokerError) as refused:
@@ -52,7 +52,7 @@ async def test_a_plain_timeout_is_not_extended() -> None:
 
 
 async def test_the_request_timeout_bounds_a_timeout_of_silence() -> None:
-    """Other answers on the connection do not keep a forgotten request waiting for ever."""
+    """Other responses on the connection do not keep a forgotten request waiting for ever."""
     async with serving({FETCH: on_fetch}) as (_, port), slow_pipe(port, bite_down=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t", request_timeout_ms=2 * SILENCE_MS)
         with pytest.raises(BrokerError) as refused:
@@ -63,7 +63,7 @@ async def test_the_request_timeout_bounds_a_timeout_of_silence() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked what the peer has acknowledged")
 async def test_a_request_being_sent_extends_the_timeout() -> None:
-    """What is asked behind megabytes that are on their way can not be answered before they are through."""
+    """A request behind megabytes of others cannot be answered before they are sent."""
     async with serving({PRODUCE: on_produce}) as (_, port), slow_pipe(port, bite_up=BITE) as pipe:
         connection = await Connection.connect("127.0.0.1", pipe.port, client_id="t")
         body, records = produce(3 * BYTES)
@@ -75,7 +75,7 @@ async def test_a_request_being_sent_extends_the_timeout() -> None:
 
 
 async def test_a_silent_peer_that_accepts_no_bytes_times_out() -> None:
-    """It stands still: its kernel takes what fits, and then no more."""
+    """Its process is paused: its kernel accepts what fits, and then no more."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = await Connection.connect("127.0.0.1", silent.getsockname()[1], client_id="t")
         body, records = produce(10 * BYTES)

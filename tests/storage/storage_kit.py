@@ -1,4 +1,4 @@
-"""What the storage tests share: logs on either disk, batches, and a picture of what a log holds."""
+"""Shared parts of the storage tests: logs on either disk, batches, and a snapshot of what a log holds."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def read_all(log: Log, start: int | None = None, end: int | None = None, max_byt
 
 
 def forget_tail(log: Log) -> None:
-    """So that reads come from the file."""
+    """Clear the recent tail, so that reads come from the file."""
     log.tail.clear()
 
 
 def fill(log: Log, batches: int, *, records: int = 2, epoch: int = 0, size: int = 20) -> list[bytes]:
-    """Append so many batches as leader; returns them as they are in the log."""
+    """Append `count` batches as leader; returns them as they are in the log."""
     start = log.log_end_offset
     for i in range(batches):
         values = [f"{start}-{i}-{j}".encode().ljust(size, b".") for j in range(records)]
@@ -71,7 +71,7 @@ def fill(log: Log, batches: int, *, records: int = 2, epoch: int = 0, size: int 
 
 
 def check_order(log: Log) -> None:
-    """I5, and that what is derived fits the batches."""
+    """Check I5, and that the derived state matches the batches."""
     assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
     assert log.recovery_point <= log.log_end_offset
     entries = log.epochs.entries

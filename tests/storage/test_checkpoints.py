@@ -1,4 +1,4 @@
-"""Kafka's text formats, and that nothing but a whole file of a known version is believed (F18, S44)."""
+"""Kafka's text formats; a file is used only if it is whole and of a known version (F18, S44)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_offset_checkpoint_round_trip(offsets: dict[tuple[str, int], int]) -> No
 
 @pytest.mark.parametrize("decode", [OffsetCheckpoint.decode, LeaderEpochCheckpoint.decode])
 def test_a_half_written_checkpoint_is_rejected(decode) -> None:
-    """A half-written file must not come out as smaller offsets: `1200` cut to `12` would be a lie."""
+    """A half-written file must not decode to smaller offsets, such as `1200` cut to `12`."""
     whole = (
         OffsetCheckpoint.encode(OFFSETS)
         if decode == OffsetCheckpoint.decode

@@ -1,4 +1,4 @@
-"""Taking a data directory: it is looked at before anything in it changes, and formatted once, whole or not at all."""
+"""Claiming a data directory: it is checked before anything in it changes, and formatted once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_data_without_meta_properties_is_refused_before_the_lock(made: list[str]
 
 @pytest.mark.parametrize("names", [["lost+found"], ["__cluster_metadata-0"], ["notes.txt"]])
 def test_a_fresh_volume_may_hold_other_directories(names: list[str]) -> None:
-    """A file system's own folder; the directory that an interrupted first start made."""
+    """Directories of the file system, and the empty one of an interrupted first start."""
     files = MemoryFiles()
     for name in names:
         files.make_dirs(f"data/{name}")
@@ -109,7 +109,7 @@ def test_a_disk_error_at_the_first_start_is_one_sentence_and_leaves_no_lock(oper
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_cut_right_after_the_format_loses_nothing(seed: int) -> None:
-    """An id that was told to others must not be gone; nor the directory itself, as new as the file in it."""
+    """Other nodes may already know the id, so it must survive, and so must the new directory itself."""
     files = MemoryFiles(Random(seed))
     LogDir.open_claimed(take(files, "volume/data"), cluster_id="c", random=Random(1))
     files.crash()

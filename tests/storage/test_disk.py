@@ -1,4 +1,4 @@
-"""Both disks keep the door's promises; the one in memory forgets as a real one does."""
+"""Both disks keep the promises of the interface, and the one in memory loses in a crash what a real disk loses."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_missing_path_is_a_disk_error(disk: tuple[Files, str], call: Callable[
 
 @pytest.mark.parametrize("look", ["stat", "lstat"])
 def test_a_path_that_cannot_be_looked_up_is_not_missing(tmp_path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
-    """A log that looks missing is made anew, and its first segment emptied."""
+    """A log that looks missing would be created again, and its first segment emptied."""
     files = RealFiles()
     assert (files.exists(f"{tmp_path}/no"), files.is_dir(f"{tmp_path}/no/x")) == (False, False)
     assert (files.exists(f"{tmp_path}"), files.is_dir(f"{tmp_path}")) == (True, True)
@@ -136,7 +136,7 @@ def test_closed_files_are_forgotten(tmp_path) -> None:
 
 
 def test_a_short_write_is_completed_or_undone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may write less than asked, most of all when the disk fills up."""
+    """The kernel may write fewer bytes than asked, above all when the disk is nearly full."""
     files = RealFiles()
     file = files.open(f"{tmp_path}/a", create=True)
     pwrite = os.pwrite
@@ -170,7 +170,7 @@ def test_a_read_of_cold_bytes_need_not_block(tmp_path) -> None:
 
 
 def outcomes(prepare: Callable[[MemoryFiles], None], seeds: int = 60) -> set[tuple[tuple[str, bytes], ...]]:
-    """What the directory may hold after a power cut, over many disks."""
+    """The possible contents of the directory after a power cut, over many seeds."""
     seen = set()
     for seed in range(seeds):
         files = MemoryFiles(Random(seed))
@@ -191,7 +191,7 @@ def test_an_atomic_write_is_old_or_new_after_any_power_cut() -> None:
 
 
 def test_a_rename_without_fsync_may_leave_an_old_an_empty_or_a_torn_file() -> None:
-    """So that a test can fail which relies on it."""
+    """A test that relies on more must be able to fail."""
 
     def prepare(files: MemoryFiles) -> None:
         files.write_atomic("d/a", b"old")
@@ -239,7 +239,7 @@ def test_a_killed_process_loses_nothing_and_its_files_are_dead() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says which kernel runs")
 def test_the_boot_id_names_the_page_cache() -> None:
-    """While it is the same, a killed process has lost nothing that it had written."""
+    """While the id is the same, a killed process has lost no write."""
     boot_id = RealFiles().boot_id()
     assert len(boot_id) == 36
     assert RealFiles().boot_id() == boot_id

@@ -1,4 +1,4 @@
-"""The leader-epoch cache against a plain model, and the scenarios that gave its rules."""
+"""The leader-epoch cache against a plain model, and the scenarios behind its rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model_of(record_epochs: list[int]) -> LeaderEpochCache:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 6), max_size=20).map(sorted), st.integers(-1, 8))
 def test_end_of_an_epoch_is_where_the_next_newer_record_begins(record_epochs: list[int], asked: int) -> None:
-    """The definition of KIP-101, read off the records themselves."""
+    """The definition of KIP-101, applied to the records themselves."""
     cache = model_of(record_epochs)
     end = len(record_epochs)
     known = [epoch for epoch in record_epochs if epoch <= asked]
@@ -57,7 +57,7 @@ def test_raising_the_log_start_keeps_every_remaining_record_s_epoch(record_epoch
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), max_size=30))
 def test_epochs_increase_and_offsets_never_decrease_whatever_is_assigned(assignments: list[tuple[int, int]]) -> None:
-    """I11, also for contradicting leaders: the newest assignment wins."""
+    """I11, even if leaders contradict each other: the latest assignment wins."""
     cache = LeaderEpochCache()
     for epoch, start in assignments:
         cache.assign(epoch, start)
@@ -93,7 +93,7 @@ def test_truncating_to_the_log_end_drops_the_epoch_that_begins_there() -> None:
 
 
 def test_an_epoch_without_records_gives_way_to_records_of_an_older_one() -> None:
-    """We led epoch 2 and wrote nothing; the leader of epoch 3 has 10@e1."""
+    """This replica led epoch 2 and wrote nothing; the leader of epoch 3 has a record of epoch 1 at offset 10."""
     leader, follower = open_log(), open_log()
     fill(leader, 6, records=2, epoch=1)
     for record in (leader.read(0, 1 << 20, 10)).buffers:

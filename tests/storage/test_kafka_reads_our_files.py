@@ -1,4 +1,4 @@
-"""Kafka's own `kafka-dump-log --deep-iteration` over segments and indexes that we wrote: not one complaint."""
+"""Kafka's own `kafka-dump-log --deep-iteration` reads our segments and indexes without a complaint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPLAINTS = ("mismatch", "out of order", "not found", "exception", "error", "in
 
 
 def kafka_tools() -> str:
-    """The script that runs Kafka's tools; skips where there is none, fails where there has to be one."""
+    """The script that runs Kafka's tools. Skips if there is none, fails if one is required."""
     given = os.environ.get("STRANDLINE_KAFKA_TOOLS")
     script = Path(given) if given else ROOT.parent / "shared" / "tools" / "apache-kafka"
     reason = ""
@@ -79,7 +79,7 @@ def written_by_kind(by_suffix: dict[str, list[Path]]) -> list[Path]:
 
 @pytest.mark.kafka
 def test_a_complaint_of_kafkas_tool_is_noticed(tmp_path: Path) -> None:
-    """The test above would notice: an index that points beside its batch is told."""
+    """The tool complains about an index entry with a wrong position, and the test sees it."""
     script = kafka_tools()
     directory = tmp_path / "orders-0"
     log = open_log(RealFiles(), str(directory), config=LogConfig(index_interval_bytes=100))

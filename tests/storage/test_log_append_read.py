@@ -1,4 +1,4 @@
-"""A log in ordinary life: what is appended is read back, bounds hold, nothing is half done."""
+"""A log in normal operation: appended batches are read back, limits hold, and nothing is done half."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
 
 
 def refused(log: Log, records: bytes | bytearray, epoch: int = 0) -> ErrorCode:
-    """The append is refused, and nothing of it can be seen."""
+    """Check that the append is refused and changes nothing; returns the error code."""
     before = (log.log_end_offset, log.size_bytes, log.producers.dump(), log.epochs.entries)
     with pytest.raises(BrokerError) as caught:
         log.append_as_leader(bytearray(records), epoch, NOW_MS)
@@ -124,7 +124,7 @@ sizes = st.lists(st.integers(1, 4), min_size=1, max_size=40)
 def test_a_read_is_the_longest_run_of_whole_batches_that_fits(
     counts: list[int], max_bytes: int, cold: bool, min_one: bool, data: st.DataObject
 ) -> None:
-    """Against the list of appended batches; over segments, from the tail and from the file."""
+    """Compared with the list of appended batches, over several segments, from the tail and from the file."""
     log = open_log(config=SMALL, budget=TailBudget(1000))
     held: list[tuple[int, int, bytes]] = []
     for count in counts:
@@ -155,7 +155,7 @@ def test_a_read_is_the_longest_run_of_whole_batches_that_fits(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 3)), min_size=1, max_size=30), st.integers(-1, 52))
 def test_timestamps_lead_to_the_first_record_that_is_not_older(plan: list[tuple[int, int]], asked: int) -> None:
-    """Timestamps need not increase; the first record in offset order counts."""
+    """Timestamps need not increase; the first matching record in offset order counts."""
     log = open_log(config=SMALL)
     stamps: list[int] = []
     for timestamp, count in plan:
@@ -177,7 +177,7 @@ def test_records_within_a_batch_are_found_by_their_own_timestamp() -> None:
 
 @pytest.mark.parametrize("offset", [-5, -1, 4, 61, 2**62])
 def test_offsets_outside_of_the_log_are_refused(offset: int) -> None:
-    """F14. The log's end itself is no error: there will be something."""
+    """F14. A read at the log end is no error, because a record may come."""
     log = open_log(config=SMALL)
     fill(log, 30)
     log.update_high_watermark(60)
@@ -276,7 +276,7 @@ def test_retention_by_size_and_by_log_start() -> None:
 
 
 def test_one_record_from_the_future_does_not_delete_its_neighbours() -> None:
-    """S54: retention counts from a segment's newest record, so that it only keeps longer."""
+    """S54: retention counts from the newest record of a segment, so a future timestamp only keeps it longer."""
     log = open_log(config=LogConfig(segment_bytes=300, retention_ms=1000, message_timestamp_after_max_ms=10**15))
     fill(log, 3)
     log.append_as_leader(batch(b"f" * 20, timestamp_ms=NOW_MS + 10**12), 0, NOW_MS)
@@ -381,7 +381,7 @@ def test_truncating_below_the_first_segment_restarts_the_log_there() -> None:
 
 
 def test_recent_batches_are_served_by_reference() -> None:
-    """No copy and no read of the file between a producer's buffer and a reader."""
+    """Nothing between a producer's buffer and a reader copies the bytes or reads the file."""
     log = open_log()
     buffer = batch(b"a" * 100)
     log.append_as_leader(memoryview(buffer), 0, NOW_MS)
@@ -507,7 +507,7 @@ def test_flush_by_count_and_by_time() -> None:
 
 
 def test_closed_segments_are_flushed_by_separate_work() -> None:
-    """The work may run on a thread; a truncation meanwhile makes its result worthless."""
+    """The work may run on a thread. If the log is truncated meanwhile, the result is not used."""
     files = MemoryFiles()
     log = open_log(files, config=SMALL)
     fill(log, 20)
@@ -527,7 +527,7 @@ def test_closed_segments_are_flushed_by_separate_work() -> None:
 
 
 def test_a_lowered_recovery_point_is_reported_before_the_next_append() -> None:
-    """Else a crash would trust bytes that were written after the truncation and never flushed."""
+    """Otherwise recovery would trust bytes that were written after the truncation and never flushed."""
     log = open_log()
     fill(log, 5)
     log.flush()
@@ -555,7 +555,7 @@ def test_an_orderly_close_keeps_the_log() -> None:
 
 
 def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
-    """A log of a terabyte has gigabytes of them. Whoever reads there loads them again, also after a failed save."""
+    """A log of a terabyte has gigabytes of them. A read loads them again, even after a failed save."""
     log = open_log(config=SMALL)
     filled = fill(log, 30)
     forget_tail(log)
@@ -571,7 +571,7 @@ def test_indexes_of_closed_segments_do_not_stay_in_memory() -> None:
 
 
 def test_a_batch_beyond_the_read_limit_is_not_served() -> None:
-    """Whole batches are served. If the high watermark lies inside of one, its first records wait for the last."""
+    """Only whole batches are served. If the high watermark lies inside a batch, no record of it is served yet."""
     log = open_log()
     filled = fill(log, 3, records=3)
     for is_recent in (True, False):
@@ -583,7 +583,7 @@ def test_a_batch_beyond_the_read_limit_is_not_served() -> None:
 
 
 def test_a_flush_before_a_truncation_does_not_raise_the_recovery_point() -> None:
-    """What lies there now was written after the fsync. A recovery point above it would spare it the scan after a crash."""
+    """The bytes there now were written after the fsync. With a recovery point above them, recovery would not scan them."""
     log = open_log(config=SMALL)
     fill(log, 20)
     work = log.flush_work()

@@ -1,4 +1,4 @@
-"""The data directory: whose it is, who holds it, what it says of its logs (F12, F16, F18, F23, F24, S35, S44)."""
+"""The data directory: its owner, its lock, and its checkpoints (F12, F16, F18, F23, F24, S35, S44)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool) -> LogDir:
 
 
 def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
-    """The log just ends earlier. Whoever leads with it has to say so, also when the process ended once more before that."""
+    """The log just ends earlier. A replica that leads with it must report that, even if the process died once more before."""
     files = MemoryFiles()
     log = open_orders(open_dir(files))
     fill(log, 10)
@@ -78,7 +78,7 @@ def test_a_new_boot_after_an_orderly_stop_is_no_doubt() -> None:
 
 
 def test_a_lost_tail_is_remembered_after_the_process_died() -> None:
-    """Its checkpoints are brought into order at the start, and would not show it any more."""
+    """The start adjusts the checkpoints, which then no longer show the loss."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     log = open_orders(log_dir)
@@ -96,7 +96,7 @@ def test_a_lost_tail_is_remembered_after_the_process_died() -> None:
 
 
 def test_a_recreated_log_is_in_doubt_after_the_process_died() -> None:
-    """The disk came back empty; the process died before it had led, and the empty log is what the next one finds."""
+    """The disk was replaced by an empty one, and the process died before it led; the next process finds the empty log."""
     files = MemoryFiles()
     log = open_dir(files).open_log("orders", 0, X, LogConfig(), NOW_MS, may_be_new=False)
     assert log.possible_data_loss
@@ -179,7 +179,7 @@ def test_a_directory_has_one_process_and_one_node() -> None:
     "content", [b"", b"version=1\n", b"\xff\xfe", b"version=99\nnode.id=1\n", b"node.id=1\ncluster.id=c1\n", b"{}"]
 )
 def test_a_damaged_meta_properties_refuses_to_start(content: bytes) -> None:
-    """F18: primary; starting fresh would give the data of one node to another. And the lock is free again."""
+    """F18: a fresh start would give the data of one node to another. The lock is released."""
     files = MemoryFiles()
     open_dir(files).close()
     files.write_atomic("data/meta.properties", content)
@@ -212,7 +212,7 @@ except UsageError as e:
 
 
 def test_a_second_process_is_refused(tmp_path) -> None:
-    """F24, with real processes; the lock goes with its holder."""
+    """F24, with real processes. The lock ends with its process."""
     command = [sys.executable, "-c", SECOND_PROCESS, str(tmp_path)]
     log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1")
     second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -224,7 +224,7 @@ def test_a_second_process_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("topic", ["../../x", ".", "..", "", "a" * 250, "a\0b", "a/b", "ä", "a b"])
 def test_a_topic_name_cannot_leave_the_data_directory(topic: str) -> None:
-    """F12, again where the path is built."""
+    """F12, checked again where the path is built."""
     log_dir = open_dir(MemoryFiles())
     with pytest.raises(BrokerError) as caught:
         log_dir.open_log(topic, 0, X, CONFIG, NOW_MS)
@@ -234,7 +234,7 @@ def test_a_topic_name_cannot_leave_the_data_directory(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["x-delete", "x-stray", f"x-0.{X.hex()}-delete", f"x-0.{X.hex()}-stray"])
 def test_a_topic_may_be_named_like_a_deleted_log(topic: str) -> None:
-    """Kafka has such topics too: what is on its way out ends with the suffix, a log with its partition."""
+    """Kafka has such topics too. A deleted log ends with the suffix, a log with its partition."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     held = fill(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS), 3)
@@ -258,7 +258,7 @@ def test_directories_with_similar_names_are_not_removed() -> None:
 
 
 def test_the_longest_topic_names_can_be_deleted_and_set_aside(tmp_path) -> None:
-    """The name with partition, id and suffix must still be one that a file system takes: else the directory would fail."""
+    """The name with partition, id and suffix must fit the file system; otherwise the directory would go offline."""
     log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1", random=Random(1))
     topic, targets = "t" * 249, []
     for topic_id in (X, X, Y):
@@ -295,7 +295,7 @@ def test_a_log_is_not_opened_under_another_topic_id() -> None:
 
 
 def test_a_recreated_topic_starts_empty() -> None:
-    """S35: neither bytes nor checkpoints of the old one; also when the process dies right after."""
+    """S35: it has neither bytes nor checkpoints of the old topic, even if the process dies right after."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     log = open_orders(log_dir)
@@ -337,7 +337,7 @@ def test_a_log_without_readable_metadata_is_set_aside_not_deleted() -> None:
 
 
 def test_foreign_files_are_ignored() -> None:
-    """F23: stray files, symlink-like names, other people's directories."""
+    """F23: other files, names that look like links, and directories of other programs."""
     files = MemoryFiles()
     open_dir(files).close()
     for name in ("lost+found", "backup", "orders-00", "orders-x", "__cluster_metadata-0"):
@@ -364,7 +364,7 @@ def test_a_symbolic_link_is_not_a_log(tmp_path) -> None:
 
 
 def test_a_disk_error_takes_the_whole_directory_offline() -> None:
-    """KIP-112: no log of it is written to any more, reads go on, and no marker claims an orderly end."""
+    """KIP-112: no log of the directory is written any more, reads continue, and no clean marker is written."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     logs = [open_orders(log_dir, partition=p) for p in range(2)]
@@ -398,7 +398,7 @@ def test_an_error_while_closing_prevents_the_clean_marker() -> None:
 
 
 def test_unopened_logs_prevent_the_clean_marker() -> None:
-    """Killed, started, stopped before its logs were opened: the next start must still scan them."""
+    """The process was killed, started and stopped before its logs were opened; the next start must still scan them."""
     files = MemoryFiles()
     log_dir = open_dir(files)
     fill(open_orders(log_dir), 3)
@@ -414,8 +414,8 @@ def test_an_unwritable_directory_is_one_clear_sentence(tmp_path) -> None:
 
 
 def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
-    """Create, write, flush, checkpoint, delete, recreate; then the power goes. What was flushed is there, and no
-    high watermark is above its log."""
+    """Create, write, flush, checkpoint, delete, recreate, then a power cut. Flushed batches are there, and no high watermark
+    lies above its log."""
     for seed in range(150):
         random = Random(seed)
         files = MemoryFiles(random)
@@ -455,7 +455,8 @@ def test_a_power_cut_at_any_moment_leaves_a_directory_that_opens() -> None:
 
 
 def test_an_older_checkpoint_never_replaces_a_newer_one() -> None:
-    """A thread may write what was taken before a truncation after the loop wrote what it is now."""
+    """A thread may write a checkpoint from before a truncation after the loop has written one from after it. An unchanged
+    file is not written again."""
     files = MemoryFiles()
     log_dir = LogDir.open(files, "/data", node_id=1, cluster_id="c")
     log = log_dir.open_log("orders", 0, b"t" * 16, LogConfig(), 0)

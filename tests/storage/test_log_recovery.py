@@ -1,4 +1,4 @@
-"""What a log makes of a disk that a crash, a bad sector or a half-written file has left it (S41-S44, F17, F18, F20)."""
+"""Recovery of a log from what a crash, a bad sector or a half-written file left on the disk (S41-S44, F17, F18, F20)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
 def disk_with(
     batches: int, *, records: int = 2, config: LogConfig | None = None, epochs: int = 1
 ) -> tuple[MemoryFiles, list[bytes]]:
-    """A log as a killed process leaves it: written, nothing closed."""
+    """The disk with the log of a killed process: written, but not closed."""
     files = MemoryFiles(Random(7))
     log = open_log(files, config=config)
     for epoch in range(epochs):
@@ -37,8 +37,8 @@ def disk_with(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_truncated_log_knows_its_newest_timestamp(seed: int) -> None:
-    """Producers set timestamps, so they go up and down. A newest timestamp that was too low hid records from a search by time,
-    and let retention delete them too early."""
+    """Producers set timestamps, so they go up and down. If the newest timestamp is too low, a search by time misses records,
+    and retention deletes them too early."""
     draw = Random(seed)
     config = LogConfig(segment_bytes=2000, index_interval_bytes=draw.choice([100, 200, 400]))
     log = open_log(config=config)
@@ -52,12 +52,12 @@ def test_a_truncated_log_knows_its_newest_timestamp(seed: int) -> None:
 
 
 def without_epoch(data: bytes) -> bytes:
-    """The one field that neither the checksum nor the order of the offsets protects."""
+    """The batch without its leader epoch, the one field that neither the CRC nor the order of the offsets protects."""
     return data[:LEADER_EPOCH_POS] + data[MAGIC_POS:]
 
 
 def test_every_truncation_length_recovers_to_the_last_whole_batch() -> None:
-    """F17, S41: cut at every byte, all whole batches survive and nothing else."""
+    """F17, S41: for a cut at every byte, all whole batches survive, and nothing else."""
     files, held = disk_with(4)
     whole = files.read(SEGMENT)
     for length in range(len(whole) + 1):
@@ -75,7 +75,7 @@ def test_every_truncation_length_recovers_to_the_last_whole_batch() -> None:
 
 @pytest.mark.parametrize("filling", ["zeros", "garbage"])
 def test_a_torn_tail_is_cut_for_any_filling(filling: str) -> None:
-    """S41: for every byte length of the last batch; garbage and zeros are no batch, and appending goes on."""
+    """S41, for every length of the last batch: garbage and zeros are cut, and appends continue."""
     files, held = disk_with(3)
     whole = files.read(SEGMENT)
     last = len(held[-1])
@@ -126,7 +126,7 @@ def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_waterm
 
 
 def test_a_flipped_epoch_is_found_without_the_epoch_checkpoint() -> None:
-    """The epochs alone show it: a batch that claims a newer one is followed by older ones."""
+    """The batches show it: after the batch with the newer epoch come batches with older ones."""
     files, _held = disk_with(6)
     data = bytearray(files.read(SEGMENT))
     data[LEADER_EPOCH_POS + len(data) // 6 * 2 + 3] ^= 4
@@ -143,7 +143,7 @@ def corrupt_middle(files: MemoryFiles, held: list[bytes], index: int) -> None:
 
 
 def test_a_damaged_committed_batch_is_reported_not_cut() -> None:
-    """S42 (b): restart with one flipped bit at offset 10 of 20 committed ones."""
+    """S42 (b): a restart with one flipped bit at offset 10 of 20 committed ones."""
     files, held = disk_with(10)
     corrupt_middle(files, held, 5)
     log = open_log(files, high_watermark=20)
@@ -167,7 +167,7 @@ def test_a_damaged_flushed_batch_is_reported_not_cut() -> None:
 
 
 def test_a_damaged_log_is_repaired_from_a_peer() -> None:
-    """S42 (c): cut at the damage, fetch again, and all is as it was."""
+    """S42 (c): truncate at the damage and fetch again; the log is as before."""
     files, held = disk_with(10)
     corrupt_middle(files, held, 5)
     log = open_log(files, high_watermark=20)
@@ -182,7 +182,7 @@ def test_a_damaged_log_is_repaired_from_a_peer() -> None:
 
 
 def test_a_hole_of_a_lost_page_cache_is_cut() -> None:
-    """Neither flushed nor committed: what a power cut leaves of unsynced sectors is no data."""
+    """The hole was neither flushed nor committed: unsynced sectors after a power cut."""
     files, held = disk_with(10)
     corrupt_middle(files, held, 5)
     log = open_log(files, high_watermark=8, recovery_point=6)
@@ -192,7 +192,7 @@ def test_a_hole_of_a_lost_page_cache_is_cut() -> None:
 
 @pytest.mark.parametrize("index", range(10))
 def test_damage_that_appears_while_running_is_never_served(index: int) -> None:
-    """S42 (a): the CRC is checked on every cold read; the batches before the damage are still served."""
+    """S42 (a): every cold read checks the CRC. The batches before the damage are still served."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
     corrupt_middle(files, held, index)
@@ -210,7 +210,7 @@ def test_damage_that_appears_while_running_is_never_served(index: int) -> None:
 
 @pytest.mark.parametrize("field", [0, 7, 8, 11, 16])
 def test_damage_in_a_header_is_found_at_its_offset(field: int) -> None:
-    """A broken length hides where the next batch is; the reader that comes in behind it must not be led astray."""
+    """A wrong length hides the position of the next batch. A read of a later offset must still report the damaged batch."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
     files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8 + 6)
@@ -222,7 +222,7 @@ def test_damage_in_a_header_is_found_at_its_offset(field: int) -> None:
 
 
 def test_a_damaged_epoch_is_never_served() -> None:
-    """The format's checksum does not cover it, and a consumer would go on from an epoch that never was."""
+    """The CRC does not cover the epoch, and a consumer would continue with an epoch that never existed."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
     files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + 13) * 8 + 6)
@@ -239,8 +239,8 @@ HEADER_BITS = range(61 * 8)
 @pytest.mark.parametrize("index", [0, 4, 7])
 @pytest.mark.parametrize("config", [None, LogConfig(index_interval_bytes=100)])
 def test_a_truncation_with_damage_below_its_target_changes_nothing(index: int, config: LogConfig | None) -> None:
-    """The batches between the damage and the target may be committed, and a follower in the ISR has promised to have them.
-    Whichever header bit has flipped, the log is either cut at the target, or left as it was with the damage marked."""
+    """The batches between the damage and the target may be committed, and the ISR counts on this follower to have them. For
+    any flipped bit of the header, the log is either cut at the target, or left as it was with the damage marked."""
     damaged = 0
     for bit in HEADER_BITS:
         files, held = disk_with(10, config=config)
@@ -262,7 +262,7 @@ def test_a_truncation_with_damage_below_its_target_changes_nothing(index: int, c
 
 
 def test_damage_at_the_target_of_a_truncation_is_removed() -> None:
-    """What follows the target is what the leader does not have: it is not missed."""
+    """The leader does not have the batches after the target, so nothing is lost."""
     for bit in HEADER_BITS:
         files, held = disk_with(10)
         log = open_log(files, high_watermark=14)
@@ -277,7 +277,7 @@ def test_damage_at_the_target_of_a_truncation_is_removed() -> None:
 
 
 def test_a_truncation_into_a_segment_that_ends_too_early_changes_nothing() -> None:
-    """Part of a closed segment is missing. The log's end would be moved to an offset up to which it has no batches."""
+    """Part of a closed segment is missing. A truncation would move the log end to an offset without batches before it."""
     files = MemoryFiles(Random(7))
     log = open_log(files, config=SMALL)
     held = fill(log, 20)
@@ -294,7 +294,7 @@ def test_a_truncation_into_a_segment_that_ends_too_early_changes_nothing() -> No
 
 
 def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk brings old bytes once. The second try finds the log whole and cuts it where it was asked to."""
+    """The disk returns old bytes once. The second attempt reads the log correctly and truncates it."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=14)
     pread, answers = MemoryFile.pread, [bytes(4096)]
@@ -313,8 +313,8 @@ def test_a_stale_read_during_a_truncation_costs_no_record(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("field", "bit"), [(11, 0), (26, 1)], ids=["length", "last offset delta"])
 def test_a_wrong_length_or_last_offset_is_located(field: int, bit: int) -> None:
-    """A wrong length or last offset is noticed at the batch that comes next. Repaired from there on, the damage would stay, or
-    the leader would be asked for an offset inside a batch, for ever."""
+    """It is noticed only at the next batch. A repair from there would leave the damage, or ask the leader for an offset
+    inside a batch for ever."""
     files, held = disk_with(10)
     log = open_log(files, high_watermark=20)
     files.flip_bit(SEGMENT, (sum(map(len, held[:4])) + field) * 8 + bit)
@@ -325,8 +325,8 @@ def test_a_wrong_length_or_last_offset_is_located(field: int, bit: int) -> None:
 
 @pytest.mark.parametrize("index", [9, 4])
 def test_a_read_below_the_log_end_is_never_empty(index: int) -> None:
-    """The last batch claims to end one offset early, and the segment ends after it. A reader that gets nothing below the high
-    watermark asks again for ever, and nothing is logged."""
+    """The last batch claims to end one offset early, and the segment ends after it. With an empty response below the high
+    watermark, a reader would ask again for ever, and nothing would be logged."""
     files, held = disk_with(index + 1)
     log = open_log(files, high_watermark=2 * index + 2)
     forget_tail(log)
@@ -339,8 +339,8 @@ def test_a_read_below_the_log_end_is_never_empty(index: int) -> None:
 
 
 def test_a_damaged_segment_is_not_deleted_for_its_age() -> None:
-    """Its indexes are lost, and are built again up to the damage: the newest timestamp that they know is too old. Deleted by the
-    leader, the younger records behind it would go on all replicas, before their time."""
+    """Its indexes are lost and were rebuilt up to the damage, so their newest timestamp is too old. If the leader deleted the
+    segment, newer records after the damage would be deleted on all replicas too early."""
     files = MemoryFiles(Random(7))
     config = LogConfig(segment_bytes=1000, retention_ms=1000)
     log = open_log(files, config=config)
@@ -370,7 +370,7 @@ INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeroed", "cut", "odd", "garbage", "older", "beyond"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_index_files_are_rebuilt(path: str, damage: str, clean: bool) -> None:
-    """S43, F18: whatever an index file holds, every offset and timestamp is found."""
+    """S43, F18: for any content of an index file, every offset and timestamp is found."""
     files = MemoryFiles()
     config = LogConfig(index_interval_bytes=100)
     log = open_log(files, config=config)
@@ -405,7 +405,7 @@ def test_index_files_are_rebuilt(path: str, damage: str, clean: bool) -> None:
 
 
 def _of_another_log(path: str) -> bytes:
-    """The index of a log with other batch sizes: every entry plausible, none true."""
+    """The index of a log with other batch sizes: every entry is plausible, none is correct."""
     files = MemoryFiles()
     log = open_log(files, config=LogConfig(index_interval_bytes=100))
     fill(log, 12, records=3, size=33)
@@ -497,7 +497,7 @@ def test_foreign_files_are_left_alone() -> None:
 
 
 def test_an_unreadable_sector_is_a_disk_error_not_a_short_log() -> None:
-    """F20: cutting where the disk cannot be read would throw away what is there."""
+    """F20: a cut at the unreadable sector would drop the batches after it."""
     files, held = disk_with(3)
     files.fail_next("read", "*.log", errno.EIO)
     with pytest.raises(DiskError):
@@ -519,8 +519,8 @@ crash_plans = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(crash_plans, st.integers(0, 2**32))
 def test_what_was_flushed_survives_every_power_cut(plan: list[tuple[str, int]], seed: int) -> None:
-    """The disk keeps any subset of unsynced sectors, names and lengths; flushed batches are all there, and what else is
-    there is a prefix of what was written."""
+    """The disk keeps any subset of unsynced sectors, names and lengths. All flushed batches survive, and the log is a prefix
+    of what was written."""
     files = MemoryFiles(Random(seed))
     files.make_dirs("data")
     files.fsync_dir("")
@@ -573,8 +573,8 @@ def test_recovery_is_the_same_on_a_real_disk(tmp_path) -> None:
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_an_undone_truncation_brings_no_stale_record_back(flushed: bool) -> None:
-    """A log is cut back to a leader's history and rolls right there. The segment that was cut lies wholly below the next
-    recovery point: it must be durable in its new length before that, or its old tail would be read again as part of the log."""
+    """A log is truncated to a leader's history and rolls at once. The truncated segment lies below the next recovery point,
+    so its new length must be durable before that; otherwise recovery would take its old tail for a part of the log."""
     for seed in range(60):
         files = MemoryFiles(Random(seed))
         files.make_dirs(DIR)

@@ -1,4 +1,4 @@
-"""Batches that a producer got wrong: no log takes one from a producer, and a log of an older version that has one still works."""
+"""Malformed batches: no log accepts one from a producer, and a log of an older version that has one still works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def what_it_holds(log: Log) -> object:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
-    """All or nothing, alone and behind a good batch of the same request."""
+    """All or nothing, alone and after a good batch of the same request."""
     log = open_log()
     log.append_as_leader(batch(b"a", producer=(7, 0, 0)), 0, NOW_MS)
     before = what_it_holds(log)
@@ -40,7 +40,7 @@ def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
 
 @pytest.mark.parametrize("codec", range(1, 8))
 def test_the_refusal_of_a_compressed_batch_names_its_codec(codec: int) -> None:
-    """Nobody here can read it; the producer must learn that before the record is acknowledged."""
+    """No reader can read it, and the producer must learn that before the record is acknowledged."""
     with pytest.raises(BrokerError) as caught:
         open_log().append_as_leader(bytearray(SHAPES[f"codec {codec}"]), 0, NOW_MS)
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -63,7 +63,7 @@ def test_a_base_sequence_without_a_producer_id_is_ignored() -> None:
 
 
 def test_a_record_older_than_the_topic_permits_is_refused() -> None:
-    """The batch's base timestamp alone says nothing of the records behind the first one."""
+    """The base timestamp of the batch is only that of its first record."""
     log = open_log(config=LogConfig(message_timestamp_before_max_ms=1000))
     records = [encode_record(0), encode_record(1, timestamp_delta=-5000)]
     with pytest.raises(BrokerError) as caught:
@@ -73,8 +73,8 @@ def test_a_record_older_than_the_topic_permits_is_refused() -> None:
 
 @pytest.mark.parametrize("claimed", [-1, 0, NOW_MS, NOW_MS + 10**9, -(2**63), 2**63 - 1])
 def test_the_max_timestamp_is_that_of_the_records(claimed: int) -> None:
-    """As in Kafka. Sarama's builder wrote -1 there until 2025, that of kafkajs writes the last record's: a refusal would lock
-    them out, and a log that believed them would find no record by its time and delete segments too early, or never."""
+    """As in Kafka. Sarama wrote -1 until 2025, and kafkajs writes the last record's timestamp, so a refusal would exclude
+    them. If the log used their value, a search by time would miss records, and segments would be deleted too early or never."""
     log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
     records = [encode_record(0), encode_record(1, timestamp_delta=50), encode_record(2, timestamp_delta=-50)]
     info = log.append_as_leader(bytearray(assemble(records, NOW_MS, max_timestamp=claimed)), 0, NOW_MS)
@@ -86,7 +86,7 @@ def test_the_max_timestamp_is_that_of_the_records(claimed: int) -> None:
 
 
 def test_a_record_newer_than_the_topic_permits_is_refused() -> None:
-    """What the batch claims to be its newest timestamp does not hide the record."""
+    """The max timestamp field of the batch does not hide the record."""
     log = open_log(config=LogConfig(message_timestamp_after_max_ms=1000))
     records = [encode_record(0, timestamp_delta=5000), encode_record(1)]
     with pytest.raises(BrokerError) as caught:
@@ -103,8 +103,8 @@ def test_a_batch_above_max_message_bytes_is_refused_before_its_records_are_check
 
 @pytest.mark.parametrize("shape", OLD_SHAPES)
 def test_a_follower_replicates_what_an_older_version_appended(shape: str) -> None:
-    """A follower that refused what its leader has would fetch it again for ever. Batches are read back by range, after a
-    recovery as well; whether the records can be read is the reader's affair."""
+    """A follower that refused its leader's batch would fetch it again for ever. Batches are read back by range, also after a
+    recovery; only the consumer decodes the records."""
     files = MemoryFiles(Random(0))
     log = open_log(files)
     log.append_as_leader(batch(b"a"), 0, NOW_MS)

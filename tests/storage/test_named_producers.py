@@ -1,4 +1,4 @@
-"""Named producers in a log: rows, not batches, are written once, whoever of those with the name writes them."""
+"""Named producers in a log: each row is written once, no matter which process of the name writes it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_the_next_epoch_continues_after_the_last_one_and_fences_it() -> None:
 
 
 def test_rows_of_a_lower_epoch_are_refused_even_as_the_same_batch() -> None:
-    """Whoever sends it believed that the rows were not there: it has to ask again, not to be told that all is well."""
+    """The sender believed that the rows were not written. An acknowledgement would hide its mistake; it must ask for the last
+    row."""
     log = open_log()
     send(log, 0, 5)
     for first, count in ((0, 5), (3, 2), (4, 5), (0, 9)):
@@ -121,7 +122,7 @@ def test_a_new_work_epoch_begins_at_row_0_and_fences_the_old_one() -> None:
 
 
 def test_an_unknown_name_begins_at_row_0() -> None:
-    """Its rows may have been written before this log began, or to another topic: taking row 3 would be a hole."""
+    """Its earlier rows may have been written before this log began, or to another topic, so row 3 would leave a gap."""
     log = open_log()
     assert refused(log, 3) == C.UNKNOWN_PRODUCER_ID
     send(log, 0, 3, epoch=4)
@@ -193,7 +194,7 @@ def test_a_name_is_kept_as_long_as_the_cluster_knows_it() -> None:
 
 
 def let_records_go(log: Log) -> None:
-    """Another producer writes until retention has deleted what was here before."""
+    """Let another producer write until retention has deleted all earlier records."""
     start = log.log_end_offset
     while log.log_start_offset < start:
         log.append_as_leader(batch(b"x" * 100), 1, NOW_MS)
@@ -238,7 +239,7 @@ def test_a_name_outlives_even_the_last_record() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stop", ["killed", "power cut"])
 def test_the_leaders_states_of_names_are_kept_when_a_log_restarts(stop: str, seed: int) -> None:
-    """A follower whose leader has deleted the rows: nothing in its own log will ever speak of them."""
+    """The leader has deleted the rows, so the follower's own log will never contain a batch of them."""
     files = MemoryFiles(Random(seed))
     files.make_dirs(parent(DIR))
     files.fsync_dir("/")
@@ -291,7 +292,7 @@ steps = st.lists(
 
 
 class Writers:
-    """Who has each of three names: (work epoch, epoch). Attempts ask the log where to go on, as a client does."""
+    """The current (work epoch, epoch) of three names. A new process asks the log for the last row, as a client does."""
 
     def __init__(self) -> None:
         self.holders = dict.fromkeys(range(3), (0, 0))
@@ -305,7 +306,7 @@ class Writers:
         assert not send(log, self.next_row(log, name), count, number=name, work_epoch=work_epoch, epoch=epoch).duplicate
 
     def zombie(self, log: Log, name: int, back: int) -> None:
-        """An attempt that is over goes on: nothing of it may be taken once the newer one has written."""
+        """A fenced process continues. None of its rows may be appended after a newer process has written."""
         found = known(log, name)
         if found is not None and found[1] > 0:
             assert refused(log, max(0, found[2] + 1 - back), number=name, work_epoch=found[0], epoch=found[1] - 1) == (
@@ -319,7 +320,7 @@ class Writers:
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_states_are_always_those_of_a_full_replay(plan: list[Step]) -> None:
-    """S40, I16 with names: and a snapshot gives them back as they were."""
+    """S40, I16 with names; a snapshot restores them unchanged."""
     files = MemoryFiles(Random(1))
     log, writers = open_log(files), Writers()
     for kind, a, b in plan:
@@ -346,7 +347,7 @@ def test_states_are_always_those_of_a_full_replay(plan: list[Step]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(steps, st.integers(0, 60))
 def test_states_before_an_offset_and_a_replay_from_there_are_complete(plan: list[Step], offset: int) -> None:
-    """What is kept when records go is enough."""
+    """The states that are kept when records are deleted are sufficient."""
     log, writers = open_log(), Writers()
     for kind, a, b in plan:
         if kind == "send":

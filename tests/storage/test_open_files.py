@@ -1,4 +1,4 @@
-"""Whatever a disk refuses, and at whichever step: a log that is given up gives back its descriptors (I23)."""
+"""After a disk error at any step, a log that is given up closes all its descriptors (I23)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_bytes=4
 
 
 class StubbornFiles(RealFiles):
-    """A disk that refuses one operation on the files whose path ends so, after so many that it lets pass."""
+    """A disk that fails one operation on files whose path has a given end, after a number of successful ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class StubbornFiles(RealFiles):
 
 
 def a_log(tmp_path: Path) -> tuple[StubbornFiles, Log]:
-    """Of many segments, all committed, in five epochs."""
+    """A log of many segments, all committed, in five epochs."""
     files = StubbornFiles()
     log = open_log(files, str(tmp_path / "orders-0"), config=SMALL)
     for epoch in range(5):
@@ -60,8 +60,8 @@ def a_log(tmp_path: Path) -> tuple[StubbornFiles, Log]:
 @pytest.mark.parametrize("refused", [("write", "leader-epoch-checkpoint"), ("rename", ".log")])
 @pytest.mark.parametrize("spared", [0, 3])
 def test_failed_retention_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str], spared: int) -> None:
-    """The segments were taken out of the log first. When the epoch checkpoint could not be saved then, they stayed open for
-    as long as the process lived."""
+    """The segments were taken out of the log first. When the epoch checkpoint could then not be saved, they stayed open for
+    the life of the process."""
     files, log = a_log(tmp_path)
     files.refused, files.spared = refused, spared if refused[0] == "rename" else 0
     with pytest.raises(DiskError):
@@ -73,7 +73,7 @@ def test_failed_retention_leaves_no_file_open(tmp_path: Path, refused: tuple[str
 
 @pytest.mark.parametrize("target", [-1, 9])
 def test_a_failed_truncation_leaves_no_file_open(tmp_path: Path, target: int) -> None:
-    """It removes segments too."""
+    """A truncation removes segments, too."""
     files, log = a_log(tmp_path)
     files.refused, files.spared = ("rename", ".log"), 3
     with pytest.raises(DiskError):
@@ -84,7 +84,7 @@ def test_a_failed_truncation_leaves_no_file_open(tmp_path: Path, target: int) ->
 
 @pytest.mark.parametrize("refused", [("open", ".log"), ("read", ".index"), ("write", ".index"), ("write", "checkpoint")])
 def test_a_failed_open_leaves_no_file_open(tmp_path: Path, refused: tuple[str, str]) -> None:
-    """Nobody holds the log that could be closed later."""
+    """The caller has no log that it could close."""
     files, log = a_log(tmp_path)
     log.abandon()
     if refused[1] == "checkpoint":

@@ -1,4 +1,4 @@
-"""Idempotence, batch by batch: S38-S40, I16."""
+"""Idempotence per batch: S38-S40, I16."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refused(log: Log, sequence: int, count: int = 1, **given: int) -> ErrorCode:
 
 
 def test_a_retry_gets_the_offsets_of_the_first_append() -> None:
-    """S38: the batch was committed, its answer lost."""
+    """S38: the batch was committed, its response was lost."""
     log = open_log()
     send(log, 0, 5)
     first = send(log, 5, 5)
@@ -43,7 +43,7 @@ def test_a_retry_gets_the_offsets_of_the_first_append() -> None:
 
 
 def test_a_new_leader_recognises_a_retry() -> None:
-    """S38 across a fail-over: the new leader learned the sequences from the batches it replicated."""
+    """S38 with a fail-over: the new leader knows the sequences from the replicated batches."""
     leader, follower = open_log(), open_log()
     for sequence in range(8):
         send(leader, sequence)
@@ -55,7 +55,7 @@ def test_a_new_leader_recognises_a_retry() -> None:
 
 
 def test_the_last_five_batches_are_recognised_as_duplicates() -> None:
-    """S39 (KAFKA-5494)."""
+    """S39 (KAFKA-5494). An older one is refused with DUPLICATE_SEQUENCE_NUMBER."""
     log = open_log()
     for sequence in range(7):
         send(log, sequence)
@@ -153,7 +153,7 @@ def _knows(log: Log, pid: int) -> bool:
 
 
 def replay(log: Log) -> ProducerStates:
-    """What the batches say, read one by one."""
+    """The states that follow from all batches of the log."""
     from strandline.protocol.records.batch import iter_headers
 
     states = ProducerStates()
@@ -166,7 +166,7 @@ def replay(log: Log) -> ProducerStates:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 600), st.integers(0, 7), st.booleans())
 def test_a_damaged_snapshot_is_not_used(at: int, bit: int, cut: bool) -> None:
-    """S40 (testLoadFromCorruptSnapshotFile): flipped or cut anywhere, the state comes from the log."""
+    """S40 (testLoadFromCorruptSnapshotFile): for any flip or cut, the states come from the log."""
     files = MemoryFiles()
     log = open_log(files)
     for sequence in range(9):
@@ -185,7 +185,7 @@ def test_a_damaged_snapshot_is_not_used(at: int, bit: int, cut: bool) -> None:
 
 
 def test_a_snapshot_has_kafkas_format() -> None:
-    """version, CRC-32C, count, then 46 bytes per batch; one producer with one batch is Kafka's own file."""
+    """Version, CRC-32C, count, then 46 bytes per batch. With one producer and one batch it is identical to Kafka's file."""
     log = open_log()
     send(log, 0, 3)
     data = log.producers.encode()
@@ -209,7 +209,7 @@ def test_producers_expire() -> None:
 
 
 def test_a_producer_of_old_records_is_remembered_until_its_retry() -> None:
-    """Records of last week are copied in: their timestamps say nothing about when the producer was heard of."""
+    """It copies records of last week, whose timestamps do not say when the producer last wrote."""
     log = open_log(config=LogConfig(producer_id_expiration_ms=1000))
     old = batch(b"0", timestamp_ms=NOW_MS - 10_000, producer=(PID, 0, 0))
     log.append_as_leader(bytearray(old), 1, NOW_MS)
@@ -221,7 +221,7 @@ def test_a_producer_of_old_records_is_remembered_until_its_retry() -> None:
 
 
 def test_a_restarted_log_knows_no_producer() -> None:
-    """The batches went, and so does what followed from them: the leader's state is another one by now."""
+    """The batches are gone, so the states that follow from them are, too."""
     log = open_log()
     send(log, 0)
     log.truncate_fully_and_start_at(100)
