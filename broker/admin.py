@@ -156,7 +156,7 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, InitProducerIdRequest)
         if body.transactional_id is not None:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered yet")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported yet")
         if body.name is None:
             request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
         else:

@@ -1,7 +1,7 @@
-"""Serving DescribeLogDirs: how much room each replica on this broker takes, and how far it is behind (KIP-113).
+"""Serving DescribeLogDirs: the size of each replica on this broker, and how far it is behind (KIP-113).
 
-Any broker answers for itself, for the replicas that it leads and for those that it follows. What is counted is known: no
-file is looked at.
+A broker answers for its own replicas only, those that it leads and those that it follows. The sizes are counted as the logs grow:
+no file is read for an answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.protocol.rpc.server import ServerRequest
 
 
 class DescribeLogDirsHandler:
-    """Answers DescribeLogDirs requests. `path`: of the one log directory."""
+    """Answers DescribeLogDirs requests. `path`: the log directory."""
 
     def __init__(self, directory: PartitionDirectory, path: str) -> None:
         self._directory = directory
@@ -37,7 +37,7 @@ class DescribeLogDirsHandler:
         request.reply(DescribeLogDirsResponse([DescribeLogDirsResult(code, self._path, topics)]))
 
     def _topics(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[DescribeLogDirsTopic]:
-        """Those that have a replica here, among those asked for; None: all."""
+        """The requested topics that have a replica here; with None, all topics that have one."""
         image = self._directory.image
         wanted: Mapping[str, list[int] | None]
         if asked is None:

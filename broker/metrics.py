@@ -1,7 +1,7 @@
-"""What a broker counts: by topic what flows, and for itself what happens to its partitions.
+"""Counters of a broker: the traffic of each topic, and what happens to its partitions.
 
-A topic's counters exist as long as one of its partitions is here; what they held when the last one left stays in
-`departed`, so that the sum over all topics never goes back.
+A topic has counters as long as one of its partitions is on this broker. When the last partition leaves, they are added to
+`departed`, so that the sum over all topics never decreases.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ COUNTERS = (
 
 
 class TopicMetrics:
-    """Of one topic, on this broker."""
+    """Counters of one topic on this broker."""
 
     __slots__ = (*COUNTERS, "partitions")
 
     def __init__(self) -> None:
         self.partitions = 0
-        """How many of the topic's are here."""
+        """The number of the topic's partitions on this broker."""
         self.bytes_in = 0
-        """Appended for producers; a batch that was recognised as a duplicate is not."""
+        """Bytes appended for producers. A batch that is recognised as a duplicate does not count."""
         self.messages_in = 0
         self.bytes_out = 0
-        """Sent to consumers."""
+        """Bytes of records sent to consumers."""
         self.replication_bytes_in = 0
-        """Fetched from leaders."""
+        """Bytes of records fetched from leaders."""
         self.replication_bytes_out = 0
-        """Sent to followers."""
+        """Bytes of records sent to followers."""
         self.produces = 0
-        """Once per partition of a request, as the following three."""
+        """Counts each partition of a request, as do the next three."""
         self.failed_produces = 0
         self.fetches = 0
         self.failed_fetches = 0
@@ -50,24 +50,27 @@ class TopicMetrics:
 
 
 class BrokerMetrics:
+    """Counters of one broker."""
+
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
-        """By name: a topic that comes anew under its name begins anew."""
+        """By topic name. A topic that is created again under the same name starts at zero."""
         self.departed = TopicMetrics()
-        """Of topics that are here no more; and what failed because its topic is not here."""
+        """Sum of the topics that are not on this broker any more, and of the requests that failed because their topic is not
+        here."""
         self.isr_shrinks = 0
         self.isr_expands = 0
-        """Committed ones of partitions that we lead; in one delta of the metadata a partition counts once."""
+        """Committed ISR changes of partitions that this broker leads. A partition counts once per metadata delta."""
         self.refused_isr_proposals = 0
         self.became_leader = 0
         self.became_follower = 0
         self.truncated_below_hw = 0
-        """What another leader did not have and we had taken for committed: see the log."""
+        """Truncations of records that this replica had considered committed, because a later leader lacks them: see the log."""
         self.elected_with_missing_records = 0
-        """Leaderships begun with a log that had lost something since it was last in sync: see the log."""
+        """Elections of this broker with a log that may have lost records since it was last in sync: see the log."""
         self.metadata_apply = Histogram()
         self.leader_takeover = Histogram()
-        """Deltas that made this broker a leader: from their arrival to the last leader."""
+        """Seconds from the arrival of a metadata delta until this broker has taken the last leader's role in it."""
         self.expired_produces = 0
         self.expired_consumer_fetches = 0
         self.expired_follower_fetches = 0
@@ -86,12 +89,12 @@ class BrokerMetrics:
             self.departed.add(self.topics.pop(topic))
 
     def on_isr_changed(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Committed; of a partition that we lead."""
+        """Count a committed ISR change of a partition that this broker leads."""
         self.isr_shrinks += any(member not in after for member in before)
         self.isr_expands += any(member not in before for member in after)
 
     def total(self) -> TopicMetrics:
-        """All topics that ever were here."""
+        """Sum over all topics that have ever been on this broker."""
         total = TopicMetrics()
         for metrics in (self.departed, *self.topics.values()):
             total.add(metrics)

@@ -1,15 +1,15 @@
 """Serving Fetch: one read path for followers and consumers.
 
-A request updates its session (`fetch_session.py`), then the session's dirty partitions are visited: the asker's epoch
-and position are checked, a follower's progress is recorded, and what he may see is read, as long as the response has
-room. The first partition with anything to read gives at least one batch, however large, so that nobody is stuck.
+A request updates its session (`fetch_session.py`). Then the handler visits the session's dirty partitions: it checks the epoch
+and position that the client named, records a follower's progress, and reads what the client may see, as long as the response has
+room. The first partition with records gives at least one batch, however large, so that no client is stuck.
 
-If that makes an answer (enough bytes, an error, a divergence, no wish to wait), it leaves at once. Else the request is
-parked on its session until a partition tells that it moved, and the dirty ones are visited again. A follower's progress
-is recorded by the request alone, never by such a second look: he did not fetch at that moment.
+If the visit makes an answer (enough bytes, an error, a divergence, or a request that does not wait), it is sent at once.
+Otherwise the request is parked on its session until a partition moves, and the dirty partitions are visited again. Only the
+arrival of the request records a follower's progress, never a later visit: the follower did not fetch at that moment.
 
-A read that would block on the disk is not done here. The page is brought in on a thread and the visit is repeated
-afterwards, with every check. Meanwhile nothing is promised and no other request waits.
+A read that would block on the disk is not done here. A thread brings the page into the cache, and then the visit is repeated with
+every check. Meanwhile no other request waits.
 """
 
 from __future__ import annotations
@@ -33,32 +33,34 @@ from strandline.storage.files import Buffer, ColdRead, DiskError
 logger = get_logger(__name__)
 
 WAIT_MS_MAX = 300_000
-"""The longest wait, whatever was asked for: a client that is gone is noticed when something moves, or by the end of it."""
+"""The longest wait, whatever the request says. A client that is gone is noticed when a partition moves, or at the end of the
+wait."""
 
 
 class _Answer:
-    """A response in the making. It changes nothing in the session before it is sent."""
+    """A response that is being built. The session does not change before it is sent."""
 
     __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size")
 
     def __init__(self) -> None:
         self.responses: list[FetchPartitionResponse] = []
         self.records: list[list[Buffer]] = []
-        """One entry per response."""
+        """One entry for each of `responses`."""
         self.seen: list[tuple[SessionPartition, int, bool]] = []
-        """Per response: whose it is, how many bytes it holds, and whether to look again without anything new."""
+        """For each of `responses`: its session entry, its size in bytes, and whether to visit the partition again before it
+        moves."""
         self.quiet: list[SessionPartition] = []
-        """Visited, and neither news nor a reason to look again."""
+        """Visited partitions that had no news and need no other visit before they move."""
         self.size = 0
         self.is_urgent = False
-        """An error or a divergence that the asker does not know yet."""
+        """Holds an error or a divergence that the client does not know yet: the answer must not wait."""
         self.cold: ColdRead | None = None
-        """The first read that would have blocked."""
+        """The first read that would have blocked on the disk."""
         self.cold_key: TopicIdPartition | None = None
 
     @property
     def is_only_cold(self) -> bool:
-        """There is something to read, all of it on the disk."""
+        """Whether there are records to read, but all of them are on the disk."""
         return self.cold is not None and self.size == 0 and not self.is_urgent
 
 
@@ -75,16 +77,16 @@ class Fetch(DelayedOperation):
         self._request = request
         self.session = session
         self._is_full = is_full
-        """The answer lists every partition of the session, changed or not."""
+        """Whether the answer lists every partition of the session, changed or not."""
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
         self._min_bytes = min(max(0, body.min_bytes), self._max_bytes)
         self._warmed: TopicIdPartition | None = None
-        """The partition whose bytes were brought into the page cache for us: reading it may block now."""
+        """The partition whose bytes were brought into the page cache for this request: reading it may block now."""
         self._counted: dict[TopicIdPartition, tuple[int, int]] = {}
-        """Partition -> (offset up to which bytes were counted, how many)."""
+        """Partition -> (the offset up to which its bytes were counted, their number)."""
 
     def begin(self, max_wait_ms: int) -> None:
-        """Answer at once, or wait."""
+        """Answer at once, or park the request for at most `max_wait_ms`."""
         answer = self._collect(arrival=True)
         if answer.is_only_cold:
             self.session.forget_quiet(answer.quiet)
@@ -106,7 +108,7 @@ class Fetch(DelayedOperation):
     # -- what ends it -------------------------------------------------------------------------------------------------
 
     def try_complete(self) -> None:
-        """Something moved in the session."""
+        """A partition of the session moved: visit the dirty partitions again, and answer if that makes an answer."""
         if self.is_completed or (self._min_bytes > 1 and not self._has_counted_enough()):
             return
         if self._request.connection.closed:
@@ -124,7 +126,7 @@ class Fetch(DelayedOperation):
             self.session.forget_quiet(answer.quiet)
 
     def on_complete(self) -> None:
-        """The session ends, or its next request is here: answer with what there is."""
+        """The session ends, or its next request has arrived: answer with what there is."""
         self._reply(self._collect(arrival=False))
 
     def on_expiration(self) -> None:
@@ -136,7 +138,7 @@ class Fetch(DelayedOperation):
         self.on_complete()
 
     def _warm_up(self, answer: _Answer) -> None:
-        """The only thing to read is on the disk: bring it in, then look again."""
+        """All records to read are on the disk: bring the first of them into the page cache, then visit again."""
         assert answer.cold is not None
         self.is_completed = False
         self.session.parked = self
@@ -148,10 +150,10 @@ class Fetch(DelayedOperation):
             self._leave()
             self._reply(self._collect(arrival=False))
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- visiting partitions ------------------------------------------------------------------------------------------
 
     def _collect(self, arrival: bool) -> _Answer:
-        """Visit the dirty partitions. With `arrival` the visit is the follower's fetch itself."""
+        """Visit the dirty partitions. `arrival`: this visit is the arrival of the request, and records a follower's progress."""
         answer = _Answer()
         is_follower = self.session.is_follower
         for cached in list(self.session.dirty.values()):
@@ -185,7 +187,7 @@ class Fetch(DelayedOperation):
         if arrival and diverging is None:
             known = session if session.id else None
             leader_state.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
-        # Outside the ISR each fetch counts: it may be the one that lets the follower in.
+        # A follower outside the ISR is visited with each fetch: this one may let it join.
         look_again = session.replica_id not in leader_state.isr.isr
         self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
 
@@ -205,7 +207,7 @@ class Fetch(DelayedOperation):
         look_again: bool,
         answer: _Answer,
     ) -> None:
-        """Read up to `end`, and take the partition into the answer if there is any news."""
+        """Read up to `end`, and add the partition to the answer if there is any news."""
         log_ = partition.log
         buffers: list[Buffer] = []
         size = 0
@@ -256,7 +258,7 @@ class Fetch(DelayedOperation):
         return read.buffers, read.size
 
     def _has_counted_enough(self) -> bool:
-        """Do the bytes that came since suffice? Counts each byte once, however often we are woken."""
+        """Whether the bytes that were appended since make an answer. Each byte is counted once, however often partitions move."""
         total = 0
         for cached in self.session.dirty.values():
             partition = cached.partition
@@ -325,12 +327,12 @@ class FetchHandler:
         self.sessions = sessions
         self.purgatory = purgatory
         self.response_bytes_max = response_bytes_max
-        """However much is asked for; one batch may exceed it."""
+        """The largest response, whatever the request says; a single batch may exceed it."""
         self.has_threads = run_blocking is not None
         self._now = now
         self._run_blocking = run_blocking
         self._warming: set[tuple[str, int]] = set()
-        """Files and positions that a thread is bringing in."""
+        """(file, position) of the reads that a thread is bringing into the page cache."""
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
@@ -345,16 +347,18 @@ class FetchHandler:
         Fetch(self, request, session, is_full).begin(min(body.max_wait_ms, WAIT_MS_MAX))
 
     def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
-        """Bring a range of a file into the page cache; without `then` only if nobody does it already."""
+        """Bring a range of a file into the page cache on a thread, then call `then` on the loop.
+
+        Without `then`, nothing is done if a thread is reading that range already."""
         assert self._run_blocking is not None
-        place = (cold.path, cold.position)
-        if then is None and place in self._warming:
+        cold_range = (cold.path, cold.position)
+        if then is None and cold_range in self._warming:
             return
-        self._warming.add(place)
+        self._warming.add(cold_range)
 
         def done() -> None:
-            # Whether it failed is seen by the read that follows.
-            self._warming.discard(place)
+            # If it failed, the read that follows meets the same error.
+            self._warming.discard(cold_range)
             if then is not None:
                 then()
 
@@ -362,3 +366,4 @@ class FetchHandler:
 
 
 _LEADER_HELPS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+"""Errors that are answered with the present leader, which saves the client a metadata request (KIP-951)."""

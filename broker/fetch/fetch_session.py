@@ -1,16 +1,16 @@
 """Fetch sessions (KIP-227): the leader remembers what a fetcher wants, so that a fetch names only what changed.
 
-A session holds the asker's position in each of its partitions and a set of *dirty* ones: those that have to be looked
-at before the next answer. A partition is dirty when the asker named it, when something moved there (told by the
-partition itself), when there was more to read than fitted, when its last answer was an error, or when its follower is
-not in the ISR yet. So a session of a thousand idle partitions costs nothing, neither per fetch nor per append elsewhere.
+A session holds the fetcher's position in each of its partitions, and a set of *dirty* partitions: those that the leader has to
+visit before the next answer. A partition is dirty if the fetcher named it, if it moved (it marks itself dirty), if it had more
+records than the response had room for, if its last answer was an error, or if its follower is not in the ISR yet. So a session of
+a thousand idle partitions costs nothing, neither per fetch nor per append to other partitions.
 
-Epochs: 0 asks for a new session, -1 for an answer without one, n continues a session whose next epoch is n. Any gap is
-refused, and the asker begins anew; the two sides never disagree about the partitions in silence.
+Session epochs: 0 asks for a new session, -1 for an answer without one, n continues the session whose next epoch is n. Any gap is
+refused, and the fetcher begins a new session; so the two sides cannot disagree about the partitions without noticing it.
 
-The cache is bounded. When it is full, a newcomer takes the place of a session that was idle for `EVICTION_S`; else of
-the least valuable one that it outranks: consumers before followers, smaller before larger. Young sessions are spared,
-except consumers' when a follower needs room.
+The cache is bounded. When it is full, a new session replaces a session that was idle for `EVICTION_S`. If there is none, it
+replaces the least valuable session that it outranks: consumers rank below followers, small sessions below large ones. Sessions
+younger than `EVICTION_S` are spared, except those of consumers if a follower needs room.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NO_SESSION = 0
 SESSION_ID_MAX = 2**31 - 1
 EVICTION_S = 120.0
 PARTITIONS_MAX = 100_000
-"""Of one session: a bound of its memory."""
+"""Of one session: it bounds the memory of a session."""
 
 
 class SessionPartition:
-    """One partition of one session: the asker's position, and what he was told last."""
+    """One partition of one session: the fetcher's position, and what the last response told the fetcher."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -54,18 +54,20 @@ class SessionPartition:
         self.key = key
         self.session = session
         self.partition: Partition | None = None
-        """Attached on the first visit; None again when the partition is gone from this broker."""
+        """Set by the first visit; None again when the partition leaves this broker."""
         self.current_leader_epoch = self.fetch_offset = -1
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.records_are_out = False
-        """He will ask from where these records end; an answer behind them is still from where they began, and he drops it."""
+        """Records were sent since the fetcher named its position, and its next fetch starts after them. A response that is built
+        before that fetch arrives starts at the earlier offset. The fetcher drops it as stale, so its HW has to be sent again."""
         self.sent_error = 0
-        """The error he was told and has not reacted to; the same one again is no news."""
+        """The error of the last response, to which the fetcher has not reacted yet; the same error again is no news."""
 
     def update(self, wanted: FetchPartition) -> None:
+        """Take the position that a request names."""
         if wanted.fetch_offset <= self.fetch_offset or wanted.current_leader_epoch != self.current_leader_epoch:
-            # He did not take our last answer (a divergence, a response that came too late): tell the HW again.
+            # The fetcher did not use the last response (a divergence, or a stale response): send the HW again.
             self.sent_high_watermark = -1
         self.current_leader_epoch = wanted.current_leader_epoch
         self.fetch_offset = wanted.fetch_offset
@@ -82,9 +84,9 @@ class SessionPartition:
         return session.parked
 
     def on_answer(self, answer: FetchPartitionResponse, size: int, look_again: bool) -> None:
-        """Remember what the response tells the fetcher, and whether the session has to look here again.
+        """Remember what a response tells the fetcher, and whether the partition has to be visited again before it moves.
 
-        A partition that was served goes to the end of the queue, so that a full response does not starve the others."""
+        A partition that was served goes to the end of the queue, so that a full response does not starve the other partitions."""
         self.sent_high_watermark = -1 if self.records_are_out else answer.high_watermark
         self.sent_log_start_offset = -1 if self.records_are_out else answer.log_start_offset
         self.sent_error = answer.error_code
@@ -112,7 +114,7 @@ class SessionPartition:
 
 
 class FetchSession:
-    """What one fetcher wants. With id 0 it lives for one request only."""
+    """The partitions that one fetcher wants. A session with id 0 lives for one request only."""
 
     __slots__ = (
         "created_at",
@@ -130,16 +132,17 @@ class FetchSession:
     def __init__(self, session_id: int, replica_id: int, replica_epoch: int, now: float) -> None:
         self.id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
-        """What the next request must name."""
+        """The session epoch that the next request must name."""
         self.replica_id = replica_id
         self.replica_epoch = replica_epoch
         self.is_follower = replica_id >= 0
-        """Such sessions are privileged: replication must not be starved by consumers."""
+        """Sessions of followers are privileged: consumers must not starve replication."""
         self.partitions: dict[TopicIdPartition, SessionPartition] = {}
         self.dirty: dict[TopicIdPartition, SessionPartition] = {}
-        """To be looked at before the next answer, the longest waiting first. Others call `mark_dirty` and `forget_quiet`."""
+        """The partitions to visit before the next answer, the longest waiting first. Other modules do not change it: they call
+        `SessionPartition.mark_dirty` and `forget_quiet`."""
         self.parked: ParkedFetch | None = None
-        """The request that waits for news; at most one."""
+        """The request that waits for news; a session has at most one."""
         self.created_at = now
         self.last_fetch_time = now
 
@@ -148,7 +151,7 @@ class FetchSession:
         return len(self.partitions)
 
     def update(self, wanted: Iterable[FetchPartition], forgotten: Iterable[ForgottenPartition] = ()) -> None:
-        """Take over what a request names; all of it is dirty now."""
+        """Take the partitions that a request names, all of which are dirty now, and drop those that it forgets."""
         for item in wanted:
             key = (item.topic_id, item.partition)
             cached = self.partitions.get(key)
@@ -164,17 +167,17 @@ class FetchSession:
                 cached.detach()
 
     def forget_quiet(self, quiet: Iterable[SessionPartition]) -> None:
-        """Partitions that were looked at, and had neither news nor a reason to look again."""
+        """Drop partitions from the dirty set: they were visited, had no news, and need no other visit before they move."""
         for cached in quiet:
             self.dirty.pop(cached.key, None)
 
     def close(self) -> None:
-        """Answer who waits, and hear no more of any partition."""
+        """Answer the parked request, and stop watching every partition."""
         if self.parked is not None:
             self.parked.complete()
         for cached in self.partitions.values():
             cached.detach()
-        # No circle of references is left for the garbage collector, which hardly ever runs in a broker.
+        # This breaks the reference cycles: the garbage collector hardly ever runs in a broker.
         self.partitions.clear()
         self.dirty.clear()
 
@@ -186,7 +189,7 @@ class FetchSessionCache:
         self._random = random
         self._slots = slots
         self._sessions: dict[int, FetchSession] = {}
-        """By id; the least recently used first."""
+        """By session id; the least recently used first."""
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -200,7 +203,9 @@ class FetchSessionCache:
         return sum(session.size for session in self._sessions.values())
 
     def session_for(self, request: FetchRequest, now: float) -> tuple[FetchSession, bool]:
-        """The session that a request belongs to, updated by it, and whether the answer must list every partition."""
+        """The session of a request, updated by the request, and whether the answer must list every partition.
+
+        Raises INVALID_REQUEST, FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH."""
         refuse_repeated(request.partitions)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             _refuse_too_many(len(request.partitions))
@@ -223,7 +228,7 @@ class FetchSessionCache:
 
     def _continue(self, request: FetchRequest, now: float) -> FetchSession:
         session = self._sessions.get(request.session_id)
-        # A session is one process's: another replica, or the same one restarted, has no part in it.
+        # A session belongs to one process: another replica, or the same one restarted, cannot continue it.
         if session is None or (session.replica_id, session.replica_epoch) != (request.replica_id, request.replica_epoch):
             raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if request.session_epoch != session.epoch:
@@ -277,7 +282,7 @@ class FetchSessionCache:
 
 
 def _rank(session: FetchSession) -> tuple[bool, int, int]:
-    """The least valuable is the smallest."""
+    """The value of a session when room is needed: the smallest rank is evicted first."""
     return session.is_follower, session.size, session.id
 
 

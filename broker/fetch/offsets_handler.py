@@ -1,9 +1,9 @@
-"""Serving ListOffsets and OffsetForLeaderEpoch: questions about where a log begins, ends, and forked.
+"""Serving ListOffsets and OffsetForLeaderEpoch: where a log begins, where it ends, and where its leader epochs end.
 
-Only the leader answers, and only for the epoch that the asker means. "Latest" for a client is what it may read up to.
-A new leader may know a high watermark that is older than what clients saw at the previous leader. Until it has passed
-the start of this leader epoch the true one is unknown, and the answer is OFFSET_NOT_AVAILABLE: a smaller number would
-look like lost records.
+Only the leader answers, and only in the leader epoch that the request means. For a client, "latest" is the offset up to which it
+may read. A new leader may know an older high watermark than the one that clients saw at the previous leader. Until the high
+watermark has passed the start of this leader epoch, the answer is OFFSET_NOT_AVAILABLE (KIP-207): a smaller offset would look
+like lost records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 
 Found = tuple[int, int, int]
-"""Timestamp (-1: does not apply), offset, leader epoch."""
+"""Timestamp in ms (-1: does not apply), offset, leader epoch (-1: unknown)."""
 
 NOT_FOUND: Found = (-1, -1, -1)
 
@@ -72,7 +72,7 @@ class OffsetsHandler:
         request.reply(OffsetForLeaderEpochResponse(answers))
 
     def _guard(self, key: TopicIdPartition, twice: set[TopicIdPartition], ask: Callable[[Partition], None]) -> ErrorCode:
-        """Ask one partition; its error is its own."""
+        """Call `ask` with one partition; returns its error code. An error of one partition does not affect the others."""
         if key in twice:
             return ErrorCode.INVALID_REQUEST
         try:
@@ -86,6 +86,7 @@ class OffsetsHandler:
 
 
 def _named_twice(keys: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
+    """Partitions that a request names more than once: each of them is refused, and the others are answered."""
     seen: set[TopicIdPartition] = set()
     twice: set[TopicIdPartition] = set()
     for key in keys:
@@ -117,12 +118,12 @@ def _find(partition: Partition, leader_state: LeaderState, timestamp: int, from_
             raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return -1, end, leader_state.epoch
     if timestamp < MAX_TIMESTAMP:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} has no meaning")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} is not supported")
     found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is not None and found[1] < end:
         return found
     if found is not None and not is_end_known:
-        # It may well be committed already: "nothing there" would be wrong.
+        # The record may be committed already, so "not found" could be wrong.
         raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return NOT_FOUND
 

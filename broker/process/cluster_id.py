@@ -1,11 +1,11 @@
-"""Which cluster a broker belongs to, asked from the controllers before it relies on it.
+"""A broker's cluster id: asked from the controllers before the broker opens its logs.
 
-A broker without a `cluster.id`, neither in its data directory nor configured, takes the one that a controller tells. One
-that knows its cluster asks all the same, before it opens its logs: that the controllers can be found at all, and that they are
-of this very cluster, is said here in one sentence with the address and the reason.
+A broker that has no `cluster.id`, neither in its data directory nor in its configuration, adopts the one that a controller
+answers. A broker that has one asks, too: if no controller can be found, or if the controllers belong to another cluster, it stops
+here with one sentence that names the address and the reason.
 
-After an outage of everything, brokers may be started before controllers, and a name may not resolve yet: the controllers
-are asked until `initial.broker.registration.timeout.ms` is over.
+After an outage of all nodes, brokers may be started before controllers, and a name may not resolve yet. So the broker asks until
+`initial.broker.registration.timeout.ms` is over.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ logger = get_logger(__name__)
 
 
 async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int) -> str:
-    """The id of the cluster of the controllers, `known` if the broker knows it. UsageError when it is another one, when two
-    controllers belong to two clusters, or when no controller could be asked in time."""
+    """The cluster id of the controllers. `known` is the broker's own cluster id, if it has one.
+
+    Raises `UsageError` if the controllers belong to another cluster or to two clusters, or if none answers in time."""
     cluster_ids: dict[int, str] = {}
 
     def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
@@ -49,6 +50,6 @@ def _refuse_another(cluster_ids: Mapping[int, str], known: str | None) -> None:
     for voter_id, cluster_id in cluster_ids.items():
         if known is not None and cluster_id != known:
             raise UsageError(
-                f"controller {voter_id} is of cluster {cluster_id!r}, another cluster than {known!r}, that of this broker: "
+                f"controller {voter_id} belongs to cluster {cluster_id!r}, and this broker to another cluster, {known!r}: "
                 "check controller.quorum.voters and the data directory"
             )

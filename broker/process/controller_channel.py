@@ -1,8 +1,8 @@
-"""The broker's way to the active controller, whoever that is at the moment.
+"""The broker's channel to the active controller (Kafka's NodeToControllerChannelManager).
 
-One connection, kept for as long as the same node leads the quorum. The controller watches it: the broker's heartbeats
-travel on it, and when it breaks the controller looks at once whether the broker still lives. A request that met the
-wrong node, or lost its connection, is sent again to the next active controller until its time is over.
+It has one connection, which is kept as long as the same node leads the quorum. The broker's heartbeats are sent on it, and when
+it breaks, the controller checks at once whether the broker still lives. A request that reached a node which is not the active
+controller, or that lost its connection, is sent again to the next active controller until its timeout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ControllerFinder(Protocol):
 
 
 class Channel(Protocol):
-    """What others need of the channel."""
+    """The channel, as far as its users need it."""
 
     async def request(
         self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None
@@ -44,18 +44,20 @@ class Channel(Protocol):
 
 
 class NodeToControllerChannel:
+    """Sends requests to the active controller, over one connection."""
+
     def __init__(self, *, broker_id: int, finder: ControllerFinder) -> None:
         self._client_id = f"broker-{broker_id}"
         self._finder = finder
         self._connection: Connection | None = None
         self._connected_to: Voter | None = None
-        """Whom the connection leads to, or the one that is being made."""
+        """The node of the current connection, or of the one being opened."""
         self._connecting: asyncio.Task[Connection] | None = None
         self._changed = asyncio.Event()
         finder.on_controller_changed.append(self._on_controller_changed)
 
     def _on_controller_changed(self) -> None:
-        """What is in flight to the old one fails at once, and goes to the new one."""
+        """Close the connection to the old controller: its requests in flight fail at once, and are sent to the new one."""
         controller = self._finder.controller
         if controller is None or controller[0] != self._connected_to:
             self.close()
@@ -70,8 +72,10 @@ class NodeToControllerChannel:
             self._connection = None
 
     async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
-        """The active controller's answer. `BrokerError(REQUEST_TIMED_OUT)` when there was none in time. `on_lost` is called when
-        a copy of the request got no answer, whatever comes of the next: it may still arrive, even after that one."""
+        """Send a request to the active controller and return its answer.
+
+        Raises `BrokerError(REQUEST_TIMED_OUT)` without an answer within `timeout_ms`. `on_lost` is called each time a copy of the
+        request got no answer: that copy may still arrive at a controller, even after a later one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         last = "no active controller is known"
@@ -111,7 +115,7 @@ class NodeToControllerChannel:
             pass
 
     async def _ready_connection(self) -> Connection:
-        """The one connection; callers that come while it is being made share the attempt."""
+        """The connection. Callers that arrive while it is being opened share the attempt."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         if self._connecting is None:

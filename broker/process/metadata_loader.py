@@ -34,11 +34,13 @@ RETRY_BACKOFF_MS_MAX = 250
 
 
 class MetadataListener(Protocol):
+    """Is called with each published delta, in order."""
+
     def __call__(self, delta: MetadataDelta) -> None: ...
 
 
 class MetadataLoader:
-    """The shell: one task, one connection to one voter at a time; publishes deltas, in order, once each."""
+    """Follows the metadata log with one task and one connection to one voter at a time. Publishes each delta once, in order."""
 
     def __init__(
         self,
@@ -54,11 +56,11 @@ class MetadataLoader:
         self._client_id = f"broker-{broker_id}-metadata"
         self._on_fatal = on_fatal
         self.image = MetadataImage.EMPTY
-        """What was published last."""
+        """The image of the last publication."""
         self.published = asyncio.Event()
         """Set with the first publication."""
         self._publish_from: int | None = None
-        """The first publication holds at least this offset; None: not allowed yet."""
+        """The offset that the first publication must include; None while publication is not allowed yet."""
         self.listeners: list[MetadataListener] = []
         self.on_controller_changed: list[Callable[[], None]] = []
         self.listener_errors = 0
@@ -67,45 +69,45 @@ class MetadataLoader:
         self._connection: Connection | None = None
         self._connected_to: int | None = None
         self.heard_at = -1.0
-        """When the newest question was *asked* to which the leader's answer has been published, as far as that is allowed:
-        the image shows everything that was committed then."""
-        self._deaf: set[int] = set()
-        """Voters where, since the last connection, the newest attempt found nobody: refused, or no such name."""
+        """When the newest fetch that the leader has answered was *sent* (loop time). If publication is allowed, the image shows
+        everything that was committed at that time."""
+        self._unreachable: set[int] = set()
+        """Voters that refused the newest attempt to connect, or whose name was not found. A connection to any voter clears it."""
         self._limits = LineLimits()
         self._task: asyncio.Task[None] | None = None
 
     def use_cluster(self, cluster_id: str) -> None:
-        """Before `start`: the cluster's id, for a broker that had to ask for it."""
+        """Set the cluster id, before `start`, of a broker that had to ask for it."""
         self._cluster_id = self._observer.cluster_id = cluster_id
 
     @property
     def controller(self) -> tuple[Voter, int] | None:
-        """The active controller and its epoch, as far as is known."""
+        """The active controller and its epoch; None if it is not known."""
         leader_id = self._observer.leader_id
         return None if leader_id is None else (self._voters[leader_id], self._observer.epoch)
 
     @property
     def nobody_listens(self) -> bool:
-        """Not one voter is there: their hosts refuse connections, or have no name any more. Silence is not meant."""
-        return len(self._deaf) == len(self._voters)
+        """Whether every voter refuses connections or has no name any more. A voter that is only silent counts as listening."""
+        return len(self._unreachable) == len(self._voters)
 
     @property
     def high_watermark(self) -> int:
-        """Of the metadata log, as it was told last; -1 before."""
+        """The newest known high watermark of the metadata log; -1 before the first answer."""
         return self._observer.high_watermark
 
     @property
     def epoch(self) -> int:
-        """The largest quorum epoch heard of."""
+        """The largest known quorum epoch."""
         return self._observer.epoch
 
     @property
     def lag(self) -> int:
-        """Entries that are known to be committed and were not acted on."""
+        """The number of records that are known to be committed and were not published yet."""
         return max(0, self._observer.high_watermark - 1 - self.image.offset)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-follower")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-loader")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -116,15 +118,15 @@ class MetadataLoader:
             future.cancel()
 
     def allow_publication(self, offset: int) -> None:
-        """Publish once the image has this offset, that of the broker's own registration.
+        """Allow publication once the image includes this offset, that of the broker's own registration.
 
-        Before it, the image may still show what an earlier process of this broker was: a leader, with another disk.
+        An older image may still name an earlier process of this broker as a leader, with another disk.
         """
         self._publish_from = offset
         self._maybe_publish(None)
 
     async def wait_for(self, condition: Callable[[MetadataImage], bool], timeout_s: float) -> bool:
-        """Until a published image fulfils the condition; False when it did not in time."""
+        """Wait until a published image fulfils the condition. False if none did within `timeout_s`."""
         if condition(self.image):
             return True
         future = asyncio.get_running_loop().create_future()
@@ -158,9 +160,10 @@ class MetadataLoader:
                 self._drop_connection()
                 delta = None
             except Exception as e:
-                # A broker that goes on with the metadata of this moment for ever looks alive, and is not.
+                # A broker that stays at this metadata for ever would look alive, and would not be.
                 logger.exception("metadata.loading_failed")
-                self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(f"following the metadata failed: {e!r}"))
+                text = f"the metadata log could not be followed: {e!r}"
+                self._on_fatal(e if isinstance(e, StrandlineError) else InternalError(text))
                 return
             if self.controller != before:
                 self._notify_controller_changed()
@@ -177,7 +180,7 @@ class MetadataLoader:
     async def _ask(self, voter_id: int) -> MetadataDelta | None:
         connection = await self._connection_to(voter_id)
         api_key, request = self._observer.request()
-        # A large image over a thin line is no silence.
+        # The timeout counts silence, because a large snapshot over a slow line takes long.
         response = await connection.request(api_key, request, timeout_ms=WAIT_MS_MAX + REQUEST_TIMEOUT_MS, of_silence=True)
         if isinstance(response, FetchSnapshotResponse):
             return self._observer.on_fetch_snapshot(voter_id, response)
@@ -194,9 +197,9 @@ class MetadataLoader:
                     voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
                 )
             except BrokerError as e:
-                (self._deaf.add if is_unreachable(e.__cause__) else self._deaf.discard)(voter_id)
+                (self._unreachable.add if is_unreachable(e.__cause__) else self._unreachable.discard)(voter_id)
                 raise
-            self._deaf.clear()
+            self._unreachable.clear()
             self._connected_to = voter_id
         return self._connection
 

@@ -43,7 +43,7 @@ class _Waiting(NamedTuple):
 
 
 class _Download:
-    """A snapshot on its way."""
+    """A snapshot that is being downloaded."""
 
     def __init__(self, snapshot_id: SnapshotId) -> None:
         self.id = snapshot_id
@@ -51,35 +51,35 @@ class _Download:
 
 
 class QuorumObserver:
-    """The core: what to ask of whom, and what the answers make of the image. No clock, no socket."""
+    """Decides which voter to ask for what, and applies the answers to the image. No clock, no socket."""
 
     def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int]) -> None:
         self._broker_id = broker_id
         self.cluster_id = cluster_id
         self._voter_ids = list(voter_ids)
         self._next_voter = broker_id % len(self._voter_ids)
-        """Whom to ask when no leader is known; the brokers start with different ones."""
+        """The voter to ask if no leader is known (an index). The brokers start with different ones."""
         self.leader_id: int | None = None
         self.epoch = -1
-        """The largest quorum epoch heard of; `leader_id` is the leader of this epoch."""
+        """The largest known quorum epoch; `leader_id` is the leader of this epoch."""
         self._silent_leader: tuple[int, int] | None = None
-        """The leader, and its epoch, that did not answer when it was asked last."""
+        """(leader id, epoch) of the leader that did not answer the last request to it."""
         self.image = MetadataImage.EMPTY
-        """Everything applied, caught up or not."""
+        """All applied records, whether caught up or not."""
         self._waiting: list[_Waiting] = []
         self._fetch_offset = 0
         self._last_epoch = -1
-        """The epoch of the last batch fetched."""
+        """The epoch of the last fetched batch."""
         self._download: _Download | None = None
         self.high_watermark = -1
 
     @property
     def caught_up(self) -> bool:
-        """Everything that is known to be committed was applied."""
+        """Whether every record that is known to be committed was applied."""
         return 0 <= self.high_watermark <= self.image.offset + 1
 
     def target(self) -> int:
-        """The voter to ask next."""
+        """The id of the voter to ask next."""
         return self.leader_id if self.leader_id is not None else self._voter_ids[self._next_voter]
 
     def request(self) -> tuple[int, Message]:
@@ -107,14 +107,16 @@ class QuorumObserver:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def on_failure(self, voter_id: int) -> None:
-        """No answer: try another voter."""
+        """The voter did not answer, or refused: ask another one next."""
         if voter_id == self.leader_id:
             self.leader_id = None
             self._silent_leader = (voter_id, self.epoch)
         self._next_voter = (self._voter_ids.index(voter_id) + 1) % len(self._voter_ids)
 
     def on_fetch(self, voter_id: int, response: FetchResponse) -> MetadataDelta | None:
-        """What the answer committed, as one delta. Raises `BrokerError` with a code that no other voter would heal."""
+        """Apply an answer. Returns the records that it committed, as one delta, or None.
+
+        Raises `BrokerError` if no other voter can help (another cluster), and `PeerError` if the answer is malformed."""
         if response.error_code:
             self._on_error(voter_id, to_code(response.error_code), CurrentLeader())
             return None
@@ -136,7 +138,7 @@ class QuorumObserver:
         return self._apply_committed()
 
     def on_fetch_snapshot(self, voter_id: int, response: FetchSnapshotResponse) -> MetadataDelta | None:
-        """One more piece; the last one makes the image and returns what it changes."""
+        """Take one more piece of a snapshot. The last piece replaces the image; returns the delta to it."""
         code, download = to_code(response.error_code), self._download
         if code or download is None:
             self._download = None
@@ -176,7 +178,7 @@ class QuorumObserver:
             self._last_epoch = header.leader_epoch
 
     def _truncate(self, diverging: EpochEndOffset) -> None:
-        """Drop what waits and is not in the leader's log; the next fetch goes on from there."""
+        """Drop the waiting batches that the leader's log does not have. The next fetch continues from there."""
         applied = self.image.offset + 1
         if diverging.end_offset < applied:
             raise InternalError(
@@ -239,5 +241,5 @@ def _records_of(header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord
     try:
         return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
     except PeerError as e:
-        # Its checksum is right and it is committed: every voter has this very record.
-        raise InternalError(f"the metadata cannot be followed beyond offset {header.base_offset}: {e}") from None
+        # Its checksum is correct and it is committed, so every voter has the same record.
+        raise InternalError(f"the metadata record at offset {header.base_offset} cannot be decoded: {e}") from None

@@ -1,16 +1,15 @@
-"""A broker process: everything wired together, started in order, stopped in order.
+"""A broker process: its start and its stop, step by step. `wiring.py` puts the parts together, `phases.py` names the phases.
 
-Start: take the data directory, take the ports, ask the controllers which cluster they are of, format a fresh directory,
-recover its logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it
-names, be unfenced. `start` returns when the controller has taken the broker; `ready` is set
-when it is unfenced.
+Start: claim the data directory, bind the ports, ask the controllers for the cluster id, format a fresh directory, recover its
+logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it names, be unfenced. `start`
+returns when the controller has registered the broker; `ready` is set when it is unfenced.
 
-Stop: hand leadership over (controlled shutdown), answer who waits, write the checkpoints, flush, close, and leave the
-clean-shutdown marker with the broker epoch. Whatever ends the process without these steps is a crash, and the next
-start treats it as one.
+Stop: hand over the leaders (controlled shutdown), answer the waiting requests, write the checkpoints, flush, close, and write the
+clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start treats it as
+a crash.
 
-What can not go on is told by `failure`: the only data directory failed, another process has our id, the controllers
-belong to another cluster. The owner of the process waits for it beside its signals.
+`failure` is done when the broker cannot go on: its data directory failed, another process has its id, or the controllers belong
+to another cluster. The owner of the process waits for it and for signals.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ class BrokerServer:
         self.ready = self.link.lifecycle.ready
         """Set while the broker is unfenced."""
         self.phase: Opened | Registered | Running | None = None
-        """How far the start has come; None before the data directory is open."""
+        """The phase that the start has reached; None before the data directory is open."""
         self._opened: Opened | None = None
-        """What every phase holds."""
+        """The part that every phase holds."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
-        """The listeners with the ports that were taken."""
+        """The listeners with the ports that were bound."""
         self._timers = Timers()
         self._stopped = False
 
@@ -158,7 +157,7 @@ class BrokerServer:
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the controller has taken the broker; raises `StrandlineError` with one clear sentence."""
+        """Start the broker. Returns when the controller has registered it; raises `StrandlineError` with one sentence if not."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
             self.phase = self._opened = await self._open()
@@ -170,8 +169,8 @@ class BrokerServer:
         self.phase = self._run(self.phase)
 
     async def _open(self) -> Opened:
-        """The data directory, which is left as it was, byte for byte, when a port is taken, when no controller is found, and
-        when the controllers are of another cluster."""
+        """Bind the ports, learn the cluster id, open the data directory. If a port is in use, no controller is found, or the
+        controllers belong to another cluster, every byte of the directory stays as it was."""
         config = self.config
         claim = Claim.take(
             self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
@@ -220,7 +219,7 @@ class BrokerServer:
         return Running(registered)
 
     async def _bind(self) -> EndOfIteration:
-        """Take every port; nobody is let in yet."""
+        """Bind every port; connections are not accepted yet."""
         end_of_iteration = EndOfIteration(asyncio.get_running_loop().call_soon)
         bound = []
         for listener in self.config.listeners:
@@ -236,7 +235,7 @@ class BrokerServer:
         return end_of_iteration
 
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
-        """Let others in; returns the addresses to advertise."""
+        """Accept connections; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
@@ -280,7 +279,7 @@ class BrokerServer:
             self.log_manager_tasks.remove_strays(image, self.config.node_id, self.config.log_stray_retention_ms)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """A disk error in the background takes the log directory offline like any other."""
+        """Wrap a periodic task: a disk error in it takes the log directory offline, like a disk error anywhere else."""
 
         def run() -> None:
             if self.replicas.disk_error is None:
@@ -302,8 +301,8 @@ class BrokerServer:
             raise failure.result()
 
     async def _abandon(self) -> None:
-        """The start failed: leave no lock, no port and no task behind, and the data directory as it was."""
-        await self._stop_talking()
+        """The start failed: release the lock and the ports, end the tasks, and leave the data directory as it was."""
+        await self._close_network()
         if self.log_dir is not None:
             self.log_dir.close(clean=self.log_dir.was_clean, broker_epoch=self.log_dir.previous_broker_epoch)
         self._stopped = True
@@ -311,25 +310,25 @@ class BrokerServer:
     # -- stop ---------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """In order; bounded; safe to call twice."""
+        """Stop the broker in order, within a bounded time. A second call does nothing."""
         if self._stopped or self.log_dir is None:
             return
         self._stopped = True
-        await self._leave()
+        await self._hand_over()
         self.fetchers.close()
         self.replicas.shutdown()
-        await self._stop_talking()
+        await self._close_network()
         self._close_logs()
 
     async def kill(self) -> None:
-        """End as a killed process does, as far as others and the files can tell: nothing handed over, nothing written."""
+        """End like a killed process, as far as other nodes and the files can tell: hand over nothing, write nothing."""
         if self._stopped or self.log_dir is None:
             return
         self._stopped = True
-        await self._stop_talking(drain_ms=0)
+        await self._close_network(drain_ms=0)
         self.log_dir.close(clean=False)
 
-    async def _leave(self) -> None:
+    async def _hand_over(self) -> None:
         if not (self.config.controlled_shutdown_enable and self.lifecycle.registered.is_set()):
             return
         broker_id, broker_epoch = self.config.node_id, self.lifecycle.broker_epoch
@@ -340,7 +339,7 @@ class BrokerServer:
         else:
             logger.warning("broker.stopped_without_handover", broker_id=broker_id, broker_epoch=broker_epoch)
 
-    async def _stop_talking(self, drain_ms: int = DRAIN_MS) -> None:
+    async def _close_network(self, drain_ms: int = DRAIN_MS) -> None:
         self._timers.cancel()
         if self._opened is not None:
             self._opened.fetchers.close()
@@ -364,10 +363,10 @@ class BrokerServer:
             self.failure.set_result(error)
 
     def _on_log_dir_failed(self, error: DiskError) -> None:
-        """The controller hears of it at once and moves the leaders; then the process has nothing left to do."""
+        """Report the failure to the controller, which moves the leaders; then end the process, which has nothing left to do."""
         assert self.log_dir is not None
         self.lifecycle.on_log_dir_offline(self.log_dir.directory_id)
-        sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker without one can not go on")
+        sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker cannot go on without one")
         asyncio.get_running_loop().call_later(OFFLINE_NOTICE_S, self._on_fatal, sentence)
 
 

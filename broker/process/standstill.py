@@ -1,22 +1,21 @@
-"""A broker that stood still must not wake up believing that it leads.
+"""A broker process that stood still must not accept writes as a leader that it may not be any more.
 
-A process can be stopped (SIGSTOP, `docker pause`, a hypervisor, a disk that hangs) for longer than its session. When it
-wakes, it is in its own eyes the leader that it was: the requests that gathered in its sockets come first, the news that
-another broker leads by now comes after. With acks=all nothing bad follows: the followers have left, so the high watermark
-does not move and nothing is acknowledged. But acks=1 is answered after the leader's append, and what was taken that way
-would be cut off again.
+A process can be paused (SIGSTOP, `docker pause`, a hypervisor, a disk that hangs) for longer than its session. When it resumes,
+it still considers itself the leader: it serves the requests that waited in its sockets before it learns that another broker leads
+now. With acks=all this is harmless: the followers have left, so the high watermark does not move and nothing is acknowledged. But
+acks=1 is answered after the leader's append, and records acknowledged that way would be truncated later.
 
-So a broker that finds that its loop did not turn for so long that its session may be over refuses to be written to
-(NOT_LEADER_OR_FOLLOWER: the producer asks the others who leads) until the controllers' answer to a question that was
-asked *after* the waking is applied. Rules:
+So a broker measures whether its event loop stopped for so long that its session may have ended. If it did, the broker refuses
+produce requests (NOT_LEADER_OR_FOLLOWER: the producer then asks other brokers for the leader) until it has applied a controller's
+answer to a request that was sent *after* the standstill. Rules:
 
-- Only sleep counts. A broker whose controllers are silent while it is awake goes on serving, as Kafka's do: the data path
-  needs no controller. One that slept cannot know what it missed.
-- It is noticed by the first request after it as well as by the timer, whichever the loop hands over first.
-- Reading goes on: below an old high watermark everything is committed.
+- Only a standstill counts. If the controllers are silent while the broker runs, it goes on serving, as Kafka's brokers do: the
+  data path needs no controller. A broker that stood still cannot know what it missed.
+- The first request after the standstill detects it as well as the timer does, whichever the loop runs first.
+- Reads go on: everything below an old high watermark is committed.
 
-Where this is weak: a request that was being handled in the very turn of the loop in which the process was stopped is
-finished; and a suspended machine whose clock stood still too has slept without knowing it.
+Where this is weak: a request that was being handled when the process was paused is completed; and if a suspended machine's clock
+stood still, too, the broker cannot detect the standstill.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ TICK_MS = 200
 
 
 def sleep_ms_max(session_timeout_ms: int, heartbeat_interval_ms: int) -> int:
-    """A sleep that no session ends in: the last heartbeat before it may be an interval old, and one more on its way."""
+    """The longest standstill in ms in which no session can end. The last heartbeat before it may be an interval old, and the next
+    one in flight."""
     return max(session_timeout_ms // 2, session_timeout_ms - 2 * heartbeat_interval_ms)
 
 
@@ -42,31 +42,31 @@ _NEVER = float("-inf")
 
 
 class Standstill:
-    """The core: times are the loop's. `trusted_until` moves on with every tick of a loop that turns."""
+    """Detects a standstill; times are the loop's, in seconds. Every tick of a running loop moves `trusted_until` on."""
 
     def __init__(self, *, limit_ms: int, heard_at: Callable[[], float]) -> None:
-        """`limit_ms`: a longer sleep may have cost us the session.
-        `heard_at`: when the newest question was asked that a controller has answered."""
+        """`limit_ms`: a longer standstill may have ended the session.
+        `heard_at`: when the newest request that a controller has answered was sent."""
         self._limit_s = limit_ms / 1000
         self._heard_at = heard_at
         self.trusted_until = float("inf")
-        """Until then the session of the last tick cannot have ended. In the past: it slept."""
+        """The session of the last tick cannot end before this time. If it is in the past, the process stood still."""
         self._woke_at: float | None = None
-        """Since when it waits for news; None while it is trusted."""
+        """Since when the broker waits for a controller's answer; None while it is trusted."""
 
     def tick(self, now: float) -> None:
         if self.is_trusted(now):
             self.trusted_until = now + self._limit_s
 
     def is_trusted(self, now: float) -> bool:
-        """Whether the broker may act as what it last heard it is."""
+        """Whether the broker may still act in its last known roles."""
         return now <= self.trusted_until or self._has_news(now)
 
     def _has_news(self, now: float) -> bool:
         if self._woke_at is None:
             slept_ms = round((now - self.trusted_until + self._limit_s) * 1000)
             logger.warning(
-                "broker.standstill_detected", stood_still_ms=slept_ms, reason="takes no records until a controller has answered"
+                "broker.standstill_detected", stood_still_ms=slept_ms, reason="refuses records until a controller has answered"
             )
             self._woke_at, self.trusted_until = now, _NEVER
         if self._heard_at() <= self._woke_at:
@@ -77,7 +77,7 @@ class Standstill:
 
 
 def while_trusted(standstill: Standstill, handle: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:
-    """The handler of Produce, for as long as the broker may believe that it leads."""
+    """Wrap the handler of Produce: it is called only while the broker is trusted; otherwise the request is refused."""
 
     def guarded(request: ServerRequest) -> None:
         if request.received_at <= standstill.trusted_until or standstill.is_trusted(request.received_at):
@@ -93,7 +93,7 @@ def _refuse(request: ServerRequest) -> None:
         request.no_reply()
         request.connection.close_because("a produce with acks=0 failed: the broker stood still", request.client_id)
         return
-    code, text = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stood still and does not know yet who leads"
+    code, text = ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stood still and does not know the present leader yet"
     refused = [ProducePartitionResponse(p.topic_id, p.partition) for p in request.body.partitions]
     for partition in refused:
         partition.error_code, partition.error_message = code, text

@@ -1,15 +1,15 @@
-"""Serving DescribeProducers: what the log of a partition that we lead knows of its producers (KIP-664).
+"""Serving DescribeProducers: what the log of a partition that this broker leads knows of its producers (KIP-664).
 
-It is how a new attempt of a named producer finds out how many rows the attempts before it have written. Part of that may
-not be committed yet, and go with this leader: so the high watermark is told with it, of the same moment. Who asks waits
-until it has passed the offset that was found, in the same leader epoch.
+A new attempt of a named producer asks for the number of rows that the attempts before it have written. Some of these rows may not
+be committed yet and may be lost with this leader. So the answer holds the high watermark of the same moment, and the client waits
+until the high watermark has passed the offset that it found, in the same leader epoch.
 
-Who must know that nobody else writes under the name any more names its own epoch: then only a leader answers that has
-heard from the controllers that nothing older may be written, and takes nothing older (`produce.py`). Whoever leads later has
-heard of it too, for the metadata that made it leader came after.
+A caller that needs exclusive use of the producer name passes its own epoch. Then a leader answers only if the controllers have
+told it that no older epoch may write; from then on it appends nothing older (`produce_handler.py`). A later leader knows that,
+too, because the metadata that made it leader is newer.
 
-Else an answer may be old by the time it is read, for the attempt before may still be writing. That does no harm: what is sent
-on the strength of it is refused, as a duplicate or for its epoch, and the asker asks again.
+Without an epoch, an answer may be out of date when it is read, because the attempt before may still be writing. That is harmless:
+batches based on such an answer are refused, as duplicates or for their epoch, and the client asks again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class DescribeProducersHandler:
             wanted = work_epoch_of(producer_id), asked.producer_epoch
             if is_named(producer_id) and self._directory.image.oldest_of(producer_id) < wanted:
                 text = (
-                    f"that nothing before epoch {asked.producer_epoch} of producer {producer_id} is written is not known here yet"
+                    f"cannot yet confirm that no batch older than epoch {asked.producer_epoch} of producer {producer_id} "
+                    "will be appended; retry"
                 )
                 raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, text)
 

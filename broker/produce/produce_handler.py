@@ -1,23 +1,23 @@
-"""Serving Produce: append to the logs that we lead, answer when the asked-for safety is reached.
+"""Serving Produce: append to the partitions that this broker leads, and answer when the requested acknowledgement is reached.
 
     acks   min ISR is checked   answered
-    0      no                   never (an error closes the connection: the producer learns that something is wrong)
+    0      no                   never (an error closes the connection, so that the producer notices it)
     1      no                   after the append
     -1     before the append    when the high watermark has passed the last record of every partition; if the ISR shrank
-                                below the minimum meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND, which promises nothing
+                                below the minimum meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND (the batch may still commit)
 
-A retried batch that is in the log already is answered with the offsets it got then, and waits for the high watermark
-like a new one: that it was appended before does not say that it was committed.
+A retried batch that is in the log already is answered with its first offsets, and waits for the high watermark like a new batch:
+it was appended before, but it may not be committed.
 
-What a producer has sent on an older connection than its present one comes too late (`producer_connections.py`).
+A request on an older connection than the producer's newest one is refused (`producer_connections.py`).
 
-No producer id is believed before its batch was checked: a batch with a wrong checksum may name any.
+A producer id counts only after its batch was checked: a batch with a wrong checksum may name any id.
 
-A named producer is refused when the controllers have said that its work epoch is over, or that whoever has the name after
-it is alone: also where that one has not written.
+A named producer is refused if the controllers have ended its work epoch, or have given a newer producer exclusive use of the
+name; also on partitions to which the newer producer has not written.
 
-Partitions of one request succeed and fail each for itself. A request that names a partition twice is refused whole,
-before anything is appended.
+Each partition of a request succeeds or fails on its own. A request that names a partition twice is refused as a whole, before
+anything is appended.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from strandline.storage.files import DiskError
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 _IDENTITY = Struct(">qh")
-"""Producer id and epoch lie side by side in a batch's header."""
+"""Producer id and producer epoch, which are adjacent in a batch's header."""
 _LENGTH, _LENGTH_POS = Struct(">i"), 8
 _NAMED, _NAMED_BITS = 0x40, 0xC0
-"""The first byte of a producer id that has a name (`protocol/producer_names.py`)."""
+"""The first byte of the id of a named producer, and the mask for it (`protocol/producer_names.py`)."""
 
 _MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
-"""The batch itself is bad: its producer, or what carried it, is worth a line (one a minute)."""
+"""Errors of the batch itself. Its sender is logged, at most once a minute."""
 
 
 class DelayedProduce(DelayedOperation):
-    """A produce that waits for the high watermark of one or more partitions."""
+    """A produce request that waits for the high watermark of one or more partitions."""
 
     __slots__ = ("_metrics", "_partitions", "_request", "_responses")
 
@@ -61,16 +61,16 @@ class DelayedProduce(DelayedOperation):
         self._metrics = metrics
         self._request = request
         self._responses = responses
-        """May still grow while the request is being handled."""
+        """One for each partition; the list grows while the request is being handled."""
         self._partitions: dict[int, Partition] = {}
-        """Those it still waits for, by their place in the response."""
+        """The partitions that it still waits for, by their index in the response."""
 
     def wait_for(self, partition: Partition, index: int, required_offset: int) -> None:
         self._partitions[index] = partition
         partition.waiters.add(required_offset, index, self, partition.leader_epoch)
 
     def on_reached(self, index: int) -> None:
-        """The high watermark covers our records there."""
+        """The high watermark of one partition covers the records of this request."""
         del self._partitions[index]
         if not self._partitions:
             self.complete()
@@ -139,13 +139,13 @@ class ProduceHandler:
         if waiting is not None:
             self._purgatory.park(waiting, body.timeout_ms)
         elif acks == ACKS_NONE:
-            _finish_unasked(request, responses)
+            _finish_without_acks(request, responses)
         else:
             request.reply(ProduceResponse(responses))
 
-    def _check_not_over(self, records: memoryview) -> None:
-        """Refuse what a named producer sends in an epoch that is over. A batch that is not whole names nobody: the append
-        refuses it for what it is."""
+    def _check_not_fenced(self, records: memoryview) -> None:
+        """Refuse the batches of a named producer whose epoch is over. A malformed batch is ignored here: the append refuses
+        it."""
         position = 0
         while position + HEADER_SIZE <= len(records):
             if records[position + PRODUCER_ID_POS] & _NAMED_BITS == _NAMED:
@@ -157,13 +157,14 @@ class ProduceHandler:
         producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
         is_over = (work_epoch_of(producer_id), producer_epoch) < self._directory.image.oldest_of(producer_id)
         if is_over and is_whole(records[position:]):
-            text = f"producer {producer_id}: epoch {producer_epoch} is over, somebody has the name after it"
+            text = f"producer {producer_id}: epoch {producer_epoch} is fenced: a newer producer has the name"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
 
     def _append(
         self, item: ProducePartition, records: memoryview, acks: int, response: ProducePartitionResponse, now_ms: int
     ) -> tuple[Partition | None, int]:
-        """Append to one partition; returns it with the high watermark that its records need, or (None, 0) on failure."""
+        """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
+        failure."""
         key = (item.topic_id, item.partition)
         metrics = self._directory.metrics.departed
         try:
@@ -174,7 +175,7 @@ class ProduceHandler:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if acks == ACKS_ALL and leader_state.is_under_min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
-            self._check_not_over(records)
+            self._check_not_fenced(records)
             info = leader_state.append(records, now_ms)
         except BrokerError as e:
             self._refuse(key, response, e)
@@ -193,7 +194,7 @@ class ProduceHandler:
 
     def _refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
         if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-            # All followers may be caught up, and no consumer there: nothing else may ever meet the damage.
+            # If all followers are caught up and there is no consumer, no read would ever find the damage.
             self._failures.on_damage(key)
         _fail(response, error.code, error.message)
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -211,14 +212,14 @@ def _check(body: ProduceRequest) -> None:
     if body.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
     if body.transactional_id is not None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not offered")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
     if len(partitions) != len(body.records):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{len(partitions)} partitions, but {len(body.records)} sets of records")
     if len(partitions) > 1:
         refuse_repeated(partitions)
 
 
-def _finish_unasked(request: ServerRequest, responses: list[ProducePartitionResponse]) -> None:
+def _finish_without_acks(request: ServerRequest, responses: list[ProducePartitionResponse]) -> None:
     failed = [response for response in responses if response.error_code]
     request.no_reply()
     if failed:

@@ -1,23 +1,23 @@
-"""On which connection a producer writes: the newest that it was heard on.
+"""The newest connection of each producer: batches that arrive on an older one are late copies, and are refused.
 
-A producer that gives a connection up sends what was on its way once more, on a new one. The old one may have been slow, not
-dead: then its copies arrive later. As long as the sequence numbers are the same that does no harm. But when a producer has
-given a batch up, and heard (on the new connection) that what follows it is not in the log, it numbers that anew; a late copy
-under the old numbers would be appended before it, and both stand in the log.
+A producer that gives up a connection sends its unanswered batches again on a new one. If the old connection was slow and not
+dead, its copies arrive later. They are harmless as long as the sequence numbers are the same. But if the producer has given up a
+batch, and learned on the new connection that the batches after it are not in the log, it assigns new sequence numbers to them. A
+late copy with the old numbers would then be appended before them, and the log would hold both.
 
-So what comes on a connection older than the newest one on which this producer was heard is refused, and the connection
-closed: nobody waits for its answers any more. It is a producer's own affair to have one connection per broker.
+So a batch on a connection older than the producer's newest one is refused, and that connection is closed: the producer does not
+wait for its answers any more. A producer must use one connection per broker.
 
-A batch counts only if it is whole: one with a wrong checksum may name any producer id, and must not close the connection of the
-producer that has it. So the batch is checked in full (`is_whole`) before its producer id is believed, and only when the
-connection is not the one on which the producer was last heard: once per connection, not once per batch.
+A batch counts only if it is valid: one with a wrong checksum may name any producer id, and must not close the connection of the
+producer that has this id. So the batch is checked in full (`is_whole`) before its producer id counts; but only if it arrives on
+another connection than the producer's newest one: once per connection, not once per batch.
 
-A named producer never numbers anything anew: its sequences are row numbers, and a late copy of a row is a duplicate or
-stands behind a gap, whenever it comes. Several may write under one name at once, each on a connection of its own, until
-their epochs tell which of them is the last.
+A named producer never assigns new sequence numbers: its sequences are row numbers, so a late copy of a row is a duplicate or
+follows a gap, whenever it arrives. Several producers may write under one name at once, each on its own connection, until their
+epochs show which is the newest.
 
-**Where this is weak**: a copy that is late at a broker which the producer has left and not come back to yet, and which
-leads again by then.
+**Where this is weak**: a late copy that reaches a broker which the producer has left and not returned to, and which leads again
+by then.
 """
 
 from __future__ import annotations
@@ -29,28 +29,32 @@ from strandline.protocol.records.batch import PRODUCER_ID_POS, read_header
 from strandline.storage.log.validation import check_batch
 
 PRODUCERS_MAX = 10_000
-"""Of the producers that were heard first, the oldest are forgotten beyond that."""
+"""Beyond this number, the producer that was seen first is forgotten."""
 _PRODUCER_ID = slice(PRODUCER_ID_POS, PRODUCER_ID_POS + 8)
-"""In a batch's header."""
+"""The bytes of the producer id in a batch's header."""
 
 
 class Numbered(Protocol):
+    """A connection: its number, counted per listener in the order in which connections are accepted."""
+
     id: int
     listener_name: str
 
 
 class ProducerConnections:
+    """The newest connection of each idempotent producer that has no name."""
+
     def __init__(self) -> None:
         self._newest: dict[tuple[str, bytes], int] = {}
-        """Listener and producer id -> number of the connection; those of one listener are numbered as they are accepted."""
+        """(listener name, producer id) -> number of the newest connection on which the producer sent a valid batch."""
 
     def is_late(self, records: memoryview, connection: Numbered) -> bool:
-        """Whether the producer of these records was heard on a newer connection; if not, remember this one.
+        """Whether the producer of these records has used a newer connection. If not, remember this connection as the newest.
 
-        False for records that are no whole batch: the append refuses them."""
+        False for a malformed batch: the append refuses it."""
         producer_id = bytes(records[_PRODUCER_ID])
         if len(producer_id) < 8 or producer_id[0] & 0xC0:
-            return False  # not idempotent: nothing is promised, and nobody can say whose it is; or it has a name
+            return False  # not idempotent: there is no promise, and no id to compare; or a named producer
         key = (connection.listener_name, producer_id)
         newest = self._newest.get(key, -1)
         if connection.id == newest or not is_whole(records):
@@ -64,7 +68,7 @@ class ProducerConnections:
 
 
 def is_whole(records: memoryview) -> bool:
-    """Whether the first batch is as a producer builds it: checksum, header and records."""
+    """Whether the first batch is valid: checksum, header and records."""
     try:
         check_batch(records, 0, read_header(records))
     except BrokerError:

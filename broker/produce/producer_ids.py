@@ -1,7 +1,7 @@
-"""Producer ids for idempotent producers: taken from blocks that the controller hands out; those of a name, one by one.
+"""Producer ids for idempotent producers (KIP-730): from blocks that the controller allocates; ids of named producers, one by one.
 
-A block belongs to this broker alone, so an id is given once in the life of a cluster. A broker that dies takes the rest
-of its block with it; there are 2^62 of them.
+A block belongs to this broker alone, so each id is given once in the life of a cluster. If the broker stops, the rest of its
+block is lost; there are 2^62 ids.
 """
 
 from __future__ import annotations
@@ -23,26 +23,30 @@ from strandline.protocol.messages.data import InitProducerIdRequest, InitProduce
 TIMEOUT_MS = 10_000
 
 _DECIDED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
-"""The controller will not say anything else however often it is asked."""
+"""Errors that are the controller's final decision: it would answer the same again."""
 
 
 class Registration(Protocol):
+    """The broker's registration, whose epoch goes into each request (`broker/process/lifecycle.py`)."""
+
     @property
     def broker_epoch(self) -> int: ...
 
 
 class ProducerIds:
+    """Gives producer ids to the clients of this broker."""
+
     def __init__(self, broker_id: int, channel: Channel, registration: Registration) -> None:
         self._broker_id = broker_id
         self._channel = channel
         self._registration = registration
         self._next = 0
         self._end = 0
-        """Ids in [next, end) are ours to give."""
+        """The ids in [next, end) belong to this broker and were not given yet."""
         self._lock = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that nobody had before. `BrokerError`, retriable, when the controller can not be asked."""
+        """A producer id that was never given before. Raises a retriable `BrokerError` if the controller cannot be reached."""
         while self._next >= self._end:
             async with self._lock:
                 if self._next >= self._end:
@@ -63,9 +67,10 @@ class ProducerIds:
         self._end = response.producer_id_start + response.producer_id_len
 
     async def of_name(self, asked: InitProducerIdRequest) -> InitProducerIdResponse:
-        """What the controller decides about the name, be it a refusal. `BrokerError`, retriable, when it can not be asked:
-        the client asks the next broker then, but a decision is one wherever it was asked for."""
-        assert asked.name is not None, "an id without a name is ours to give"
+        """The controller's decision about a producer name, which may be a refusal: it is final, whichever broker passes it on.
+
+        Raises a retriable `BrokerError` if the controller cannot be reached; then the client asks another broker."""
+        assert asked.name is not None, "an id without a name comes from a block"
         request = InitNamedProducerRequest(
             self._broker_id, self._registration.broker_epoch, asked.name, asked.work_epoch, asked.note, asked.producer_epoch
         )
@@ -80,4 +85,4 @@ class ProducerIds:
 
 
 def _unanswered(error: BrokerError) -> BrokerError:
-    return BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"no producer ids from the controller: {error}")
+    return BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the controller gave no producer ids: {error}")

@@ -1,24 +1,24 @@
-"""A replica fetcher: how a follower copies from one leader, for all its partitions there, with one fetch at a time.
+"""The core of a replica fetcher: how a follower copies all its partitions from one leader, with one fetch at a time.
 
-The core, here, plans fetches and digests responses; the shell (`fetcher_shell.py`) owns the connection. One fetcher serves
-one source leader (and one fetcher id, when `num.replica.fetchers` spreads the partitions). Rules:
+The core plans fetches and applies responses; the shell (`fetcher_shell.py`) owns the connection. One fetcher serves one leader
+(and one fetcher id, if `num.replica.fetchers` spreads the partitions). Rules:
 
-- A follower always fetches at its log end. What it asks with (its *position*: leader epoch, log end, epoch of the last
-  record) is recomputed for every partition whose position changed, and only these go into the request: the fetch
-  session (KIP-227) remembers the rest at the leader. 333 idle partitions cost nothing per round.
-- A response counts for a partition only if it answers the position that the partition has *now*. Between the request
-  and the response it may have been removed, given to another leader, or truncated.
-- Every fetch carries the epoch of the last local record. When the leader's history disagrees it answers a diverging
-  epoch in place of records; the follower truncates, takes neither records nor high watermark from that response, and
-  asks again (KIP-595).
-- A partition in trouble is delayed by itself, a little longer each time, and leaves the session meanwhile; the others
-  go on. The delay starts small because right after an election the new leader may be a few ms behind our metadata.
-- `FENCED_LEADER_EPOCH` for the epoch that we still have: our metadata is behind, only newer metadata helps.
+- A follower always fetches at its log end. Its *position* (leader epoch, log end, epoch of the last record) is computed again
+  for every partition whose position changed, and only these partitions go into the request: the leader's fetch session
+  (KIP-227) remembers the others. 333 idle partitions cost nothing per round.
+- A response counts for a partition only if it answers the partition's *present* position. Between request and response the
+  partition may have been removed, given to another leader, or truncated.
+- Every fetch carries the epoch of the last local record. If the leader's history differs, it answers with a diverging epoch
+  instead of records. The follower truncates, takes neither records nor high watermark from that response, and fetches again
+  (KIP-595).
+- A partition whose fetch fails is delayed, a little longer each time, and leaves the session meanwhile. The other partitions go
+  on. The first delay is short because right after an election the new leader's metadata may be a few ms behind ours.
+- If the error is `FENCED_LEADER_EPOCH` for our present epoch, our metadata is behind, and only newer metadata helps.
 
-A long poll must not hold up a partition that just arrived (a new topic, a new leader). So when a partition becomes
-ready while an incremental fetch is parked at the leader, a second one is sent behind it in the same session. Then a
-response may be built from a position that a later request already replaced: requests are numbered, and a response
-does not count for a partition that a later request carried.
+A long poll must not hold up a partition that has just been added (a new topic, a new leader). So if a partition becomes ready
+while an incremental fetch is parked at the leader, a second fetch is sent after it in the same session. Then a response may have
+been built from a position that a later request has replaced. So requests are numbered, and a response does not count for a
+partition that a later request named.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ FIRST_BACKOFF_MS = 20
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """`replica.fetch.*`"""
+    """The settings `replica.fetch.*`."""
 
     wait_ms_max: int = 500
     bytes_min: int = 1
     partition_bytes_max: int = 1 << 20
     response_bytes_max: int = 10 << 20
     backoff_ms: int = 1000
-    """The longest delay of a partition in trouble."""
+    """The longest delay of a partition whose fetch fails."""
 
 
 class Plan(NamedTuple):
-    """A fetch to send, with what is needed to judge its response."""
+    """A fetch to send, with the numbers that decide which parts of its response count."""
 
     request: FetchRequest
     sequence: int
@@ -85,16 +85,16 @@ _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
 
 
 class _PartitionFetch:
-    """One partition of the fetcher."""
+    """One partition that the fetcher copies."""
 
     __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence", "state")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.sent: FetchPosition | None = None
-        """The position that the leader's session holds for us; None when it was never sent in this session."""
+        """The position that the leader's session holds for this follower; None if it was not sent in this session."""
         self.sequence = 0
-        """The number of the request that carried `sent`."""
+        """The number of the request that named `sent`."""
         self.state = _FETCHING
         self.due = 0.0
         """When a delayed partition is fetched again (loop time, in seconds)."""
@@ -105,7 +105,7 @@ class _PartitionFetch:
 
 
 class FetcherCore:
-    """What to ask and what to make of the answers. No clock, no socket."""
+    """Plans fetches and applies their responses. No clock, no socket; times are the loop's, in seconds."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class FetcherCore:
         self._on_disk_error = on_disk_error
         self._entries: dict[TopicIdPartition, _PartitionFetch] = {}
         self._dirty: dict[TopicIdPartition, None] = {}
-        """Ready partitions whose position the session does not know yet; never delayed ones."""
+        """Partitions to fetch whose position the leader's session does not know yet."""
         self._delayed: list[tuple[float, TopicIdPartition]] = []
-        """A heap of wake-up times. An entry counts only if it equals its partition's `due`."""
+        """A heap of (due, partition). An entry counts only if it equals its partition's `due`."""
         self._session_keys: dict[TopicIdPartition, None] = {}
-        """The partitions of the leader's session, as of the last request that was sent."""
+        """The partitions of the leader's session, after the last request that was sent."""
         self._forgotten: dict[TopicIdPartition, None] = {}
         """Partitions to drop from the session: a subset of `_session_keys`, disjoint from `_dirty`."""
         self._session_id = 0
@@ -133,7 +133,7 @@ class FetcherCore:
         """0: the next fetch is a full one that asks for a new session."""
         self._session_refused = False
         self._generation = 0
-        """Counts sessions; a response of an earlier one does not count."""
+        """The number of the session; a response of an earlier session does not count."""
         self._sequence = 0
         self._in_flight = 0
         self._full_in_flight = False
@@ -141,20 +141,20 @@ class FetcherCore:
         self._failures = 0
         self._out_of_range: dict[TopicIdPartition, FetchPosition] = {}
         self._limits = LineLimits()
-        """By trouble and partition: what fails at every attempt is told once a minute."""
+        """By error and partition: an error that repeats at every attempt is logged once a minute."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
-        """How far each replica is behind its leader's high watermark; for metrics."""
+        """Each partition with the number of records that it is behind its leader's high watermark; for metrics."""
         for entry in self._entries.values():
             yield entry.partition, max(0, entry.leader_high_watermark - entry.partition.log.log_end_offset)
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
     def add(self, partition: Partition) -> None:
-        """Start (or start over) fetching a partition, from where its log ends."""
+        """Start fetching a partition from its log end, or start over."""
         self._entries[partition.key] = _PartitionFetch(partition)
         self._make_ready(partition.key)
 
@@ -172,7 +172,7 @@ class FetcherCore:
             self._forgotten[key] = None
 
     def _delay(self, entry: _PartitionFetch, now: float) -> None:
-        """Leave the partition alone for a while; twice as long as the last time."""
+        """Do not fetch the partition for a while; twice as long as the last time."""
         delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self._settings.backoff_ms)
         entry.attempts += 1
         entry.state = _DELAYED
@@ -189,7 +189,7 @@ class FetcherCore:
                 self._make_ready(key)
 
     def next_due(self) -> float | None:
-        """When a delayed partition (or the fetcher as a whole) wants `plan` to be called again."""
+        """When `plan` should be called again for a delayed partition, or for the fetcher as a whole; None if never."""
         if self._paused_until:
             return self._paused_until
         return self._delayed[0][0] if self._delayed else None
@@ -197,7 +197,7 @@ class FetcherCore:
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Plan | None:
-        """The next fetch, or None when there is nothing to send at this moment."""
+        """The next fetch, or None if there is nothing to send now."""
         if now < self._paused_until:
             return None
         self._paused_until = 0.0
@@ -218,7 +218,7 @@ class FetcherCore:
         return Plan(request, self._sequence, self._generation)
 
     def _may_send(self) -> bool:
-        """One fetch at a time; a second one only behind a parked incremental one, for partitions that just got ready."""
+        """One fetch at a time. A second one only after a parked incremental fetch, for partitions that have just become ready."""
         if self._in_flight == 0:
             return bool(self._dirty or self._session_keys)
         return self._in_flight == 1 and not self._full_in_flight and self._session_epoch > 0 and bool(self._dirty)
@@ -270,7 +270,8 @@ class FetcherCore:
     # -- responses ----------------------------------------------------------------------------------------------------
 
     def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[TopicIdPartition]:
-        """Digest a response; returns the partitions whose log or high watermark it may have moved."""
+        """Apply a response. Returns the partitions whose log or high watermark it may have moved. Raises `PeerError` if the
+        response is malformed."""
         if plan.generation != self._generation:
             return []
         self._in_flight -= 1
@@ -314,7 +315,7 @@ class FetcherCore:
         self._end_session()
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
-        """The request was refused as a whole, or timed out."""
+        """The request was refused as a whole."""
         if plan.generation == self._generation:
             self._on_session_error(code, now)
 
@@ -325,7 +326,7 @@ class FetcherCore:
         self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
 
     def _start_over(self) -> None:
-        """The leader may be another process: nothing that was asked will be answered."""
+        """The connection is gone: no request in flight will be answered, and the leader may be another process."""
         self._out_of_range.clear()
         for entry in self._entries.values():
             if entry.state is _AWAITING_LEADER_RANGE:
@@ -333,8 +334,8 @@ class FetcherCore:
         self._end_session()
 
     def _end_session(self) -> None:
-        """Forget the session: the next fetch is a full one. The old session's id goes with it, to close it. Who waits for
-        the leader's range goes on waiting."""
+        """Forget the session: the next fetch is a full one. It names the old session's id, which closes that session. Partitions
+        that wait for the leader's range go on waiting."""
         self._generation += 1
         self._session_epoch = 0
         self._in_flight = 0
@@ -353,7 +354,7 @@ class FetcherCore:
     def _on_partition(
         self, entry: _PartitionFetch, sent: FetchPosition, answer: FetchPartitionResponse, records: memoryview, now: float
     ) -> bool:
-        """True when the partition's log or high watermark may have moved."""
+        """Apply one partition's part of a response. True if the partition's log or high watermark may have moved."""
         if answer.error_code:
             self._on_error(entry, sent, to_code(answer.error_code), now)
             return False
@@ -380,8 +381,8 @@ class FetcherCore:
         return appended
 
     def _on_refusal(self, entry: _PartitionFetch, error: BrokerError, now: float) -> None:
-        """Our own replica cannot take what the leader sent, or must not yet. It asks again, from where its log is damaged if
-        that was the reason."""
+        """Our replica cannot append the leader's records, or must not yet. It fetches again later; from the damage, if its log is
+        damaged."""
         suppressed = self._admit(entry, error.code, now)
         if suppressed is not None:
             partition, name = entry.partition, error.code.name
@@ -399,7 +400,7 @@ class FetcherCore:
             logger.info("fetcher.fenced", **entry.partition.fields)
             self.remove(entry.partition.key)
             return
-        if entry.attempts:  # once is nothing: a new leader may be a moment behind our metadata
+        if entry.attempts:  # the first error is not logged: a new leader's metadata may be a moment behind ours
             suppressed = self._admit(entry, code, now)
             if suppressed is not None:
                 attempts = entry.attempts + 1
@@ -419,13 +420,13 @@ class FetcherCore:
     # -- out of range -------------------------------------------------------------------------------------------------
 
     def take_out_of_range(self) -> dict[TopicIdPartition, FetchPosition]:
-        """Partitions for which the leader must be asked where its log starts and ends."""
+        """The partitions that are out of range since the last call: the leader must be asked where its log starts and ends."""
         taken, self._out_of_range = self._out_of_range, {}
         return taken
 
     def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
-        """The leader's log is behind us: cut our tail. Ahead of all we have: begin again at its start, with what it knows of
-        producers."""
+        """Apply the leader's range. If its log ends before ours, cut our tail. If it starts after our log end, start over at its
+        start, with its state of producers. Otherwise fetch again later."""
         entry = self._entries.get(key)
         if entry is None or entry.sent is not asked:
             return

@@ -1,9 +1,9 @@
-"""Which fetcher copies which partition: one per source leader and fetcher id.
+"""Assigns partitions to fetchers: one fetcher per leader and fetcher id.
 
-With `num.replica.fetchers` above 1 the partitions of a leader are spread over several connections by a hash of topic
-name and index. It is a hash of our own: Python's differs from process to process, and a partition must find its fetcher
-again. A fetcher without partitions is closed at the end of the turn, not at once: a new leader epoch of the same leader
-removes a partition and adds it again.
+If `num.replica.fetchers` is above 1, the partitions of a leader are spread over several connections by a hash of topic name and
+partition. Python's own hash differs from process to process, so it cannot be used: every process must assign a partition to the
+same fetcher id. A fetcher without partitions is closed at the end of the event-loop iteration and not at once, because a new
+leader epoch of the same leader removes a partition and adds it again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FetcherKey = tuple[int, int]
 
 
 def fetcher_id(topic: str, partition: int, fetchers: int) -> int:
-    """The same in every process and on every machine."""
+    """The fetcher id of a partition: the same in every process and on every machine."""
     return (31 * crc32(topic.encode()) + partition) % fetchers
 
 
 class FetcherManager:
-    """Implements `FetcherPort` for the replica manager."""
+    """All fetchers of a broker (implements `FetcherPort`)."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class FetcherManager:
         self._on_disk_error = on_disk_error
         self._fetchers: dict[FetcherKey, Fetcher] = {}
         self._fetcher_of: dict[TopicIdPartition, Fetcher] = {}
-        """The fetcher of each partition; it may have given the partition up (fenced, failed disk)."""
+        """The fetcher of each partition. It may have stopped fetching the partition (fenced, failed disk)."""
         self._reap_scheduled = False
         self._closed = False
-        """A broker that stops still follows the metadata for a moment; it starts no fetcher any more."""
+        """Set when the broker stops. It still follows the metadata for a moment, but starts no fetcher any more."""
 
     def add(self, partition: Partition, leader_id: int) -> None:
-        """Fetch the partition from this leader, from now on and from where its log ends."""
+        """Fetch the partition from this leader from now on, from its log end."""
         if self._closed:
             return
         fetcher = self._fetcher_for(partition, leader_id)
@@ -79,7 +79,7 @@ class FetcherManager:
             self._detach(key, fetcher)
 
     def hurry(self, leader_id: int) -> None:
-        """A new process of this broker registered: reconnect without waiting for the end of a back-off."""
+        """A new process of this leader has registered: connect to it now instead of at the end of a back-off."""
         for number in range(self._fetchers_per_leader):
             fetcher = self._fetchers.get((leader_id, number))
             if fetcher is not None:
@@ -98,7 +98,7 @@ class FetcherManager:
     # -- for metrics --------------------------------------------------------------------------------------------------
 
     def lags(self) -> Iterator[tuple[str, Partition, int]]:
-        """Fetcher, partition, records behind the leader's high watermark."""
+        """(fetcher name, partition, number of records behind the leader's high watermark) of each partition."""
         for (leader_id, number), fetcher in self._fetchers.items():
             name = f"ReplicaFetcher-{number}-{leader_id}"
             for partition, lag in fetcher.core.lags():
@@ -111,7 +111,7 @@ class FetcherManager:
 
     @property
     def given_up(self) -> int:
-        """Partitions whose fetcher fetches them no more: fenced, or after an error."""
+        """The number of partitions that their fetcher has stopped fetching: fenced, or after an error."""
         return len(self._fetcher_of) - sum(len(fetcher.core) for fetcher in self._fetchers.values())
 
     def _fetcher_for(self, partition: Partition, leader_id: int) -> Fetcher:

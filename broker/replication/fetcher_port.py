@@ -12,6 +12,6 @@ class FetcherPort(Protocol):
     """Starts and stops the copying of partitions from their leaders."""
 
     def add(self, partition: Partition, leader_id: int) -> None:
-        """Fetch the partition from this leader, from now on and from where its log ends."""
+        """Fetch the partition from this leader from now on, from its log end."""
 
     def remove(self, key: TopicIdPartition) -> None: ...

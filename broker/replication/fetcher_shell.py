@@ -1,7 +1,7 @@
-"""The shell of a replica fetcher: one connection to the leader, callbacks, and no task but the one that connects.
+"""The shell of a replica fetcher: one connection to the leader, callbacks, and no task except the one that connects.
 
-What to ask, and what to make of an answer, is the core's affair (`fetcher.py`). Here a fetch leaves in the same turn in
-which the answer to the last one came, and a lost connection is made anew with a growing pause.
+The core (`fetcher.py`) decides what to fetch and what a response means. The shell sends the next fetch in the same event-loop
+iteration in which the last response arrived, and reconnects after growing pauses.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from strandline.protocol.rpc.connection import Connection
 logger = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 3000
-"""On top of the long poll. A leader that says nothing at all for so long is taken for gone, and connected to anew: what a
-cut network swallowed comes again by TCP's own means only after many seconds. Megabytes may take longer to arrive: they
-are no silence."""
+"""On top of the long poll. If no byte arrives from the leader for so long, the fetcher reconnects: TCP itself would resend what a
+cut network lost only after many seconds. A large response may take longer, because it is not silence while bytes arrive."""
 RECONNECT_BACKOFF_MS = 50
 RECONNECT_BACKOFF_MS_MAX = 1000
 
@@ -42,7 +41,7 @@ def _code_of(error: Exception) -> ErrorCode:
 
 
 class Fetcher:
-    """The shell: one connection to the leader, callbacks, and no task but the one that connects."""
+    """Fetches all its partitions from one leader."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Fetcher:
         self._pump_scheduled = False
         self._closed = False
         self._limits = LineLimits()
-        """By what happened: a leader that is down is tried every second, and told once a minute."""
+        """By event: a leader that is down is tried every second, and logged once a minute."""
 
     # -- from the manager ---------------------------------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ class Fetcher:
         self.core.remove(key)
 
     def hurry(self) -> None:
-        """The leader's process is new: do not wait for the end of a back-off."""
+        """The leader has a new process: connect now instead of at the end of the back-off."""
         if self._connection is None and self._connecting is not None and not self._closed:
             self._connecting.cancel()
             self._connecting = None
@@ -101,7 +100,7 @@ class Fetcher:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _schedule_pump(self) -> None:
-        """At the end of this turn: a metadata delta adds many partitions at once."""
+        """Plan a fetch at the end of this event-loop iteration: a metadata delta adds many partitions at once."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
@@ -145,7 +144,7 @@ class Fetcher:
             if suppressed is not None:
                 logger.info("fetcher.fetch_failed", leader_id=self.leader_id, reason=printable(response), **suppressed.fields)
             if _code_of(response) == ErrorCode.REQUEST_TIMED_OUT:
-                self._drop_connection(response)  # not a byte for so long: a connection may be dead without a word
+                self._drop_connection(response)  # no byte for so long: the connection may be dead without an error
                 return
             self.core.on_failure(plan, _code_of(response), now)
         else:

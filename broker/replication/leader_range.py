@@ -1,8 +1,9 @@
-"""Asking the leader where its logs start and end, and whom they know, for followers that are out of its range.
+"""For followers that are out of range: asking the leader where its log starts and ends, and which producers it knows.
 
-The rows that a named producer has written are known by its last batch, which may be deleted while the name still counts. A
-follower that begins again at the leader's log start never sees that batch, so the leader tells (`storage/log/producer_state.py`).
-The order of the answers does not matter: whoever writes between two of them is seen in the log.
+The number of rows that a named producer has written is known from its last batch, which may be deleted while the name is still in
+use. A follower that starts over at the leader's log start never sees that batch, so it asks the leader for the state of producers
+(`storage/log/producer_state.py`). The order of the answers does not matter: batches that are appended between two answers reach
+the follower through the log.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from strandline.storage.log.producer_state import KnownProducer
 
 
 class LeaderRange(NamedTuple):
-    """What the leader says of its log, for a follower that begins again at its start."""
+    """The leader's log start, log end and producers."""
 
     start: int
     end: int
     producers: list[KnownProducer]
-    """All that it knows: what named ones wrote before `start`, no batch will tell."""
+    """All producers that the leader knows. Batches of named producers before `start` are deleted, so the log does not tell
+    them."""
 
 
 class RangeQuestion:
-    """Two ListOffsets requests and a DescribeProducers, sent together, and what came back."""
+    """Two ListOffsets requests and a DescribeProducers request, sent together, and their answers."""
 
     def __init__(self, broker_id: int, asked: dict[TopicIdPartition, FetchPosition]) -> None:
         self.asked = asked
@@ -70,6 +72,7 @@ class RangeQuestion:
                     self._producers[p.topic_id, p.partition] = [_known(state) for state in p.active_producers]
 
     def range_of(self, key: TopicIdPartition) -> LeaderRange | None:
+        """The leader's range of one partition; None if one of the three answers is missing or an error."""
         start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
         end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
         producers = self._producers.get(key)

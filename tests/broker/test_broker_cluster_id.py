@@ -73,7 +73,7 @@ async def test_controllers_that_come_later_are_waited_for(quorum: Quorum) -> Non
 
 async def test_a_broker_that_knows_its_cluster_is_told_of_another_one(quorum: Quorum) -> None:
     await quorum.start(101, B)
-    with pytest.raises(UsageError, match=f"controller 101 is of cluster '{B}', another cluster than '{A}'"):
+    with pytest.raises(UsageError, match=f"controller 101 belongs to cluster '{B}', and this broker to another cluster, '{A}'"):
         await quorum.find(known=A)
 
 

@@ -39,7 +39,7 @@ async def refused_start(cluster: Cluster, node: int, files: MemoryFiles | None =
 async def test_another_clusters_controllers_are_refused_with_a_clear_sentence() -> None:
     async with Cluster() as cluster:
         sentence = await refused_start(cluster, 2, cluster_id="other-cluster")
-    assert "another cluster than 'other-cluster'" in sentence
+    assert "and this broker to another cluster, 'other-cluster'" in sentence
 
 
 async def test_a_directory_of_another_node_or_cluster_is_refused() -> None:
