@@ -212,7 +212,8 @@ class MetaProperties:
         values = _properties(data, path)
         version = values.get("version", "")
         if _NUMBER.match(version) and int(version) > 1:
-            raise UsageError(f"{path} has version {version}, written by a newer release; this release supports version 1")
+            text = f"{path} has version {version}, written by a newer release; this release supports version 1"
+            raise UsageError(f"{text}: start the newer release")
         if version != "1":
             raise UsageError(f"{path} is damaged: its version is {version!r}, not 1")
         node_id = _number(values.get("node.id", ""), 2**31 - 1)

@@ -368,7 +368,8 @@ class RealFiles(Files):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise UsageError(f"data directory {parent(path)} is in use by another process") from None
+            text = f"data directory {parent(path)} is in use by another process"
+            raise UsageError(f"{text}: stop that process or use another directory") from None
         except OSError as e:
             os.close(fd)
             raise DiskError("lock", path, e.errno or errno.EIO) from e

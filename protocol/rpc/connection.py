@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         text = str(reason) if reason else "the peer closed the connection" if by_peer else "the connection was closed"
         pending, self._pending = self._pending, {}
         for request in pending.values():
-            self._tell(request, self._network_error(text))
+            self._call_back(request, self._network_error(text))
         if self._on_lost is not None:
             self._on_lost(self, reason or (self._network_error(text) if by_peer else None))
 
@@ -284,14 +284,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             answer = frames.decode_response(request.api_key, frame)
         except PeerError as e:
-            self._tell(request, self._network_error(str(e)))
+            self._call_back(request, self._network_error(str(e)))
             raise
         if isinstance(answer, frames.Refusal):
-            self._tell(request, BrokerError(answer.error_code, answer.error_message))
+            self._call_back(request, BrokerError(answer.error_code, answer.error_message))
         else:
-            self._tell(request, answer[1])
+            self._call_back(request, answer[1])
 
-    def _tell(self, request: _Pending, response: Message | Exception) -> None:
+    def _call_back(self, request: _Pending, response: Message | Exception) -> None:
         try:
             request.on_response(response)
         except Exception:
@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         for _, request in expired:
             waited_ms = round((now - request.sent_at) * 1000)
             text = f"{self.host}:{self.port}: no response to {api_name(request.api_key)} within {waited_ms} ms"
-            self._tell(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
+            self._call_back(request, BrokerError(ErrorCode.REQUEST_TIMED_OUT, text))
         if not self.closed and any(self._last_received_at < request.sent_at for _, request in expired):
             self._give_up(self._network_error("nothing was received since the request was sent; the connection is closed"))
 

@@ -110,28 +110,32 @@ def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: s
         _check_is_fresh(files, path, names)
         return None
     if meta.node_id != node_id:
-        raise UsageError(f"{path} belongs to node {meta.node_id}; this is node {node_id}")
+        raise UsageError(f"{path} belongs to node {meta.node_id}; this is node {node_id}: check node.id and the data directory")
     if cluster_id is not None and meta.cluster_id is not None and meta.cluster_id != cluster_id:
-        raise UsageError(f"{path} belongs to cluster {meta.cluster_id}; this node is configured for {cluster_id}")
+        text = f"{path} belongs to cluster {meta.cluster_id}; this node is configured for {cluster_id}"
+        raise UsageError(f"{text}: check cluster.id and the data directory")
     return meta
 
 
 def _check_role(path: str, names: set[str], role: str | None) -> None:
     """Refuse a directory of the other role. Its other files tell the role, because meta.properties does not."""
     if role == "broker" and METADATA_LOG in names:
-        raise UsageError(f"{path} is a controller's data directory (it holds {METADATA_LOG}); this is a broker")
+        text = f"{path} is a controller's data directory (it holds {METADATA_LOG}); this is a broker"
+        raise UsageError(f"{text}: use another data directory")
     if role == "controller":
         found = next(
             (name for name in sorted(names) if name in _CHECKPOINTS or (name != METADATA_LOG and parse_log_name(name))), None
         )
         if found is not None:
-            raise UsageError(f"{path} is a broker's data directory (it holds {found}); this is a controller")
+            text = f"{path} is a broker's data directory (it holds {found}); this is a controller"
+            raise UsageError(f"{text}: use another data directory")
 
 
 def _check_is_fresh(files: Files, path: str, names: set[str]) -> None:
     holds = any(name != METADATA_LOG and parse_log_name(name) for name in names)
     if holds or (METADATA_LOG in names and files.list(join(path, METADATA_LOG))):
-        raise UsageError(f"{path} holds logs but no meta.properties, so their node and cluster are not known")
+        text = f"{path} holds logs but no meta.properties, so their node and cluster are not known"
+        raise UsageError(f"{text}: restore the file or use another data directory")
 
 
 def _new_directory_id(path: str, node_id: int, cluster_id: str | None, random: Random | None) -> bytes:

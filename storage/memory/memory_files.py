@@ -329,7 +329,8 @@ class MemoryFiles(Files):
 
     def lock(self, path: str) -> Lock:
         if path in self.locks:
-            raise UsageError(f"data directory {parent(path)} is in use by another process")
+            text = f"data directory {parent(path)} is in use by another process"
+            raise UsageError(f"{text}: stop that process or use another directory")
         self.open(path, create=True)
         self.locks.add(path)
         return MemoryLock(self, path)

@@ -103,21 +103,22 @@ def test_another_clusters_data_is_refused(data: Data, role: str) -> None:
     folder = data("broker-1" if role == "broker" else "controller-101")
     sentence = refused(role, folder, cluster_id="another-cluster")
     assert sentence.startswith(f"{folder} belongs to cluster ")
-    assert sentence.endswith("; this node is configured for another-cluster")
+    assert sentence.endswith("; this node is configured for another-cluster: check cluster.id and the data directory")
 
 
 @pytest.mark.parametrize(("role", "node_id"), [("broker", 1), ("controller", 101)])
 def test_another_nodes_data_is_refused(data: Data, role: str, node_id: int) -> None:
     folder = data(f"{role}-{node_id}")
     sentence = refused(role, folder, node_id=7, controller_quorum_voters=f"{8 if role == 'broker' else 7}@127.0.0.1:1")
-    assert sentence == f"{folder} belongs to node {node_id}; this is node 7"
+    assert sentence == f"{folder} belongs to node {node_id}; this is node 7: check node.id and the data directory"
 
 
 def test_a_controllers_data_is_no_brokers(data: Data) -> None:
     """Two volumes mixed up: even where the node ids happen to fit."""
     folder = data("controller-101")
     sentence = refused("broker", folder, node_id=101, controller_quorum_voters="7@127.0.0.1:1")
-    assert sentence == f"{folder} is a controller's data directory (it holds __cluster_metadata-0); this is a broker"
+    found = f"{folder} is a controller's data directory (it holds __cluster_metadata-0)"
+    assert sentence == f"{found}; this is a broker: use another data directory"
 
 
 def test_a_brokers_data_is_no_controllers(data: Data) -> None:
@@ -132,7 +133,8 @@ def test_data_of_a_newer_format_is_refused(data: Data, role: str, name: str) -> 
     folder = data(name)
     meta = folder / "meta.properties"
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
-    assert refused(role, folder) == f"{meta} has version 2, written by a newer release; this release supports version 1"
+    newer = f"{meta} has version 2, written by a newer release; this release supports version 1"
+    assert refused(role, folder) == f"{newer}: start the newer release"
 
 
 def test_a_vote_of_a_newer_format_is_refused(data: Data) -> None:
@@ -148,7 +150,8 @@ def test_data_without_meta_properties_is_never_formatted(data: Data, role: str, 
     folder = data(name)
     (folder / "meta.properties").unlink()
     more = {} if cluster_id is None else {"cluster_id": cluster_id}
-    assert refused(role, folder, **more) == f"{folder} holds logs but no meta.properties, so their node and cluster are not known"
+    unknown = f"{folder} holds logs but no meta.properties, so their node and cluster are not known"
+    assert refused(role, folder, **more) == f"{unknown}: restore the file or use another data directory"
 
 
 def test_files_that_are_not_ours_do_not_matter(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_wrong_or_missing_variable_is_named(
 def test_the_volume_of_another_node_is_refused(cluster: Cluster, untouched: str) -> None:
     """Two mounts swapped in a compose file."""
     reason = cluster.refusal("broker", untouched, STRANDLINE_NODE_ID="2")
-    assert reason == f"{DATA} belongs to node 1; this is node 2"
+    assert reason == f"{DATA} belongs to node 1; this is node 2: check node.id and the data directory"
 
 
 def test_a_brokers_volume_is_refused_by_a_controller(cluster: Cluster, untouched: str) -> None:
@@ -189,7 +189,7 @@ def test_a_controllers_volume_is_refused_by_a_broker(cluster: Cluster, volumes: 
 def test_a_volume_of_another_cluster_than_the_configured_is_refused(cluster: Cluster, untouched: str) -> None:
     reason = cluster.refusal("broker", untouched, STRANDLINE_CLUSTER_ID="another")
     assert reason.startswith(f"{DATA} belongs to cluster ")
-    assert reason.endswith("; this node is configured for another")
+    assert reason.endswith("; this node is configured for another: check cluster.id and the data directory")
 
 
 def test_a_volume_of_another_cluster_than_the_controllers_is_refused(cluster: Cluster, other: Cluster, untouched: str) -> None:
