@@ -227,9 +227,9 @@ class Admin:
         The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
         cluster = self._running()
-        places = list(dict.fromkeys(checked_partitions(partitions)))
+        tps = list(dict.fromkeys(checked_partitions(partitions)))
         asked = None if producer_ids is None else checked_list("producer_ids", producer_ids)
-        return await ProducerQuestions(cluster).describe(places, asked, self._deadline(timeout_ms))
+        return await ProducerQuestions(cluster).describe(tps, asked, self._deadline(timeout_ms))
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
@@ -237,9 +237,9 @@ class Admin:
         """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
         consumers may see). None where there is no such record. A partition whose leader has not answered within
         `timeout_ms`, or that has none, is not in the result; UnknownTopic when a topic does not exist."""
-        places = checked_by_partition(wanted)
+        tps = checked_by_partition(wanted)
         deadline = self._deadline(timeout_ms)
-        return await OffsetQuestions(self._running(), self._describe).ask(places, deadline)
+        return await OffsetQuestions(self._running(), self._describe).ask(tps, deadline)
 
     async def describe_log_dirs(
         self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
@@ -357,9 +357,7 @@ class Admin:
         leader any replica that is alive, and records that it lacks are lost."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
-        asked = (
-            None if partitions is None else [messages.ElectLeadersPartition(*place) for place in checked_partitions(partitions)]
-        )
+        asked = None if partitions is None else [messages.ElectLeadersPartition(*tp) for tp in checked_partitions(partitions)]
         request = messages.ElectLeadersRequest(_ELECTIONS[election], asked, round(timeout_ms))
 
         def check(response: messages.ElectLeadersResponse, is_retry: bool) -> None:

@@ -63,19 +63,19 @@ def checked_names(names: Iterable[str]) -> list[str]:
     return [checked_name(name) for name in checked_list("topics", names)]
 
 
-def checked_partition(place: Any) -> TopicPartition:
+def checked_partition(tp: Any) -> TopicPartition:
     """One (topic, partition) pair."""
-    is_pair = isinstance(place, (tuple, list)) and len(place) == 2
-    if not is_pair or not isinstance(place[0], str) or not place[0]:
-        raise UsageError(f'a partition is written TopicPartition("orders", 0) or ("orders", 0), not {place!r}')
-    return TopicPartition(checked_name(place[0]), checked_whole("the number of a partition", place[1]))
+    is_pair = isinstance(tp, (tuple, list)) and len(tp) == 2
+    if not is_pair or not isinstance(tp[0], str) or not tp[0]:
+        raise UsageError(f'a partition is written TopicPartition("orders", 0) or ("orders", 0), not {tp!r}')
+    return TopicPartition(checked_name(tp[0]), checked_whole("the number of a partition", tp[1]))
 
 
-def checked_partitions(places: Iterable[Any]) -> list[TopicPartition]:
+def checked_partitions(tps: Iterable[Any]) -> list[TopicPartition]:
     """Some (topic, partition) pairs, as a list or another iterable."""
-    if isinstance(places, tuple) and len(places) == 2 and isinstance(places[0], str):
-        raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(places)!r}]")
-    return [checked_partition(place) for place in checked_list("partitions", places)]
+    if isinstance(tps, tuple) and len(tps) == 2 and isinstance(tps[0], str):
+        raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(tps)!r}]")
+    return [checked_partition(tp) for tp in checked_list("partitions", tps)]
 
 
 def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
@@ -83,6 +83,6 @@ def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
     if not isinstance(wanted, Mapping):
         raise UsageError(f'offsets by time are asked for by a mapping such as {{("orders", 0): time_ms}}, not {wanted!r}')
     return {
-        checked_partition(place): checked_whole("a timestamp (ms since 1970)", value, -2, TIMESTAMP_MAX)
-        for place, value in wanted.items()
+        checked_partition(tp): checked_whole("a timestamp (ms since 1970)", value, -2, TIMESTAMP_MAX)
+        for tp, value in wanted.items()
     }

@@ -1,12 +1,12 @@
-"""One address of the cluster: the connection to it, its handshake, and what went wrong there last.
+"""One address of the cluster: the connection to it, its handshake, and its last error.
 
-A wrong address is told from a dead one: when the handshake fails although something accepted the connection, the port
-is asked once what it speaks, and the error says "this port speaks HTTP", "... TLS", or "this is a controller".
+A wrong address is distinguished from a dead one. If the handshake fails although something accepted the connection, the client
+probes once which protocol the port speaks, and the error says "this port speaks HTTP", "... TLS", or "this is a controller".
 
-A dead host on a network says nothing: no connection to it ever breaks by itself. So a link on which something is overdue
-is *suspected*: for a moment others are asked first, and when nothing at all comes from it, it is sent a handshake, which
-every living broker answers at once, however long it may rightly hold the request itself. No answer: the connection is
-given up, and whoever waits on it is told.
+A host that disappears from the network sends nothing, so a connection to it does not break by itself. A connection on which a
+response is overdue is therefore *suspected*: for a moment, requests go to other brokers first. If nothing at all arrives on it,
+the client sends a handshake, which every living broker answers at once, however long it may hold the request itself. Without an
+answer the connection is closed, and its requests fail.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from strandline.protocol.rpc.dial import dial
 HANDSHAKE_TIMEOUT_MS = 5_000
 SNIFF_TIMEOUT_MS = 500
 SLOW_S = 0.1
-"""An attempt to connect that is not over by then is told like one that failed, and again, until it is over: a host that
-is gone does not refuse, and whoever waits for this one may find that another leads."""
+"""An attempt to connect that takes so long is reported like one that failed, again and again until it ends. A host that is gone
+does not refuse, and the callers that wait for it may find another leader."""
 SUSPECTED_S = 2.0
-"""So long after something was overdue, other brokers are asked first."""
+"""For so long after a response was overdue, other brokers are asked first."""
 QUIET_S = 1.0
-"""From a broker that owes an answer, and of which nothing came for so long, a sign of life is asked for ..."""
+"""If a broker owes a response, and nothing has arrived from it for so long, the client sends it a handshake ..."""
 PING_TIMEOUT_MS = 2_000
-"""... and awaited so long, before the connection is given up."""
+"""... and closes the connection if that is not answered within so long."""
 SOFTWARE = ("strandline-python", "0.1.0")
 
 
@@ -43,15 +43,15 @@ class ConnectionState:
     def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[ConnectionState, bool], None]) -> None:
         self.address = address
         self.connection: Connection | None = None
-        """Open and greeted."""
+        """The open connection, after its handshake; None if there is none."""
         self.node_id = -1
         self.failures = 0
-        """Attempts to connect that failed since the last one that did not."""
+        """How many attempts to connect have failed since the last one that succeeded."""
         self.last_error: StrandlineError | None = None
         self.retry_at = 0.0
         self._suspected_until = 0.0
         self._pinged: Connection | None = None
-        """The connection on which a sign of life is awaited."""
+        """The connection on which the answer to a handshake is awaited."""
         self._options = options
         self._on_change = on_change
         self._task: asyncio.Task[Connection] | None = None
@@ -64,13 +64,13 @@ class ConnectionState:
         return reason if f"{host}:{port}" in reason else f"{host}:{port}: {reason}"
 
     def suspect(self) -> None:
-        """Something asked here is overdue."""
+        """A response on this connection is overdue."""
         connection, now = self.connection, asyncio.get_running_loop().time()
         self._suspected_until = now + SUSPECTED_S
         if connection is not None and connection is not self._pinged and connection.quiet_s(now) >= QUIET_S:
             self._pinged = connection
-            # If this times out on a connection on which nothing came since, the connection gives itself up.
-            # What is still leaving, behind a slow line, is in front of it: as long as that moves, nobody is gone.
+            # If this times out and nothing has arrived on the connection since, the connection closes itself. Requests that are
+            # still being sent over a slow line are in front of it: as long as they move, the broker is not gone.
             ping = ApiVersionsRequest(*SOFTWARE)
             connection.send(API_VERSIONS, ping, on_response=self._on_pinged, timeout_ms=PING_TIMEOUT_MS, of_silence=True)
 
@@ -81,7 +81,8 @@ class ConnectionState:
         return now < self._suspected_until
 
     def connect_soon(self) -> float:
-        """Begin to connect, unless that is under way. Returns how many seconds a backoff still lasts (0: begun)."""
+        """Begin to connect, unless an attempt is under way. Returns how many seconds the backoff still lasts (0: an attempt has
+        begun)."""
         loop = asyncio.get_running_loop()
         if self._task is not None or self._closed:
             return 0.0
@@ -92,18 +93,18 @@ class ConnectionState:
         return 0.0
 
     def is_backing_off(self, now: float) -> bool:
-        """The last attempt has failed a moment ago, and the next one may not begin yet."""
+        """Whether the last attempt has failed and the next one may not begin yet."""
         return self._task is None and self.last_error is not None and self.retry_at > now
 
     def attempt(self) -> asyncio.Task[Connection]:
-        """The attempt to connect that is under way, begun if need be; an error of the last moment is raised again instead of
-        hammering the address. It is everybody's: who does not wait any longer does not cancel it."""
+        """The attempt to connect that is under way; one is begun if there is none. During the backoff, the error of the last
+        attempt is raised again. Several callers share the attempt, so none of them may cancel it."""
         if self._closed:
             raise ClientClosed("the client was stopped")
         if self._task is not None:
             return self._task
         if self.last_error is not None and self.is_backing_off(asyncio.get_running_loop().time()):
-            raise self.last_error.with_traceback(None)  # Or it would remember everybody who was told.
+            raise self.last_error.with_traceback(None)  # Otherwise its traceback would grow with each caller.
         return self._begin()
 
     def _begin(self) -> asyncio.Task[Connection]:
@@ -123,7 +124,7 @@ class ConnectionState:
             self._slow_timer.cancel()
         if task.cancelled():
             if not self._closed:
-                self._on_change(self, False)  # By a stranger: whoever waits may begin again.
+                self._on_change(self, False)  # By the program: callers that wait may begin another attempt.
             return
         error = task.exception()
         if error is None:
@@ -168,7 +169,7 @@ class ConnectionState:
             raise NoBrokersAvailable(f"{host}:{port} is a {answer.role} (node {answer.node_id}); clients talk to brokers")
 
     async def _explain(self, error: StrandlineError) -> StrandlineError:
-        """The handshake failed on an open port: what does it speak?"""
+        """The handshake failed on an open port: name the protocol that the port speaks, if it is another one."""
         host, port = self.address
         spoken = await _sniff(host, port)
         if spoken is None:
@@ -197,7 +198,7 @@ class ConnectionState:
 
 
 class _Sniffer(asyncio.Protocol):
-    """Asks politely in HTTP: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
+    """Sends an HTTP request: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
 
     def __init__(self, first_bytes: asyncio.Future[bytes]) -> None:
         self._first_bytes = first_bytes

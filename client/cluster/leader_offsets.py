@@ -35,12 +35,12 @@ class OffsetQuestions:
         loop = asyncio.get_running_loop()
         found: Answers = {}
         while True:
-            missing = {place: timestamp for place, timestamp in wanted.items() if place not in found}
+            missing = {tp: timestamp for tp, timestamp in wanted.items() if tp not in found}
             by_leader = self._by_leader(await self._describe(sorted({p.topic for p in missing}), deadline), missing)
             timeout_ms = max(1.0, (deadline - loop.time()) * 1000)
             for answers in (await ask_leaders(by_leader, partial(self._ask, timeout_ms=timeout_ms))).values():
                 found |= {} if isinstance(answers, StrandlineError) else answers
-            if all(place in found for places in by_leader.values() for place in places) or loop.time() + RETRY_S >= deadline:
+            if all(tp in found for tps in by_leader.values() for tp in tps) or loop.time() + RETRY_S >= deadline:
                 return found
             await asyncio.sleep(RETRY_S)
 
@@ -52,10 +52,10 @@ class OffsetQuestions:
         by_leader: dict[int, dict[TopicPartition, ListOffsetsPartition]] = {}
         for topic in topics:
             for p in topic.partitions:
-                place = TopicPartition(topic.name, p.partition)
-                if place in wanted and p.leader_id >= 0:
-                    item = ListOffsetsPartition(topic.topic_id, p.partition, -1, wanted[place])
-                    by_leader.setdefault(p.leader_id, {})[place] = item
+                tp = TopicPartition(topic.name, p.partition)
+                if tp in wanted and p.leader_id >= 0:
+                    item = ListOffsetsPartition(topic.topic_id, p.partition, -1, wanted[tp])
+                    by_leader.setdefault(p.leader_id, {})[tp] = item
         return by_leader
 
     async def _ask(self, leader_id: int, asked: Mapping[TopicPartition, ListOffsetsPartition], timeout_ms: float) -> Answers:
@@ -65,8 +65,8 @@ class OffsetQuestions:
         assert isinstance(response, ListOffsetsResponse)
         good = {(a.topic_id, a.partition): a for a in response.partitions if not a.error_code}
         answers: Answers = {}
-        for place, item in asked.items():
+        for tp, item in asked.items():
             a = good.get((item.topic_id, item.partition))
             if a is not None:
-                answers[place] = OffsetAndTimestamp(a.offset, a.timestamp, a.leader_epoch) if a.offset >= 0 else None
+                answers[tp] = OffsetAndTimestamp(a.offset, a.timestamp, a.leader_epoch) if a.offset >= 0 else None
         return answers

@@ -1,7 +1,7 @@
-"""What a client believes about the cluster: brokers, topics, leaders and their epochs. Pure.
+"""A client's view of the cluster: brokers, topics, leaders and their epochs. Pure.
 
-Answers come from different brokers and may be out of order: a leader with a lower epoch never replaces one with a
-higher epoch of the same topic id. A new topic id is a new topic, whatever its epochs.
+Answers come from different brokers and may be out of order, so a leader with a lower epoch never replaces one with a higher epoch
+of the same topic id. Another topic id is another topic, whatever its epochs are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition
 
 class PartitionInfo(NamedTuple):
     leader_id: int
-    """-1: none."""
+    """Broker id; -1: the partition has no leader."""
     leader_epoch: int
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
@@ -45,19 +45,19 @@ class MetadataCache:
         self.names: dict[bytes, str] = {}
         """Topic id -> name."""
         self.failed: dict[str, ErrorCode] = {}
-        """Topics that the newest answer about them refused, and why."""
+        """Topics for which the newest answer is an error, and its code."""
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         info = self.topics.get(topic)
         return None if info is None else info.partitions.get(partition)
 
     def is_current(self, topic: str, topic_id: bytes) -> bool:
-        """False as well when another topic has the name by now: what is known of that one's leaders says nothing about this."""
+        """Whether the topic that has the name has this id. If not, the leaders known by that name are another topic's."""
         info = self.topics.get(topic)
         return info is not None and info.topic_id == topic_id
 
     def leader(self, topic: str, partition: int) -> int:
-        """The leader's broker id; -1: none known."""
+        """The leader's broker id; -1 if none is known."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         return -1 if known is None else known.leader_id
@@ -66,7 +66,7 @@ class MetadataCache:
         self.topics, self.names, self.failed = {}, {}, {}
 
     def update(self, response: MetadataResponse) -> list[str]:
-        """Take in an answer; returns the topics of which something changed."""
+        """Take over an answer. Returns the topics that changed."""
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         if response.brokers:
@@ -74,7 +74,7 @@ class MetadataCache:
         return [topic.name for topic in response.topics if topic.name is not None and self._update_topic(topic.name, topic)]
 
     def update_leader(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
-        """A hint from an error response; True when it is news about a broker that is known."""
+        """Take over the leader that an error response names, if it is newer and a known broker. Returns whether it was."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         if info is None or known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
@@ -83,7 +83,7 @@ class MetadataCache:
         return True
 
     def forget_leader(self, topic: str, partition: int, leader_id: int) -> None:
-        """This broker said that it does not lead the partition (or cannot be reached): nobody is asked until there is news."""
+        """This broker does not lead the partition any more: no broker is asked as its leader until newer metadata names one."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         if info is not None and known is not None and known.leader_id == leader_id:
@@ -117,18 +117,18 @@ class MetadataCache:
     @staticmethod
     def _update_partitions(info: TopicInfo, partitions: list[MetadataPartition]) -> bool:
         changed = False
-        for told in partitions:
-            known = info.partitions.get(told.partition)
-            if known is not None and told.leader_epoch < known.leader_epoch:
+        for new in partitions:
+            known = info.partitions.get(new.partition)
+            if known is not None and new.leader_epoch < known.leader_epoch:
                 continue
             news = PartitionInfo(
-                told.leader_id,
-                told.leader_epoch,
-                tuple(told.replica_nodes),
-                tuple(told.isr_nodes),
-                tuple(told.offline_replicas),
+                new.leader_id,
+                new.leader_epoch,
+                tuple(new.replica_nodes),
+                tuple(new.isr_nodes),
+                tuple(new.offline_replicas),
             )
             if news != known:
-                info.partitions[told.partition] = news
+                info.partitions[new.partition] = news
                 changed = True
         return changed

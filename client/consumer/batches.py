@@ -1,6 +1,6 @@
 """Record batches by column: what `Consumer.fetch_batches` returns.
 
-    for place, batches in (await consumer.fetch_batches(timeout_ms=1000)).items():
+    for tp, batches in (await consumer.fetch_batches(timeout_ms=1000)).items():
         for rows in arrow_batches(batches):
             ...
 
@@ -118,7 +118,7 @@ class FetchedBatch(msgspec.Struct, frozen=True):
 
 
 def fetched_batch(
-    place: TopicPartition,
+    tp: TopicPartition,
     buf: Buffer,
     pos: int,
     header: BatchHeader,
@@ -131,7 +131,7 @@ def fetched_batch(
     count = len(columns.values)
     key_size, value_size = columns.sizes or (None, None)
     return FetchedBatch(
-        *place,
+        *tp,
         header.leader_epoch,
         header.next_offset,
         int64s(columns.offsets()),

@@ -188,20 +188,20 @@ class Consumer:
         self._assigning = self._assign(self._assigning_places)
         return self._assigning
 
-    async def _assign(self, places: list[TopicPartition]) -> None:
+    async def _assign(self, tps: list[TopicPartition]) -> None:
         fetcher, cluster = self._running()
         ids: dict[str, bytes] = {}
-        for topic, wanted in by_topic(places).items():
+        for topic, wanted in by_topic(tps).items():
             ids[topic] = (await cluster.topic(topic, self.options.max_block_ms, wanted)).topic_id
         states = self._subscription.states.items()
-        kept = {place: state for place, state in states if place in places and state.topic_id == ids[place.topic]}
+        kept = {tp: state for tp, state in states if tp in tps and state.topic_id == ids[tp.topic]}
         if self._subscription.topics:
             self._drop(self._subscription.clear())
             kept = {}
-        self._drop([self._subscription.remove(place) for place in list(self._subscription.states) if place not in kept])
-        for place in places:
-            if place not in kept:
-                self._begin(self._subscription.add(place, ids[place.topic], self._subscription.default_reset))
+        self._drop([self._subscription.remove(tp) for tp in list(self._subscription.states) if tp not in kept])
+        for tp in tps:
+            if tp not in kept:
+                self._begin(self._subscription.add(tp, ids[tp.topic], self._subscription.default_reset))
         fetcher.on_cluster()
 
     def _check_assigned_is_awaited(self) -> None:
@@ -215,9 +215,7 @@ class Consumer:
         """A new state: without a reset policy it needs a seek before it can be read."""
         if state.reset is None:
             state.fail(
-                OffsetOutOfRange(
-                    'no position and auto_offset_reset="error"', topic=state.place.topic, partition=state.place.partition
-                )
+                OffsetOutOfRange('no position and auto_offset_reset="error"', topic=state.tp.topic, partition=state.tp.partition)
             )
         assert self._fetcher is not None
         self._fetcher.check_soon(state)
@@ -314,7 +312,7 @@ class Consumer:
     ) -> dict[TopicPartition, list[Taken]]:
         """What `pull` takes of each partition that has something; waits at most `timeout_ms` for the first of it."""
         fetcher, _ = self._running()
-        only = {checked_partition(place) for place in partitions} or None
+        only = {checked_partition(tp) for tp in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         await asyncio.sleep(0)
@@ -322,7 +320,7 @@ class Consumer:
             for state in fetcher.ready_states(only):
                 taken = pull(state)
                 if taken:
-                    result[state.place] = taken
+                    result[state.tp] = taken
         return result
 
     def _pull(self, state: PartitionState, left: int, *, whole: bool) -> list[ConsumerRecord]:
@@ -340,7 +338,7 @@ class Consumer:
     async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
         Errors are those of `getmany`."""
-        only = {checked_partition(place) for place in partitions} or None
+        only = {checked_partition(tp) for tp in partitions} or None
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
             state = await self._next_ready(only, deadline)
@@ -403,25 +401,25 @@ class Consumer:
         else:
             self._fetcher.on_read(state)
 
-    def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+    def _decode(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
         options = self.options
-        records = decode_records(place, buf, pos, header, from_offset=offset, check_crc=options.check_crcs)
+        records = decode_records(tp, buf, pos, header, from_offset=offset, check_crc=options.check_crcs)
         if options.key_deserializer is None and options.value_deserializer is None:
             return records
         return deserialize(records, options.key_deserializer, options.value_deserializer)
 
-    def _decode_columns(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> FetchedBatch:
-        return fetched_batch(place, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
+    def _decode_columns(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> FetchedBatch:
+        return fetched_batch(tp, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
-    def _state(self, place: TopicPartition | tuple[str, int]) -> PartitionState:
+    def _state(self, tp: TopicPartition | tuple[str, int]) -> PartitionState:
         self._check_caller()
-        place = checked_partition(place)
-        state = self._subscription.states.get(place)
+        tp = checked_partition(tp)
+        state = self._subscription.states.get(tp)
         if state is None:
             self._check_assigned_is_awaited()
-            raise UsageError(f"{place} is not assigned to this consumer")
+            raise UsageError(f"{tp} is not assigned to this consumer")
         return state
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
@@ -450,13 +448,13 @@ class Consumer:
         await self._seek_by(LATEST, partitions)
 
     async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
-        states = [self._state(place) for place in partitions] or list(self._subscription.states.values())
+        states = [self._state(tp) for tp in partitions] or list(self._subscription.states.values())
         fetcher, _ = self._running()
         assert self._tracker is not None
-        found = await fetcher.offset_fetcher.look_up({state.place: timestamp for state in states})
+        found = await fetcher.offset_fetcher.look_up({state.tp: timestamp for state in states})
         for state in states:
-            answer = found[state.place]
-            if self._subscription.states.get(state.place) is state and answer.offset >= 0:
+            answer = found[state.tp]
+            if self._subscription.states.get(state.tp) is state and answer.offset >= 0:
                 is_same = answer.topic_id == state.topic_id
                 self._move(state if is_same else self._tracker.renew(state, answer.topic_id), answer.offset)
 
@@ -470,7 +468,7 @@ class Consumer:
                 raise state.error
             fetcher.check_soon(state)
             if not await fetcher.wait(deadline):
-                raise RequestTimeout("the position is not known yet", topic=state.place.topic, partition=state.place.partition)
+                raise RequestTimeout("the position is not known yet", topic=state.tp.topic, partition=state.tp.partition)
             self._running()
         return state.position
 
@@ -490,7 +488,7 @@ class Consumer:
     async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         fetcher, _ = self._running()
         found = await fetcher.offset_fetcher.offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
-        return {place: answer.offset if answer is not None else 0 for place, answer in found.items()}
+        return {tp: answer.offset if answer is not None else 0 for tp, answer in found.items()}
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
@@ -508,8 +506,8 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no more records of these partitions, and stop fetching them, until `resume`. Fetched records are kept."""
-        for place in partitions:
-            state = self._state(place)
+        for tp in partitions:
+            state = self._state(tp)
             state.paused = True
             state.version += 1
             self._running()[0].check_soon(state)
@@ -517,8 +515,8 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Read these paused partitions again."""
         fetcher, _ = self._running()
-        for place in partitions:
-            state = self._state(place)
+        for tp in partitions:
+            state = self._state(tp)
             state.paused = False
             fetcher.on_resumed(state)
 
@@ -532,7 +530,7 @@ class Consumer:
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {place for place, state in self._subscription.states.items() if state.paused}
+        return {tp for tp, state in self._subscription.states.items() if state.paused}
 
     async def partitions_for_topic(self, topic: str) -> set[int]:
         """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
@@ -547,7 +545,7 @@ class Consumer:
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()
-        failed = {str(state.place): str(state.error) for state in self._subscription.states.values() if state.error is not None}
+        failed = {str(state.tp): str(state.error) for state in self._subscription.states.values() if state.error is not None}
         error = self._cluster.last_error
         return {
             "state": "degraded" if failed or error is not None else "ok",
@@ -562,9 +560,9 @@ class Consumer:
         if self._fetcher is None or self._cluster is None:
             return {}
         partitions = {}
-        for place, state in self._subscription.states.items():
+        for tp, state in self._subscription.states.items():
             lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
-            partitions[str(place)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
+            partitions[str(tp)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}

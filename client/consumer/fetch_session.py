@@ -1,7 +1,7 @@
-"""The asking side of an incremental fetch session (KIP-227) with one broker. Pure.
+"""A consumer's side of an incremental fetch session (KIP-227) with one broker. Pure.
 
-`wanted` is what is to be fetched; a request of an established session carries only what changed since the last one.
-The broker may drop the session at any time; then everything wanted is listed again.
+`wanted` lists the partitions to fetch. A request of an established session contains only those that changed since the last one.
+The broker may drop the session at any time; then the next request lists all of them again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class FetchSession:
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
-        """0: none is established, the next request lists everything."""
+        """The session epoch of the next request; 0: no session is established, and the next request lists everything."""
         self.wanted: dict[TopicIdPartition, FetchPartition] = {}
         self._changed: dict[TopicIdPartition, None] = {}
         self._listed: set[TopicIdPartition] = set()
-        """What the broker has in its session."""
+        """The partitions in the broker's session."""
 
     def put(self, partition: FetchPartition) -> None:
         key = (partition.topic_id, partition.partition)
@@ -56,7 +56,7 @@ class FetchSession:
         return FetchPlan(self.session_id, self.epoch, partitions, [ForgottenPartition(*key) for key in forgotten])
 
     def on_response(self, error_code: int, session_id: int) -> bool:
-        """False: the session is void, and so is the answer."""
+        """Whether the response counts. If not, the broker has dropped the session."""
         if error_code:
             self.reset()
             return False
@@ -67,7 +67,7 @@ class FetchSession:
         return True
 
     def reset(self) -> None:
-        """Begin anew: the connection was lost, or the broker forgot the session."""
+        """Drop the session: the connection was lost, or the broker dropped it."""
         self.session_id, self.epoch = 0, 0
         self._changed.clear()
         self._listed.clear()

@@ -89,7 +89,7 @@ class Fetcher:
     def update_leader(self, state: PartitionState) -> None:
         """Take over the partition's leader from the metadata."""
         cache = self._cluster.cache
-        info = cache.partition(*state.place) if cache.is_current(state.place.topic, state.topic_id) else None
+        info = cache.partition(*state.tp) if cache.is_current(state.tp.topic, state.topic_id) else None
         if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
             state.on_leader(info.leader_epoch)
             self.check_soon(state)
@@ -144,7 +144,7 @@ class Fetcher:
     def _leader(self, state: PartitionState) -> int:
         """The broker id of the partition's leader; -1 if none is known."""
         cache = self._cluster.cache
-        return cache.leader(*state.place) if cache.is_current(state.place.topic, state.topic_id) else -1
+        return cache.leader(*state.tp) if cache.is_current(state.tp.topic, state.topic_id) else -1
 
     def _broker_to_fetch_from(self, state: PartitionState, leader_id: int, now: float) -> BrokerFetches | None:
         """The broker to fetch the partition from; None if it must not be fetched now."""
@@ -354,19 +354,19 @@ class Fetcher:
             self._on_out_of_range(state, answer)
         elif ERRORS[code].refresh_metadata:
             leader, cache = answer.current_leader, self._cluster.cache
-            if not cache.is_current(state.place.topic, state.topic_id):
+            if not cache.is_current(state.tp.topic, state.topic_id):
                 self._cluster.request_refresh()
-            elif cache.update_leader(*state.place, leader.leader_id, leader.leader_epoch):
+            elif cache.update_leader(*state.tp, leader.leader_id, leader.leader_epoch):
                 state.on_leader(leader.leader_epoch)
             else:
-                cache.forget_leader(*state.place, broker.broker_id)
+                cache.forget_leader(*state.tp, broker.broker_id)
                 self._cluster.request_refresh()
         elif ERRORS[code].retriable:
             state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
         else:
             facts: dict[str, Any] = {
-                "topic": state.place.topic,
-                "partition": state.place.partition,
+                "topic": state.tp.topic,
+                "partition": state.tp.partition,
                 "broker_id": broker.broker_id,
             }
             state.fail(RequestFailed(describe(code), **facts, api="Fetch", code=code))
@@ -375,16 +375,16 @@ class Fetcher:
     def _on_out_of_range(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
         if state.drop_prefetched():
             return
-        place, position = state.place, state.position
+        tp, position = state.tp, state.position
         if self._subscription.default_reset is None:
             known = answer.log_start_offset >= 0  # a broker that rejects a fetch need not name them
             holds = f", which holds offsets {answer.log_start_offset} to {answer.high_watermark - 1}" if known else ""
             way_out = "seek to an offset between beginning_offsets() and end_offsets(), or choose an auto_offset_reset"
             text = f"the position {position} is outside the log{holds}; {way_out}"
-            state.fail(OffsetOutOfRange(text, topic=place.topic, partition=place.partition))
+            state.fail(OffsetOutOfRange(text, topic=tp.topic, partition=tp.partition))
             self.wake()
             return
-        logger.warning("consumer.out_of_range", topic=place.topic, partition=place.partition, fetch_offset=position)
+        logger.warning("consumer.out_of_range", topic=tp.topic, partition=tp.partition, fetch_offset=position)
         state.reset_to(self._subscription.default_reset)
 
     # -- the reader's side --------------------------------------------------------------------------------------------
@@ -392,18 +392,18 @@ class Fetcher:
     def next_ready(self, only: set[TopicPartition] | None) -> PartitionState | None:
         """The first partition that has records, and is not paused; of `only`, if given."""
         for state in self._ready:
-            if not state.paused and (only is None or state.place in only) and state.has_buffered:
+            if not state.paused and (only is None or state.tp in only) and state.has_buffered:
                 return state
         return None
 
     def ready_states(self, only: set[TopicPartition] | None) -> list[PartitionState]:
         """The partitions that may have records, and are not paused; of `only`, if given."""
-        return [state for state in self._ready if (only is None or state.place in only) and not state.paused]
+        return [state for state in self._ready if (only is None or state.tp in only) and not state.paused]
 
     def on_read(self, state: PartitionState) -> None:
         """Records of the partition were returned: serve the others first next time, and fill its buffer again."""
         self._ready.pop(state, None)
-        if state.has_buffered and self._subscription.states.get(state.place) is state:
+        if state.has_buffered and self._subscription.states.get(state.tp) is state:
             self._ready[state] = None
         self.check_soon(state)
 

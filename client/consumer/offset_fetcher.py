@@ -39,12 +39,12 @@ RETRY_S = 0.02
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
     """The error for a log that no longer holds the records before the position."""
-    place = state.place
+    tp = state.tp
     known = f"the log ends at offset {end_offset} in epoch {epoch}" if end_offset >= 0 else "the log knows no such epoch"
     return LogTruncated(
         f"records before position {state.position} (leader epoch {state.position_epoch}) are gone: {known}",
-        topic=place.topic,
-        partition=place.partition,
+        topic=tp.topic,
+        partition=tp.partition,
         position=state.position,
         position_epoch=state.position_epoch,
         diverging_offset=end_offset,
@@ -151,24 +151,22 @@ class OffsetFetcher:
             state.fail(truncated(state, answer.leader_epoch, answer.end_offset))
 
     async def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
-        place = state.place
+        tp = state.tp
         if ERRORS[code].refresh_metadata:
-            if self._cluster.cache.is_current(place.topic, state.topic_id):
-                self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
+            if self._cluster.cache.is_current(tp.topic, state.topic_id):
+                self._cluster.cache.forget_leader(tp.topic, tp.partition, leader_id)
         elif ERRORS[code].retriable:
             await asyncio.sleep(RETRY_S)
         else:
-            state.fail(
-                RequestFailed(describe(code), topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
-            )
+            state.fail(RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code))
 
     # -- for the caller -----------------------------------------------------------------------------------------------
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Offsets by timestamp (or LATEST, EARLIEST), within `max_block_ms`. None: no record is at or after the timestamp."""
         return {
-            place: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-            for place, answer in (await self.look_up(wanted)).items()
+            tp: None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            for tp, answer in (await self.look_up(wanted)).items()
         }
 
     async def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
@@ -181,14 +179,14 @@ class OffsetFetcher:
         last: StrandlineError | None = None
         attempts = 0
         await self._know_topics(wanted, deadline)
-        while missing := [place for place in wanted if place not in found]:
+        while missing := [tp for tp in wanted if tp not in found]:
             if loop.time() >= deadline:
                 text = f"offsets were not answered; {last}" if last else "offsets were not answered"
                 elapsed_ms = (loop.time() - started) * 1000
-                place = missing[0]
-                raise RequestTimeout(text, topic=place.topic, partition=place.partition, attempts=attempts, elapsed_ms=elapsed_ms)
+                tp = missing[0]
+                raise RequestTimeout(text, topic=tp.topic, partition=tp.partition, attempts=attempts, elapsed_ms=elapsed_ms)
             attempts += 1
-            last = await self._offsets_round({place: wanted[place] for place in missing}, found, deadline)
+            last = await self._offsets_round({tp: wanted[tp] for tp in missing}, found, deadline)
             if len(found) < len(wanted):
                 await asyncio.sleep(RETRY_S)
                 try:
@@ -196,7 +194,7 @@ class OffsetFetcher:
                 except StrandlineError as e:
                     last = e
                     continue
-                await self._know_topics([place for place in wanted if place not in found], deadline)
+                await self._know_topics([tp for tp in wanted if tp not in found], deadline)
         return found
 
     async def _know_topics(self, wanted: Iterable[TopicPartition], deadline: float) -> None:
@@ -233,16 +231,16 @@ class OffsetFetcher:
 
     def _take_answer(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         leader_id: int,
         answer: ListOffsetsPartitionResponse,
         found: dict[TopicPartition, ListOffsetsPartitionResponse],
     ) -> StrandlineError | None:
         code = to_code(answer.error_code)
         if code == ErrorCode.NONE:
-            found[place] = answer
+            found[tp] = answer
             return None
-        error = RequestFailed(describe(code), topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
+        error = RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if not error.retriable:
             raise error
         return error

@@ -1,4 +1,4 @@
-"""What a consumer hands out: `TopicPartition`, `ConsumerRecord`, and the way from a fetched batch to a list of them."""
+"""What a consumer returns: `TopicPartition`, `ConsumerRecord`, and how a fetched batch becomes a list of records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from strandline.protocol.records.reader import Headers, decode_columns
 
 
 class TopicPartition(NamedTuple):
+    """A partition of a topic, by the topic's name and the partition's number (from 0). A tuple `(topic, partition)` equals it."""
+
     topic: str
     partition: int
 
@@ -20,15 +22,18 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """The partitions of each topic."""
     partitions: dict[str, list[int]] = {}
-    for place in places:
-        partitions.setdefault(place.topic, []).append(place.partition)
+    for tp in tps:
+        partitions.setdefault(tp.topic, []).append(tp.partition)
     return partitions
 
 
 class OffsetAndTimestamp(NamedTuple):
+    """A record's offset, its timestamp (milliseconds since 1970, UTC; -1 if the question was not by time), and the epoch of the
+    leader that appended it (-1: not known)."""
+
     offset: int
     timestamp_ms: int
     leader_epoch: int = -1
@@ -40,7 +45,9 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record. Cheap on purpose: made in bulk, not tracked by the collector."""
+    """One record as the consumer returns it. `key` and `value` are bytes or None, or what the deserializers made of them;
+    `headers` is a tuple of (str, bytes or None) pairs; `leader_epoch` is the epoch of the leader that appended it. Records are
+    built in bulk, and the garbage collector does not track them."""
 
     topic: str
     partition: int
@@ -61,7 +68,7 @@ Decode = Callable[[bytes], Any]
 
 
 class Undecodable(Exception):
-    """A deserializer failed at `offset`; `records` are those of its batch that come before."""
+    """A deserializer failed at `offset`; `records` are those before it in its batch."""
 
     def __init__(self, offset: int, records: list[ConsumerRecord], cause: Exception) -> None:
         super().__init__(f"a deserializer failed at offset {offset}: {type(cause).__name__}: {cause}")
@@ -70,7 +77,7 @@ class Undecodable(Exception):
 
 
 def decode_records(
-    place: TopicPartition,
+    tp: TopicPartition,
     buf: Buffer,
     pos: int,
     header: BatchHeader,
@@ -78,14 +85,14 @@ def decode_records(
     from_offset: int,
     check_crc: bool,
 ) -> list[ConsumerRecord]:
-    """The records of one batch from `from_offset` on (a batch may begin before what was asked for)."""
+    """The records of one batch from `from_offset` on. (A batch may begin before the offset that a fetch asked for.)"""
     columns = decode_columns(buf, pos, header, check_crc).since(from_offset)
     timestamps, keys, headers = columns.timestamps, columns.keys, columns.headers
     return list(
         map(
             ConsumerRecord,
-            repeat(place.topic),
-            repeat(place.partition),
+            repeat(tp.topic),
+            repeat(tp.partition),
             columns.offsets(),
             repeat(columns.base_timestamp) if timestamps is None else timestamps,
             repeat(None) if keys is None else keys,
@@ -97,7 +104,7 @@ def decode_records(
 
 
 def deserialize(records: list[ConsumerRecord], decode_key: Decode | None, decode_value: Decode | None) -> list[ConsumerRecord]:
-    """The records with their keys and values deserialized. Raises `Undecodable` at the first that cannot be."""
+    """The records with their keys and values deserialized. `Undecodable` at the first one whose deserializer fails."""
     done: list[ConsumerRecord] = []
     for record in records:
         key, value = record.key, record.value

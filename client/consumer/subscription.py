@@ -11,7 +11,7 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 class Subscription:
-    """The assigned partitions, by hand or all those of the subscribed topics."""
+    """The states of the assigned partitions: those assigned by hand, or all of the subscribed topics."""
 
     def __init__(
         self,
@@ -22,66 +22,66 @@ class Subscription:
         self._skips = skips
         self._checks_crcs = checks_crcs
         self.default_reset = default_reset
-        """What `auto_offset_reset` says: EARLIEST, LATEST, or None for an error."""
+        """The reset policy (`auto_offset_reset`): EARLIEST, LATEST, or None for an error."""
         self.topics: dict[str, None] = {}
-        """Subscribed; empty when assigned by hand."""
+        """The subscribed topics; empty if partitions are assigned by hand."""
         self.states: dict[TopicPartition, PartitionState] = {}
         self.by_key: dict[TopicIdPartition, PartitionState] = {}
         self.failed: dict[PartitionState, None] = {}
-        """Those of `states` that have an error."""
+        """The states that have an error."""
         self._seen: dict[str, bytes] = {}
-        """Subscribed topics whose partitions were assigned before, and their topic ids."""
+        """Subscribed topics whose partitions were assigned before, and their ids then."""
 
     def subscribe(self, topics: Iterable[str]) -> list[PartitionState]:
-        """Returns the states that are no longer read; the same topics are looked at anew."""
+        """Subscribe to these topics only. Returns the states that are no longer read: all that there were."""
         removed = self.clear()
         self.topics = dict.fromkeys(topics)
         return removed
 
     def clear(self) -> list[PartitionState]:
-        removed = [self.remove(place) for place in list(self.states)]
+        removed = [self.remove(tp) for tp in list(self.states)]
         self.topics = {}
         self._seen = {}
         return removed
 
-    def add(self, place: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
-        state = PartitionState(place, topic_id, self.failed, self._skips, self._checks_crcs)
+    def add(self, tp: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
+        state = PartitionState(tp, topic_id, self.failed, self._skips, self._checks_crcs)
         state.reset = reset
-        self.states[place] = state
+        self.states[tp] = state
         self.by_key[state.key] = state
         return state
 
-    def remove(self, place: TopicPartition) -> PartitionState:
-        state = self.states.pop(place)
+    def remove(self, tp: TopicPartition) -> PartitionState:
+        state = self.states.pop(tp)
         state.abandon()
         if self.by_key.get(state.key) is state:
             del self.by_key[state.key]
         return state
 
     def renew(self, state: PartitionState, topic_id: bytes, reset: int | None) -> PartitionState:
-        """The same partition of the topic that has the name now: nothing that was known of the old one's log is kept."""
-        self.remove(state.place)
-        renewed = self.add(state.place, topic_id, reset)
+        """Replace the state by one for the topic that has the name now. Of the old state, only `paused` is kept."""
+        self.remove(state.tp)
+        renewed = self.add(state.tp, topic_id, reset)
         renewed.paused = state.paused
         return renewed
 
     def on_topic(
         self, topic: str, topic_id: bytes, partitions: Iterable[int]
     ) -> tuple[list[PartitionState], list[PartitionState]]:
-        """A subscribed topic as the metadata has it: states added, states removed.
+        """Take over a subscribed topic from the metadata. Returns the states that were added, and those that were removed.
 
-        Partitions that appear later are read from their beginning, whatever the reset policy: nothing in them was
-        there before we looked. So is a topic that was deleted and made anew under the same name.
+        Partitions that are added to a topic later are read from their beginning, whatever the reset policy is: their records are
+        all newer than the subscription. The same holds for a topic that is deleted and recreated.
         """
         removed = []
         seen = self._seen.get(topic)
         if seen is not None and seen != topic_id:
-            removed = [self.remove(place) for place in list(self.states) if place.topic == topic]
+            removed = [self.remove(tp) for tp in list(self.states) if tp.topic == topic]
         reset = self.default_reset if seen is None else EARLIEST
         added = []
         for index in sorted(partitions):
-            place = TopicPartition(topic, index)
-            if place not in self.states:
-                added.append(self.add(place, topic_id, reset))
+            tp = TopicPartition(topic, index)
+            if tp not in self.states:
+                added.append(self.add(tp, topic_id, reset))
         self._seen[topic] = topic_id
         return added, removed

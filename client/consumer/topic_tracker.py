@@ -91,7 +91,7 @@ class TopicTracker:
 
     def _check_assigned(self, state: PartitionState) -> None:
         """Whether the cluster still has the log that was assigned. A state that waits for a seek gets no second error."""
-        topic, index = state.place
+        topic, index = state.tp
         cache = self._cluster.cache
         info = cache.topics.get(topic)
         if (info is None and topic not in cache.failed) or isinstance(state.error, TopicRecreated):
@@ -107,7 +107,7 @@ class TopicTracker:
 
     def _on_missing_assigned(self, state: PartitionState, other: TopicInfo | None) -> None:
         """Refresh again for a while; after that it is an error. `other`: the topic that has the name now."""
-        topic, index = state.place
+        topic, index = state.tp
         waited_ms = state.on_missing(asyncio.get_running_loop().time())
         if waited_ms >= MISSING_TOPIC_GRACE_MS and other is not None:
             error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
@@ -133,7 +133,7 @@ class TopicTracker:
 
     def follows_policy(self, state: PartitionState) -> bool:
         """Whether `auto_offset_reset` says where to continue in a recreated topic."""
-        return self._subscription.default_reset is not None and self._subscription.states.get(state.place) is state
+        return self._subscription.default_reset is not None and self._subscription.states.get(state.tp) is state
 
     def read_recreated(self, state: PartitionState, topic_id: bytes) -> None:
         """Read the topic that has the name now, by the reset policy."""

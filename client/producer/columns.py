@@ -47,5 +47,5 @@ class Columns(NamedTuple):
         rows: dict[int | None, list[int]] = {}
         for index, key in enumerate(self.keys):
             rows.setdefault(None if key is None else partition_for_key(key, partition_count), []).append(index)
-        for place, indexes in rows.items():
-            yield place, self.pick(indexes)
+        for tp, indexes in rows.items():
+            yield tp, self.pick(indexes)

@@ -41,37 +41,37 @@ class ProducerQuestions:
         self._oldest_epoch = oldest_epoch
         """Only leaders may answer that reject all earlier epochs of the named producer; -1: all leaders."""
 
-    async def describe(self, places: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
+    async def describe(self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
         """By partition, what its leader knows of these producers, or of all (None). RequestTimeout, with the last error, at the
         deadline (on the loop's clock); UnknownTopic."""
         loop = asyncio.get_running_loop()
         started, attempts, found = loop.time(), 0, Answers()
-        await self._check_known(places, deadline)
+        await self._check_known(tps, deadline)
         while True:
             attempts += 1
-            missing = [place for place in places if place not in found]
+            missing = [tp for tp in tps if tp not in found]
             last = await self._ask_leaders(missing, producer_ids, found, deadline)
-            if len(found) == len(places):
+            if len(found) == len(tps):
                 return found
             if loop.time() + RETRY_S >= deadline:
-                place = next(place for place in places if place not in found)
+                tp = next(tp for tp in tps if tp not in found)
                 raise RequestTimeout(
                     f"no answer about producers; {last}" if last else "no answer about producers",
-                    topic=place.topic,
-                    partition=place.partition,
+                    topic=tp.topic,
+                    partition=tp.partition,
                     attempts=attempts,
                     elapsed_ms=(loop.time() - started) * 1000,
                 )
             await asyncio.sleep(RETRY_S)
             await self._refresh(deadline)
 
-    async def _check_known(self, places: Sequence[TopicPartition], deadline: float) -> None:
-        for name in dict.fromkeys(place.topic for place in places):
+    async def _check_known(self, tps: Sequence[TopicPartition], deadline: float) -> None:
+        for name in dict.fromkeys(tp.topic for tp in tps):
             topic = await self._cluster.topic(name, self._left_ms(deadline))
-            for place in places:
-                if place.topic == name and place.partition not in topic.partitions:
+            for tp in tps:
+                if tp.topic == name and tp.partition not in topic.partitions:
                     text = f"the topic has {len(topic.partitions)} partitions"
-                    raise UnknownTopic(text, topic=name, partition=place.partition)
+                    raise UnknownTopic(text, topic=name, partition=tp.partition)
 
     async def _refresh(self, deadline: float) -> None:
         try:
@@ -80,19 +80,19 @@ class ProducerQuestions:
             pass  # The next round reports it.
 
     async def _ask_leaders(
-        self, places: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
+        self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, found: Answers, deadline: float
     ) -> StrandlineError | None:
         """Ask each leader once, and add the answers to `found`. Returns the last retriable error; other errors are raised."""
         timeout_ms = min(ANSWER_TIMEOUT_MS, self._cluster.options.request_timeout_ms, self._left_ms(deadline))
         ask = partial(self._ask, producer_ids=producer_ids, timeout_ms=timeout_ms)
         last: StrandlineError | None = None
-        for leader_id, answers in (await ask_leaders(by_leader(self._cluster.cache, places), ask)).items():
+        for leader_id, answers in (await ask_leaders(by_leader(self._cluster.cache, tps), ask)).items():
             if isinstance(answers, StrandlineError):
                 self._cluster.suspect(leader_id)
                 last = answers
                 continue
-            for place, answer in answers.items():
-                last = self._take(place, leader_id, answer, found) or last
+            for tp, answer in answers.items():
+                last = self._take(tp, leader_id, answer, found) or last
         return last
 
     async def _ask(
@@ -106,19 +106,19 @@ class ProducerQuestions:
         response = await self._cluster.request(leader_id, DESCRIBE_PRODUCERS, request, timeout_ms)
         assert isinstance(response, DescribeProducersResponse)
         answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
-        return {place: answers[key] for key, place in asked.items() if key in answers}
+        return {tp: answers[key] for key, tp in asked.items() if key in answers}
 
     def _take(
-        self, place: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse, found: Answers
+        self, tp: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse, found: Answers
     ) -> StrandlineError | None:
         code = to_code(answer.error_code)
         if code == ErrorCode.NONE:
-            found[place] = _description(place, leader_id, answer)
+            found[tp] = _description(tp, leader_id, answer)
             return None
         if ERRORS[code].refresh_metadata:
-            self._cluster.cache.forget_leader(place.topic, place.partition, leader_id)
+            self._cluster.cache.forget_leader(tp.topic, tp.partition, leader_id)
         text = describe(code, answer.error_message)
-        error = RequestFailed(text, topic=place.topic, partition=place.partition, broker_id=leader_id, code=code)
+        error = RequestFailed(text, topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if not error.retriable:
             raise error
         return error
@@ -128,17 +128,17 @@ class ProducerQuestions:
         return max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
 
 
-def _description(place: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse) -> PartitionProducers:
+def _description(tp: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse) -> PartitionProducers:
     producers = [
         ProducerDescription(p.producer_id, p.producer_epoch, p.last_sequence, p.last_offset, p.last_timestamp, p.name)
         for p in answer.active_producers
     ]
-    return PartitionProducers(place, leader_id, answer.leader_epoch, answer.high_watermark, producers)
+    return PartitionProducers(tp, leader_id, answer.leader_epoch, answer.high_watermark, producers)
 
 
 async def committed_rows(
     questions: ProducerQuestions,
-    places: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     producer_id: int,
     producer_epoch: int,
     deadline: float,
@@ -153,21 +153,21 @@ async def committed_rows(
     awaited: dict[TopicPartition, tuple[int, ProducerDescription]] = {}
     """By partition, the producer's first description that was found, and its leader epoch."""
     while True:
-        left = [place for place in places if place not in rows]
-        for place, answer in (await questions.describe(left, [producer_id], deadline)).items():
+        left = [tp for tp in tps if tp not in rows]
+        for tp, answer in (await questions.describe(left, [producer_id], deadline)).items():
             known = _rows_of(answer, producer_id, producer_epoch)
             if known is None:
-                rows[place] = 0
+                rows[tp] = 0
                 continue
-            leader_epoch, first = awaited.get(place, (answer.leader_epoch, known))
+            leader_epoch, first = awaited.get(tp, (answer.leader_epoch, known))
             if leader_epoch != answer.leader_epoch:
                 leader_epoch, first = answer.leader_epoch, known
-            awaited[place] = leader_epoch, first
+            awaited[tp] = leader_epoch, first
             if answer.high_watermark > first.last_offset:
-                rows[place] = first.last_sequence + 1
-        left = [place for place in left if place not in rows]
+                rows[tp] = first.last_sequence + 1
+        left = [tp for tp in left if tp not in rows]
         if not left:
-            return {place: rows[place] for place in places}
+            return {tp: rows[tp] for tp in tps}
         if loop.time() + RETRY_S >= deadline:
             offset = awaited[left[0]][1].last_offset
             text = f"the rows that earlier attempts have written up to offset {offset} are not committed yet"
@@ -183,6 +183,6 @@ def _rows_of(answer: PartitionProducers, producer_id: int, producer_epoch: int) 
     if known.producer_id != producer_id or known.producer_epoch > producer_epoch:
         own = f"this producer is of work epoch {work_epoch_of(producer_id)}, epoch {producer_epoch}"
         text = f"work epoch {known.work_epoch}, epoch {known.producer_epoch} of this name has written here; {own}"
-        place = answer.partition
-        raise ProducerFenced(text, topic=place.topic, partition=place.partition, code=ErrorCode.PRODUCER_FENCED)
+        tp = answer.partition
+        raise ProducerFenced(text, topic=tp.topic, partition=tp.partition, code=ErrorCode.PRODUCER_FENCED)
     return known

@@ -151,11 +151,11 @@ class RecordingConsumer(Consumer):
 
     def _begin(self, state: PartitionState) -> None:
         if state.reset != EARLIEST:
-            self.history.seek(self.name, tuple(state.place))
+            self.history.seek(self.name, tuple(state.tp))
         super()._begin(state)
 
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
-        self.history.seek(self.name, tuple(state.place), offset)
+        self.history.seek(self.name, tuple(state.tp), offset)
         super()._move(state, offset, leader_epoch)
 
 

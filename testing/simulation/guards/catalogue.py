@@ -1393,7 +1393,7 @@ _room(
     (
         "G194",
         "MetadataCache._update_partitions",
-        "known is not None and told.leader_epoch < known.leader_epoch",
+        "known is not None and new.leader_epoch < known.leader_epoch",
         NEVER,
         "a client goes back to the leader of an older epoch",
     ),
