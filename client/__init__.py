@@ -1,17 +1,13 @@
-"""The client: `Producer`, `Consumer`, `Admin`, their records and their errors. Async first.
+"""The client: `Producer`, `Consumer`, `Admin`, their records and their errors, for asyncio.
 
-options.py        the table of options                  option_types.py      what each type of option accepts
-errors.py         what can go wrong                     reference.py, option_docs.py   docs/client.md, and what help() shows
-cluster.py        bootstrap, metadata, connections      metadata.py     what is believed about the cluster
-shared_cluster.py connections that producers share, one after the other
-producer.py       the calls of a producer               sender.py       its shell: lanes to brokers
-arguments.py      names and partitions, checked
-home.py           the event loop that a client is on    call_order.py   calls that wait, in order
-accumulator.py    batches waiting, by partition         partition_queue.py   order, sequences, retries
-leader_offsets.py offsets, asked of the leaders
-identity.py       the producer id, or the name's           producer_states.py   what the logs know of producers
-consumer.py       the calls of a consumer               fetcher.py      its shell: fetches ahead
-records.py        what it reads, record by record       batches.py      by column, and into Arrow (arrow.py)
+admin.py, admin_types.py       the admin client            arguments.py    names and partitions, checked
+options.py, option_types.py    the options, and what they accept
+errors.py                      the tree of errors          home.py         the event loop that a client belongs to
+reference.py, option_docs.py   docs/client.md, and the options that `help` shows
+
+cluster/     bootstrap, connections, metadata, questions to the leaders of many partitions
+producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
+consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns
 """
 
 from strandline.client.admin import Admin

@@ -3,8 +3,8 @@
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=3, replication_factor=3)])
 
-Any broker takes any of these requests. What fails for a moment (no controller yet, a broken connection) is tried again
-until `timeout_ms`; what is refused raises RequestFailed with the code, the broker's sentence, and the topic.
+Any broker accepts any of these requests. A request that fails for a moment (there is no controller yet, a connection was lost) is
+repeated until `timeout_ms`. One that is rejected raises RequestFailed with the code, the broker's message, and the topic.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ R = TypeVar("R", bound=Message)
 
 @documents(AdminOptions)
 class Admin:
-    """Creates, describes, changes and deletes topics and configuration, and describes the cluster.
+    """Creates, describes, changes and deletes topics and configuration, and describes the cluster and its quorum.
 
         async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             await admin.create_topics([NewTopic("orders", partitions=6, replication_factor=3)])
@@ -89,7 +89,7 @@ class Admin:
         self._stopped = False
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable if no bootstrap server answers."""
+        """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`."""
         if self._cluster is not None or self._stopped:
             raise UsageError("an admin client is started once")
         self._home = Home("admin client")
@@ -120,7 +120,7 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30_000
     ) -> list[TopicDescription]:
-        """Create topics (a name alone has the cluster's defaults), and wait until the brokers know them and each partition has a
+        """Create topics (a name alone gets the cluster's defaults), and wait until the brokers know them and each partition has a
         leader. RequestFailed with `code` TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR and others; RequestTimeout.
         `validate_only`: check the request, create nothing, return an empty list."""
         given = checked_list("topics", topics)
@@ -129,7 +129,7 @@ class Admin:
 
         def check(response: messages.CreateTopicsResponse, is_retry: bool) -> None:
             for result in response.topics:
-                # After a lost answer "exists already" is our own success.
+                # If the response to an earlier attempt was lost, the topic exists because of that attempt.
                 if not is_retry or result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
                     _check(result.error_code, result.error_message, "CreateTopics", topic=result.name)
 
@@ -149,7 +149,8 @@ class Admin:
             await asyncio.sleep(RETRY_S)
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float = 30_000) -> None:
-        """Delete topics and all of their records. UnknownTopic if one does not exist; the others are deleted all the same."""
+        """Delete topics and all of their records. UnknownTopic if one does not exist; the others are deleted all the same.
+        Returns when the controllers have deleted them; a broker may know them for a moment longer."""
         request = messages.DeleteTopicsRequest(
             [messages.DeleteTopicState(name) for name in checked_names(names)], round(timeout_ms)
         )
@@ -170,8 +171,9 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: float = 30_000,
     ) -> None:
-        """Grow a topic to `total_count` partitions, and wait until each has a leader. `assignments`: for each added partition the
-        brokers that get a replica. Keys are hashed over the new number of partitions from then on."""
+        """Grow a topic to `total_count` partitions (KIP-195), and wait until each has a leader. `assignments`: for each added
+        partition the ids of the brokers that get a replica. From then on keys are hashed over the new number of partitions, so a
+        key may belong to another partition than before."""
         added = None if assignments is None else [list(replicas) for replicas in assignments]
         item = messages.CreatePartitionsTopic(checked_name(topic), total_count, added)
         request = messages.CreatePartitionsRequest([item], round(timeout_ms), validate_only)
@@ -221,8 +223,7 @@ class Admin:
         *,
         timeout_ms: float = 30_000,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """The newest batch of each idempotent producer in these partitions, as their leaders know it; of `producer_ids` only,
-        if some are given.
+        """By partition, the last batch of each idempotent producer that its leader knows, or of `producer_ids` only (KIP-664).
 
         The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
@@ -234,9 +235,9 @@ class Admin:
     async def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition the first record at or after a time (ms), or `EARLIEST`, or `LATEST` (behind the last record that
-        consumers may see). None where there is no such record. A partition whose leader has not answered within
-        `timeout_ms`, or that has none, is not in the result; UnknownTopic when a topic does not exist."""
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
+        log) or -1 (after the last one that consumers may read); None if there is no such record. A partition whose leader has not
+        answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a topic does not exist."""
         tps = checked_by_partition(wanted)
         deadline = self._deadline(timeout_ms)
         return await OffsetQuestions(self._running(), self._describe).ask(tps, deadline)
@@ -244,8 +245,8 @@ class Admin:
     async def describe_log_dirs(
         self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> dict[int, list[LogDirDescription]]:
-        """The log directories of these brokers, with the size of each replica of these topics, or of all. A broker that has
-        not answered within `timeout_ms` is not in the result."""
+        """By broker, its log directories with the replicas of these topics, or of all (KIP-113). A broker that has not answered
+        within `timeout_ms` is not in the result."""
         asked = None if topics is None else [messages.DescribableLogDirTopic(name) for name in checked_names(topics)]
         cluster, request = self._running(), messages.DescribeLogDirsRequest(asked)
 
@@ -267,8 +268,9 @@ class Admin:
         self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> list[ConfigEntry]:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
-        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). A broker is asked itself,
-        because no other node knows its file."""
+        "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). The request about a broker
+        goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
+        BROKER_ID_NOT_REGISTERED."""
         resource = messages.DescribeConfigsResource(
             _resource(resource_type), str(name), None if keys is None else checked_list("keys", keys)
         )
@@ -293,9 +295,9 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: float = 30_000,
     ) -> None:
-        """Set these keys and leave the others as they are; None removes a key, so that its default counts again. Resources
-        are named as for `describe_configs`. RequestFailed with `code` INVALID_CONFIG; `validate_only`: check, change
-        nothing."""
+        """Set these keys and leave the others as they are (KIP-339); None removes a key, so that its default applies again.
+        Resources are named as for `describe_configs`. RequestFailed with `code` INVALID_CONFIG. `validate_only`: check the
+        request and change nothing."""
         changes = [
             messages.AlterableConfig(key, messages.CONFIG_DELETE if value is None else messages.CONFIG_SET, _config_text(value))
             for key, value in configs.items()
@@ -328,7 +330,8 @@ class Admin:
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def describe_quorum(self, *, timeout_ms: float = 30_000) -> QuorumDescription:
-        """The quorum of controllers: its leader, epoch and high watermark, and how far each voter and observer has come."""
+        """The quorum of controllers: its leader, epoch and high watermark, and the log end offset of each voter and observer
+        (KIP-595, KIP-836)."""
 
         def check(response: DescribeQuorumResponse, is_retry: bool) -> None:
             _check(response.error_code, response.error_message, "DescribeQuorum")
@@ -351,10 +354,10 @@ class Admin:
         election: str = "preferred",
         timeout_ms: float = 30_000,
     ) -> list[ElectionResult]:
-        """Elect leaders of these partitions, or of all. One result each: see its `code` and `message`.
+        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
 
-        `election`: "preferred", the first replica of each partition, if it is in sync; or "unclean", for a partition without a
-        leader any replica that is alive, and records that it lacks are lost."""
+        `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects any replica that is
+        alive, for a partition without a leader; the records that this replica does not have are lost."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
         asked = None if partitions is None else [messages.ElectLeadersPartition(*tp) for tp in checked_partitions(partitions)]
@@ -400,14 +403,15 @@ class Admin:
         return self._cluster
 
     def _known_broker(self, name: str | int) -> int:
-        """The id of a broker that can be asked; RequestFailed when the cluster has none of that name that is unfenced."""
+        """The id of an unfenced broker; RequestFailed if the cluster has none with this id."""
         cluster = self._running()
         if not str(name).isdecimal():
             raise UsageError(f"a broker is named by its id, a number, not {name!r}")
         if cluster.connection_state(int(name)) is None:
             known = ", ".join(map(str, sorted(cluster.cache.brokers))) or "none"
             code = ErrorCode.BROKER_ID_NOT_REGISTERED
-            raise RequestFailed(f"broker {name} is not there; the brokers that are: {known}", api="DescribeConfigs", code=code)
+            text = f"the cluster has no broker {name} that is unfenced; it has: {known}"
+            raise RequestFailed(text, api="DescribeConfigs", code=code)
         return int(name)
 
     async def _ask(
@@ -419,7 +423,8 @@ class Admin:
         deadline: float,
         broker_id: int | None = None,
     ) -> R:
-        """Ask this broker, or any, until an answer passes `check`, an error is not retriable, or the deadline is reached."""
+        """Ask this broker, or any, until an answer passes `check`, an error is not retriable, or the deadline (on the loop's
+        clock) is reached."""
         cluster = self._running()
         ask: Callable[[int, Message, float], Awaitable[Message]]
         ask = cluster.ask_any if api_key in _READS else cluster.ask_one
@@ -446,14 +451,15 @@ class Admin:
     def _finally(error: StrandlineError, api_key: int, attempts: int, elapsed_ms: float) -> StrandlineError:
         if isinstance(error, NoBrokersAvailable) or not error.retriable or attempts == 1:
             return error
-        return RequestTimeout(f"it kept failing: {error}", api=apis.api_name(api_key), attempts=attempts, elapsed_ms=elapsed_ms)
+        text = f"each attempt failed, the last one with: {error}"
+        return RequestTimeout(text, api=apis.api_name(api_key), attempts=attempts, elapsed_ms=elapsed_ms)
 
 
 def _check(error_code: int, message: str | None, api: str, topic: str | None = None) -> None:
     if error_code:
         code = to_code(error_code)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Retriable for producers, who wait for metadata; here the controller itself has answered.
+            # Retriable for producers, which wait for metadata. Here the controller has answered, so it is final.
             raise _NotFound(describe(code, message) if message else "the topic does not exist", topic=topic, api=api, code=code)
         raise RequestFailed(describe(code, message), api=api, topic=topic, code=code)
 

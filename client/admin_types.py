@@ -1,4 +1,4 @@
-"""What the admin client takes and gives: plain dataclasses."""
+"""What calls of the admin client take and return: plain dataclasses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from strandline.protocol.producer_names import is_named, work_epoch_of
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1: the cluster's default. With `replica_assignments` (partition -> brokers) both are implied."""
+    """A topic to create. `partitions` and `replication_factor`: -1 is the cluster's default. `replica_assignments`: by partition,
+    the ids of the brokers that get a replica, the preferred leader first; it implies the other two. `configs`: topic configs by
+    name."""
 
     name: str
     partitions: int = -1
@@ -23,24 +25,31 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
+    """A partition as the metadata has it. Replicas are broker ids."""
+
     partition: int
     leader_id: int
-    """-1: none."""
+    """Broker id; -1 if the partition has no leader."""
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
     """In order of preference: the first is the preferred leader."""
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
+    """Replicas on brokers that are not alive."""
     eligible_leader_replicas: tuple[int, ...]
+    """Replicas outside the ISR that have all committed records (ELR, KIP-966)."""
 
     @property
     def is_under_replicated(self) -> bool:
+        """Whether a replica is out of sync."""
         return len(self.isr) < len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
+    """A topic and its partitions, ascending. `topic_id`: 16 bytes (KIP-516)."""
+
     name: str
     topic_id: bytes
     partitions: list[PartitionDescription]
@@ -48,15 +57,18 @@ class TopicDescription:
 
     @property
     def replication_factor(self) -> int:
+        """The largest number of replicas that a partition has."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
+    """One config of a topic or broker."""
+
     name: str
     value: str | None
     source: str
-    """ "topic", "broker", "cluster" (the default of all brokers), "static" (a broker's file), "default"."""
+    """Where the value is set: "topic", "broker", "cluster" (for all brokers), "static" (a broker's file), "default"."""
     read_only: bool = False
     is_sensitive: bool = False
     type: str = "string"
@@ -65,6 +77,8 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
+    """A registered broker. `is_fenced`: it must not lead. `broker_epoch`: the offset of its registration in the metadata log."""
+
     broker_id: int
     host: str
     port: int
@@ -78,12 +92,15 @@ class BrokerDescription:
 class ClusterDescription:
     cluster_id: str
     controller_id: int
-    """The active controller; -1: none known."""
+    """Node id of the active controller; -1 if none is known."""
     brokers: list[BrokerDescription]
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
+    """A voter or observer of the metadata log. The ages are milliseconds since its last fetch, and since it had all records of
+    the leader; -1 if they are not known."""
+
     replica_id: int
     host: str
     port: int
@@ -94,6 +111,8 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
+    """The quorum of controllers (voters) and the brokers that follow it (observers)."""
+
     leader_id: int
     leader_epoch: int
     high_watermark: int
@@ -107,9 +126,9 @@ class ReplicaInfo:
     """A replica on the disk of one broker."""
 
     size_bytes: int
-    """Of its segments."""
+    """Bytes of its segments."""
     offset_lag: int
-    """By so many records its log ends before the high watermark that it knows."""
+    """How many records its log lacks up to the high watermark that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +138,14 @@ class LogDirDescription:
     path: str
     replicas: Mapping[TopicPartition, ReplicaInfo]
     error: ErrorCode = ErrorCode.NONE
-    """KAFKA_STORAGE_ERROR: the directory is offline, and its replicas are not named."""
+    """KAFKA_STORAGE_ERROR: the directory is offline, and `replicas` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
+    """`code` NONE: the leader was elected. ELECTION_NOT_NEEDED: the partition has that leader already. Otherwise `message` says
+    why there was no election."""
+
     partition: TopicPartition
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -131,16 +153,16 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """The newest batch that a log has of an idempotent producer."""
+    """The last batch of an idempotent producer in one partition."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    """Of a named producer: the number of the last row of its work epoch in this partition; the first one has 0."""
+    """For a named producer, the number of the last row of its work epoch in this partition, counted from 0."""
     last_offset: int
     last_timestamp_ms: int
     name: str | None = None
-    """As long as the cluster knows it."""
+    """The name of a named producer, while the cluster knows it."""
 
     @property
     def is_named(self) -> bool:
@@ -148,17 +170,17 @@ class ProducerDescription:
 
     @property
     def work_epoch(self) -> int:
-        """Of a named producer; else 0."""
+        """The work epoch of a named producer; 0 for other producers."""
         return work_epoch_of(self.producer_id)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProducers:
-    """What the leader of a partition knows of producers, at one moment."""
+    """What the leader of a partition knows of the producers that wrote there, at one moment."""
 
     partition: TopicPartition
     leader_id: int
     leader_epoch: int
     high_watermark: int
-    """Below it all is committed; another leader may lack what is not."""
+    """Records below it are committed; another leader may not have later ones."""
     producers: list[ProducerDescription]

@@ -50,7 +50,7 @@ def check_encodes(what: str, text: str) -> None:
 
 
 def checked_list(what: str, items: Any) -> list[Any]:
-    """The items of an iterable; a str, bytes or a mapping is none here."""
+    """The items of an iterable. UsageError for a str, bytes or a mapping."""
     if isinstance(items, (str, bytes)):
         raise UsageError(f"{what} must be a list, not a single {type(items).__name__}: write [{items!r}]")
     if isinstance(items, Mapping) or not isinstance(items, Iterable):
@@ -72,14 +72,14 @@ def checked_partition(tp: Any) -> TopicPartition:
 
 
 def checked_partitions(tps: Iterable[Any]) -> list[TopicPartition]:
-    """Some (topic, partition) pairs, as a list or another iterable."""
+    """An iterable of (topic, partition) pairs."""
     if isinstance(tps, tuple) and len(tps) == 2 and isinstance(tps[0], str):
         raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(tps)!r}]")
     return [checked_partition(tp) for tp in checked_list("partitions", tps)]
 
 
 def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
-    """A mapping of (topic, partition) pairs to something."""
+    """A mapping of (topic, partition) pairs to timestamps (milliseconds since 1970, -1 or -2)."""
     if not isinstance(wanted, Mapping):
         raise UsageError(f'offsets by time are asked for by a mapping such as {{("orders", 0): time_ms}}, not {wanted!r}')
     return {

@@ -1,21 +1,21 @@
-"""What can go wrong for a user of the client: one tree, each with `retriable` and the facts in its sentence.
+"""The errors of the client: one tree, each with `retriable`, and with the facts in its message.
 
 StrandlineError
   UsageError            the caller's mistake
     BufferFull          no room now; the same call may succeed later (retriable)
-    RecordTooLarge      refused before anything was sent
+    RecordTooLarge      rejected before anything was sent
     ClientClosed        the client was stopped, or not started
-  ClientError           the cluster or the way to it; carries topic, partition, broker, api, attempts, elapsed
+  ClientError           the cluster, or reaching it, failed; has topic, partition, broker, api, attempts, elapsed time
     NoBrokersAvailable  none of the bootstrap addresses (or of the advertised ones) answers
-    UnknownTopic        the cluster answers and does not know the topic or partition
+    UnknownTopic        the cluster answered that it does not know the topic or partition
     RequestFailed       a broker answered with an error code
-    RequestTimeout      nothing answered in time
-    DeliveryFailed      a record will not be retried any more
+    RequestTimeout      no response came in time
+    DeliveryFailed      a record was rejected, and is not sent again
       ProducerFenced    a newer attempt has the producer's name, or a higher work epoch of it
-      DeliveryTimeout   its `delivery_timeout_ms` ran out; whether it was written is unknown if it was ever sent
+      DeliveryTimeout   its `delivery_timeout_ms` has passed; if it was sent, it is not known whether it was written
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
-    LogTruncated        records that were read are gone from the log (an unclean election); names the divergence
-    TopicRecreated      the topic was deleted and recreated under its name: the position is an offset of a log that is gone
+    LogTruncated        records that were read are no longer in the log (an unclean election); names the divergence
+    TopicRecreated      the topic was deleted and recreated under its name: the position is an offset of a deleted log
     CorruptRecords      a fetched batch failed its checksum or cannot be read
 """
 
@@ -47,13 +47,14 @@ __all__ = [
 
 
 class BufferFull(UsageError):
-    """`buffer_memory` bytes wait to be sent. `await producer.send(...)` waits for room instead."""
+    """`buffer_memory` is used up by records that are not acknowledged yet, or an earlier call for the topic waits.
+    `await producer.send(...)` waits for room instead."""
 
     retriable = True
 
 
 class RecordTooLarge(UsageError):
-    """The record alone is larger than `max_request_size`."""
+    """The record alone is larger than `max_request_size`. It was not sent."""
 
 
 class ClientClosed(UsageError):
@@ -61,7 +62,7 @@ class ClientClosed(UsageError):
 
 
 class ClientError(StrandlineError):
-    """The cluster, or the way to it, failed. The facts are attributes and stand in the message."""
+    """The cluster, or reaching it, failed. The facts are attributes (None if they are not known), and are part of the message."""
 
     def __init__(
         self,
@@ -125,17 +126,17 @@ class UnknownTopic(ClientError):
 
 
 class RequestFailed(ClientError):
-    """A broker refused the request: `code` says why, and `retriable` is that of the code."""
+    """A broker rejected the request: `code` says why, and `retriable` is that of the code."""
 
 
 class RequestTimeout(ClientError):
-    """The call has waited as long as it may. Nothing is known about the outcome of a request that was sent."""
+    """The call has waited for its time limit. The outcome of a request that was sent is not known."""
 
     retriable = True
 
 
 class DeliveryFailed(ClientError):
-    """The record was refused, and is not sent again."""
+    """The record was rejected, and is not sent again."""
 
 
 class DeliveryTimeout(DeliveryFailed):
@@ -145,7 +146,8 @@ class DeliveryTimeout(DeliveryFailed):
 
 
 class ProducerFenced(DeliveryFailed):
-    """A newer producer has this producer's name, or a higher work epoch of it. This producer can send nothing more."""
+    """A newer producer has this producer's name, in the same or a higher work epoch. This producer can send nothing more
+    (KIP-98)."""
 
 
 class OffsetOutOfRange(ClientError):
@@ -153,7 +155,7 @@ class OffsetOutOfRange(ClientError):
 
 
 class LogTruncated(ClientError):
-    """Records that this consumer has read are no longer in the log: an unclean election removed them."""
+    """Records that this consumer has read are no longer in the log: an unclean election removed them (KIP-320)."""
 
     def __init__(
         self,
@@ -169,26 +171,26 @@ class LogTruncated(ClientError):
         self.position = position
         self.position_epoch = position_epoch
         self.diverging_offset = diverging_offset
-        """The first offset that is known to differ from what was read; -1 when the log knows nothing of the epoch."""
+        """The first offset whose record differs from the one that was read; -1 if the log does not know the epoch."""
         self.diverging_epoch = diverging_epoch
         super().__init__(message, topic=topic, partition=partition)
 
 
 class TopicRecreated(ClientError):
     """The topic was deleted and recreated under its name, while it was assigned. The position is an offset of the old topic's
-    log, and says nothing about the new one's: `seek` to read that. Raised with `auto_offset_reset="error"`; with another policy
-    the consumer logs a warning and goes on by it.
+    log, and means nothing in the new one's: `seek` to read that. Raised with `auto_offset_reset="error"`; with another policy the
+    consumer logs a warning and continues by the policy.
 
-    Kafka's Java consumer knows topic ids too (KIP-516), and takes whatever id the newest metadata has for the name
-    (KAFKA-12257): it goes on at the old offset in the new log, so that records are skipped, read twice, or, where the offset
-    lies outside, the reset policy applies. Only leader epochs (KIP-320) stand in the way, by chance."""
+    Kafka's Java consumer knows topic ids too (KIP-516), but accepts whatever id the newest metadata has for the name
+    (KAFKA-12257): it continues at the old offset in the new log, so that records are skipped or read twice, or the reset policy
+    applies if the offset is outside the log. Only the leader epochs (KIP-320) may prevent that, by chance."""
 
     def __init__(self, *, topic: str, partition: int, position: int, topic_id: bytes) -> None:
         self.position = position
-        """The next record of the old log; it is gone."""
+        """The offset of the next record in the deleted log."""
         self.topic_id = topic_id
-        """Of the topic that has the name now."""
-        text = f"the topic was deleted and recreated; the position {position} is an offset of the log that is gone: seek to go on"
+        """The id of the topic that has the name now."""
+        text = f"the topic was deleted and recreated; the position {position} is an offset of the deleted log: seek to continue"
         super().__init__(text, topic=topic, partition=partition)
 
 
@@ -201,22 +203,23 @@ class CorruptRecords(ClientError):
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
-        """-1: not known, because the batch's header is damaged. Such a batch cannot be skipped."""
+        """-1 if it is not known, because the batch's header is damaged. Such a batch cannot be skipped."""
         if last_offset >= 0:
-            text = f"the batch at offset {first_offset} (to {last_offset}) cannot be read: {cause}; to go on behind it, "
+            text = f"the batch at offset {first_offset} (to {last_offset}) cannot be read: {cause}; to continue after it, "
             text += f'set on_corrupt_batch="skip" or seek to {last_offset + 1}'
         else:
-            text = f"the batch at offset {first_offset} cannot be read: {cause}; its end is not known: seek behind it to go on"
+            text = f"the batch at offset {first_offset} cannot be read: {cause}; its end is not known: seek behind it to continue"
         super().__init__(text, topic=topic, partition=partition, code=code)
 
 
 def describe(code: ErrorCode | int, message: str | None = None) -> str:
-    """The sentence for a code: the broker's own where it gave one."""
+    """The message for a code: the broker's own, if it sent one."""
     return message or ERRORS[to_code(code)].meaning
 
 
 def to_client_error(error: BaseException, *, api: str | None = None, broker_id: int | None = None) -> StrandlineError:
-    """A connection's error as the client's: codes keep their meaning, what is ours already passes through."""
+    """The error of a connection as an error of the client. An error of this package is returned as it is, unless it has a
+    code."""
     if isinstance(error, BrokerError):
         text = describe(error.code, error.message)
         kind = RequestTimeout if error.code == ErrorCode.REQUEST_TIMED_OUT else RequestFailed

@@ -1,8 +1,8 @@
-"""The event loop that a client was started on: all its calls belong there.
+"""The event loop that a client was started on, and where all of its calls belong.
 
-A client keeps its state without locks, because one event loop runs all of its code. A call from another thread, or from
-another loop of the same thread, would change that state at any moment, and wait for events that its own loop never sees. So
-each call is checked before it changes anything.
+A client keeps its state without locks, because one event loop runs all of its code. A call from another thread could change that
+state at any moment, and a call from another loop of the same thread would wait for events that its loop never sees. So each call
+is checked before it changes anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandline.protocol.errors import UsageError
 
 
 class Home:
-    """The running loop at the time of construction. `client` names the client in errors: "producer".
+    """The event loop that runs when this is constructed. `client` names the client in errors: "producer".
 
     `between_runs`: plain calls of this client may also come from the thread of the loop while the loop stands still, between two
     `run_until_complete`. Nothing else runs then. A producer does not allow it, because a plain call of it starts work."""

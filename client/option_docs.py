@@ -33,14 +33,14 @@ def _paragraphs(kind: type[ClientOptions]) -> Iterator[str]:
 
 
 def options_table(rows: list[Option]) -> Iterator[str]:
-    """A Markdown table, a line a row."""
+    """A Markdown table, one line per option."""
     yield "| option | default | unit | accepts | meaning |\n|---|---|---|---|---|\n"
     for row in rows:
         yield f"| `{row.name}` | `{default_of(row)}` | {row.unit} | {accepts(row)} | {row.meaning} |\n"
 
 
 def default_of(row: Option) -> str:
-    """As Python writes it; large numbers in groups of three digits, which Python reads, too."""
+    """The default as Python writes it, with large numbers in groups of three digits."""
     value: Any = row.default
     if isinstance(value, str):
         return f'"{value}"'
@@ -48,5 +48,5 @@ def default_of(row: Option) -> str:
 
 
 def accepts(row: Option) -> str:
-    """Which values the option accepts. An upper bound that is only that of the type is left out."""
+    """Which values the option accepts. An upper bound that is only that of int32 or int64 is left out."""
     return re.sub(r" from (\d+) to (2147483647|9223372036854775807)", r", at least \1", row.type.text)

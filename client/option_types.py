@@ -1,7 +1,7 @@
-"""The types of options: which values one accepts, how a value is read from text, and how a document describes the type.
+"""The types of options: which values a type accepts, how a value is read from text, and how documents describe the type.
 
-`check` takes a value as a program writes it (`5`, `True`, `"all"`) and returns it, in its one spelling. `parse` takes the text
-of a properties file (`"5"`, `"true"`, `"all"`). Both raise `ValueError` without a text: `text` says what is accepted.
+`check` takes a value as a program writes it (`5`, `True`, `"all"`) and returns its normal form. `parse` takes the text of a
+properties file (`"5"`, `"true"`, `"all"`). Both raise `ValueError` without a message; `text` says what is accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Address = tuple[str, int]
 
 
 class OptionType:
-    """One type. Subclasses say in `text` what they accept, as the end of the sentence "NAME must be ..."."""
+    """One type. `text` of a subclass says what it accepts, as the end of the sentence "NAME must be ..."."""
 
     text: str
 
@@ -27,12 +27,12 @@ class OptionType:
         raise NotImplementedError
 
     def parse(self, text: str) -> Any:
-        """By default a text is what a program would write."""
+        """By default, the text is checked like a value that a program writes."""
         return self.check(text)
 
 
 def _whole(value: Any) -> int:
-    """Python's int, or what counts as one (numpy's integers); a bool does not."""
+    """An int, or what Python accepts as one (numpy's integers), but not a bool."""
     if isinstance(value, bool):
         raise ValueError
     try:
@@ -42,7 +42,7 @@ def _whole(value: Any) -> int:
 
 
 class Whole(OptionType):
-    """A whole number within bounds. A bool is none."""
+    """A whole number within bounds, but not a bool."""
 
     def __init__(self, least: int = 0, most: int = INT32_MAX) -> None:
         self.least, self.most = least, most
@@ -59,7 +59,7 @@ class Whole(OptionType):
 
 
 class Duration(Whole):
-    """A time. A program that computes with seconds gets floats (`0.29 * 1000`): they are rounded to a whole number."""
+    """A duration. Floats, which a program gets from seconds (`0.29 * 1000`), are rounded to a whole number."""
 
     def __init__(self, least: int = 0) -> None:
         super().__init__(least)
@@ -67,7 +67,7 @@ class Duration(Whole):
 
     def check(self, value: Any) -> int:
         if isinstance(value, float):
-            if not self.least <= value <= self.most:  # So is every comparison with NaN.
+            if not self.least <= value <= self.most:  # A comparison with NaN is False, too.
                 raise ValueError
             return round(value)
         return super().check(value)
@@ -82,7 +82,7 @@ class Number(OptionType):
 
     def check(self, value: Any) -> float:
         number = value if isinstance(value, float) else _whole(value)
-        if not self.least <= number <= self.most:  # So is every comparison with NaN.
+        if not self.least <= number <= self.most:  # A comparison with NaN is False, too.
             raise ValueError
         return number
 
@@ -109,7 +109,7 @@ class Flag(OptionType):
 
 
 class Choice(OptionType):
-    """One of some words. `synonyms`: other spellings, and the word that each of them stands for."""
+    """One of some words. `synonyms`: other spellings, and the word that each of them means."""
 
     def __init__(self, *words: str, synonyms: Mapping[str, str] | None = None) -> None:
         self.words = words
@@ -127,7 +127,7 @@ class Choice(OptionType):
 
 
 class Acks(OptionType):
-    """ "all" or -1, 1, 0. A bool is none of them, although Python says that `True == 1`."""
+    """ "all" or -1, 1, 0, but not a bool, although in Python `True == 1`."""
 
     text = '"all" (or -1), 1 or 0'
 
@@ -155,7 +155,7 @@ class Text(OptionType):
 
 
 class Bytes(OptionType):
-    """Bytes; the text of a properties file is taken as UTF-8."""
+    """Bytes; the text of a properties file is encoded in UTF-8."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -171,7 +171,7 @@ class Bytes(OptionType):
 
 
 class Function(OptionType):
-    """Something that can be called; it cannot be written in a properties file."""
+    """A callable; it cannot be written in a properties file."""
 
     text = "a function"
 
@@ -182,7 +182,7 @@ class Function(OptionType):
 
 
 class Nothing(OptionType):
-    """An option that is known from other clients, and not supported."""
+    """The type of an option of other clients that is not supported."""
 
     text = "None"
 

@@ -1,9 +1,9 @@
-"""The options of producer, consumer and admin: one table of names, types, ranges, defaults, units and meanings.
+"""The options of producer, consumer and admin client: one table of names, types, ranges, defaults, units and meanings.
 
-Names are aiokafka's where it has one. Kafka's dotted names, with values as in a properties file or as Python writes them, are
-accepted through `config={"bootstrap.servers": ..., "enable.idempotence": "false"}`. Keyword arguments are typed: a text that
-holds a number is no number there. An unknown name is a TypeError that names the nearest known one; a wrong value, or values
-that contradict each other, are a UsageError that says what is accepted. `table_of` is what documents are made from.
+The names are aiokafka's, if it has the option. `config={"bootstrap.servers": ..., "enable.idempotence": "false"}` accepts Kafka's
+dotted names, with values as in a properties file or as Python writes them. Keyword arguments are typed: a str that contains a
+number is not accepted as a number. An unknown name is a TypeError that names the nearest known one. A wrong value, or values that
+contradict each other, are a UsageError that says what is accepted. Documents are made from `table_of`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Option(NamedTuple):
     type: OptionType
     default: Any
     unit: str
-    """ "ms", "bytes", "records", "requests"; empty: it has none."""
+    """ "ms", "bytes", "records", "requests", or empty."""
     meaning: str
 
     @property
@@ -65,14 +65,14 @@ class Option(NamedTuple):
         return self.name.replace("_", ".")
 
     def check(self, value: Any) -> Any:
-        """The value as options keep it; UsageError for one that is not accepted."""
+        """The value in its normal form. UsageError if it is not accepted."""
         try:
             return self.type.check(value)
         except ValueError:
             raise self._wrong(value, self.name) from None
 
     def parse(self, text: str, written: str | None = None) -> Any:
-        """The value that a text of a properties file means. `written`: the name that the error is to give."""
+        """The value of a text in a properties file. `written`: the name of the option in the UsageError."""
         try:
             return self.type.parse(text.strip())
         except ValueError:
@@ -243,12 +243,12 @@ class ConsumerOptions(ClientOptions):
     auto_offset_reset: Literal["latest", "earliest", "error", "none"] = option(
         "latest",
         Choice("latest", "earliest", "error", synonyms={"none": "error"}),
-        "Where to read when there is no position, or the position is not in the log: at the end, at the beginning, or not at "
-        'all ("error", or "none" as in Kafka: OffsetOutOfRange is raised).',
+        "Where to read if there is no position, or if the position is not in the log: at the end, at the beginning, or nowhere "
+        '("error", or "none" as in Kafka: OffsetOutOfRange is raised).',
     )
     fetch_max_wait_ms: int = option(500, _TIME, "How long a broker holds a fetch while it has no records for it.", "ms")
     fetch_min_bytes: int = option(
-        1, _NOT_NEGATIVE, "A broker holds a fetch until it has this much, or `fetch_max_wait_ms` passed.", "bytes"
+        1, _NOT_NEGATIVE, "A broker holds a fetch until it has so much for it, or `fetch_max_wait_ms` has passed.", "bytes"
     )
     fetch_max_bytes: int = option(52_428_800, _POSITIVE, "The most that a broker returns in one response.", "bytes")
     max_partition_fetch_bytes: int = option(
@@ -260,8 +260,8 @@ class ConsumerOptions(ClientOptions):
     max_poll_records: int | None = option(
         None,
         OrNone(Whole(1)),
-        "The most records that `getmany` and `fetch_batches` return if the call does not say. None: what is there, "
-        "within bounds that keep a call short.",
+        "The most records that `getmany` and `fetch_batches` return if the call has no limit of its own. None: all that were "
+        "fetched, within bounds that keep a call short.",
         "records",
     )
     check_crcs: bool = option(True, Flag(), "Compare each batch with its checksum.")
@@ -279,8 +279,8 @@ class ConsumerOptions(ClientOptions):
         "raise",
         Choice("raise", "skip"),
         "What to do about a batch that cannot be read: its checksum is wrong, its records are malformed, or its compression is "
-        'not supported. "raise": CorruptRecords, and the position stays before it. "skip": go on behind it; its records are '
-        "lost to this reader, a warning in the log names topic, partition and offsets, and `metrics` counts them. A batch whose "
+        'not supported. "raise": CorruptRecords, and the position stays before it. "skip": continue after it; this reader does '
+        "not get its records, a warning in the log names topic, partition and offsets, and `metrics` counts them. A batch whose "
         "end is not known, because its header is damaged, is raised all the same.",
     )
     key_deserializer: Deserializer | None = option(  # noqa: RUF009
@@ -354,8 +354,8 @@ AnyOptions = TypeVar("AnyOptions", bound=ClientOptions)
 
 
 def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOptions:
-    """Keyword arguments, and under `config` a mapping of names in Kafka's dotted form, as one checked set of options. An
-    option that is given in both has the value of the keyword argument."""
+    """The checked options from keyword arguments, and from the mapping `config` among them, with names in Kafka's dotted form. If
+    an option is in both, the keyword argument counts."""
     rows = {row.name: row for row in table_of(kind)}
     config = keywords.get("config")
     if config is not None and not isinstance(config, Mapping):

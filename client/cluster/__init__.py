@@ -1,1 +1,1 @@
-"""Connections to the brokers, and the metadata that the clients share."""
+"""Connections to the brokers, the metadata that clients share, and questions to the leaders of many partitions."""

@@ -1,1 +1,1 @@
-"""The consumer: `consumer.py` has its calls, `fetcher.py` fetches ahead."""
+"""The consumer. Its calls are in `consumer.py`; `fetcher.py` fetches ahead."""

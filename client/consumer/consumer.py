@@ -4,19 +4,19 @@
         async for record in consumer:
             ...
 
-Without a group it reads every partition of its topics (new ones too), or those that were assigned by hand. Records are
-fetched ahead in the background (fetcher.py) and decoded a batch at a time when they are asked for. Only records below
-the high watermark are ever seen.
+Without a group it reads all partitions of its topics, also those that are added later, or the partitions that were assigned by
+hand. The fetcher (fetcher.py) fetches records ahead in the background; a call that returns records decodes a batch at a time.
+Only records below the high watermark are returned.
 
-A partition that cannot be read on (truncated log, position outside the log, corrupt batch) raises its error where
-records are asked for: at once the first time, and again whenever there is nothing else to hand out. A seek clears it.
+If a partition cannot be read any further (its log was truncated, the position is outside the log, a batch is corrupt), the calls
+that return records raise its error: the next call, and later ones whenever they have no records to return. A seek clears it.
 
-A topic that is deleted and recreated under its name is another topic, with another id. A consumer that subscribed to the name
-reads the new one from its beginning. If the partition was assigned by hand, its position is an offset of a log that is gone:
-the consumer logs that, and goes on in the new topic by `auto_offset_reset`; with "error" it raises TopicRecreated until a seek.
-Without a position yet, it reads the new topic from its beginning. If the topic is deleted and not recreated, both raise
-UnknownTopic. The consumer waits a moment (`MISSING_TOPIC_GRACE_MS`) before that: a broker that is behind still knows the old
-topic, or does not know the new one yet.
+A topic that is deleted and recreated under its name is another topic, with another id (KIP-516). A consumer that subscribed to
+the name reads the new one from its beginning. If the partition was assigned by hand, its position is an offset of a deleted log:
+the consumer logs a warning and continues in the new topic by `auto_offset_reset`; with "error" it raises TopicRecreated until a
+seek. Without a position yet, it reads the new topic from its beginning. If the topic is deleted and not recreated, both raise
+UnknownTopic. The consumer waits a moment (`MISSING_TOPIC_GRACE_MS`) before that, because a broker that is behind still knows the
+old topic, or does not know the new one yet.
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ from strandline.protocol.records.batch import BatchHeader, Buffer
 logger = get_logger(__name__)
 
 MANY_RECORDS = 10_000
-"""`getmany` without a limit hands out whole batches until it has this many: enough to be fast, little enough to give way."""
+"""`getmany` without a limit returns whole batches until it has so many records: enough to be fast, and few enough for a short
+call."""
 
 MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
-"""`fetch_batches` without a limit hands out no more of the log than this: some ten milliseconds of decoding."""
+"""`fetch_batches` without a limit returns no more than this: some ten milliseconds of decoding."""
 
 Taken = TypeVar("Taken")
 
@@ -81,14 +82,14 @@ _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 
 @documents(ConsumerOptions)
 class Consumer:
-    """Reads records.
+    """Reads records from the leaders of their partitions, and fetches ahead in the background.
 
         async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
             async for record in consumer:
                 print(record.partition, record.offset, record.key, record.value)
 
     Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was started.
-    The position of a consumer is not stored anywhere: it begins where `auto_offset_reset` or a `seek` says."""
+    Its positions are not stored anywhere: it begins where `auto_offset_reset` or a `seek` says."""
 
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
@@ -101,15 +102,15 @@ class Consumer:
         self._stopped = False
         self._tracker: TopicTracker | None = None
         self._assigning: Coroutine[Any, Any, None] | None = None
-        """The newest `assign`. If no one has awaited it, reading is an error."""
-        self._assigning_places: list[TopicPartition] = []
+        """The last call of `assign`. If it was not awaited, reading is an error."""
+        self._assigning_partitions: list[TopicPartition] = []
         if topics:
             self._subscription.subscribe(_checked_topics(topics))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers."""
+        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
         self._home = Home("consumer", between_runs=True)
@@ -144,7 +145,7 @@ class Consumer:
         await self.stop()
 
     def _check_caller(self) -> None:
-        """UsageError for a call from another thread or event loop than that of `start`. (Its coroutines wait on its own loop.)"""
+        """UsageError for a call from another thread or event loop than that of `start`."""
         if self._home is not None:
             self._home.check()
 
@@ -156,7 +157,7 @@ class Consumer:
             raise ClientClosed("the consumer was not started: use `async with Consumer(...)`, or `await consumer.start()`")
         return self._fetcher, self._cluster
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- topics and partitions ----------------------------------------------------------------------------------------
 
     def subscribe(self, *topics: str | Iterable[str]) -> None:
         """Read all partitions of these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. There are no
@@ -182,10 +183,11 @@ class Consumer:
             self._fetcher.drop(states)
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Coroutine[Any, Any, None]:
-        """Read exactly these partitions. `await` it: it waits at most `max_block_ms` for their topics' metadata, and without
-        `await` it does nothing. (aiokafka's `assign` is a plain call.) UnknownTopic if a partition does not exist."""
-        self._assigning_places = checked_partitions(partitions)
-        self._assigning = self._assign(self._assigning_places)
+        """Read exactly these partitions. It must be awaited, unlike aiokafka's `assign`: it waits at most `max_block_ms` for
+        their topics' metadata. UnknownTopic if a partition does not exist. Partitions that were assigned before keep their
+        positions."""
+        self._assigning_partitions = checked_partitions(partitions)
+        self._assigning = self._assign(self._assigning_partitions)
         return self._assigning
 
     async def _assign(self, tps: list[TopicPartition]) -> None:
@@ -207,12 +209,12 @@ class Consumer:
     def _check_assigned_is_awaited(self) -> None:
         if self._assigning is not None and inspect.getcoroutinestate(self._assigning) == inspect.CORO_CREATED:
             raise UsageError(
-                f"assign() of {', '.join(map(str, self._assigning_places))} was not awaited and has done nothing: "
+                f"assign() of {', '.join(map(str, self._assigning_partitions))} was not awaited and has done nothing: "
                 "write `await consumer.assign(...)`"
             )
 
     def _begin(self, state: PartitionState) -> None:
-        """A new state: without a reset policy it needs a seek before it can be read."""
+        """Begin to read a new state. Without a reset policy it needs a seek first."""
         if state.reset is None:
             state.fail(
                 OffsetOutOfRange('no position and auto_offset_reset="error"', topic=state.tp.topic, partition=state.tp.partition)
@@ -223,14 +225,14 @@ class Consumer:
             self._fetcher.wake()
 
     async def refresh_metadata(self) -> None:
-        """Ask the cluster for its topics and partitions now, for example after the event loop stood still for long. It waits
-        at most `max_block_ms`."""
+        """Refresh the metadata now, for example after the event loop stood still for long. It waits at most `max_block_ms`;
+        NoBrokersAvailable or RequestTimeout after that."""
         _, cluster = self._running()
         await cluster.refresh(self.options.max_block_ms)
         self._on_cluster()
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that this consumer reads now, by `assign` or by `subscribe`."""
+        """The partitions that this consumer reads now, through `assign` or `subscribe`."""
         return set(self._subscription.states)
 
     def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
@@ -252,7 +254,8 @@ class Consumer:
     # -- records ------------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Every record of every partition, without end. The position is that of the record after the one in the loop body."""
+        """All records of all partitions, without end. Inside the loop body, the position is after its record. Errors are those of
+        `getmany`."""
         while True:
             state = await self._next_ready(None, None)
             assert state is not None
@@ -276,8 +279,8 @@ class Consumer:
         `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
         `max_poll_records`).
 
-        It raises the error of a partition that cannot be read on: OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic,
-        CorruptRecords. A `seek` clears it."""
+        It raises the error of a partition that cannot be read any further: OffsetOutOfRange, LogTruncated (KIP-320),
+        TopicRecreated, UnknownTopic, CorruptRecords, or that of a deserializer (ClientError). A `seek` clears it."""
         limit = checked_limit("max_records", max_records) or self.options.max_poll_records
         left = limit or MANY_RECORDS
 
@@ -296,11 +299,12 @@ class Consumer:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> dict[TopicPartition, list[FetchedBatch]]:
-        """As `getmany`, but it returns whole batches by column, without a Python object per record: several million records a
-        second. `arrow_batches` (or `batch.to_arrow`) makes Arrow record batches of them.
+        """As `getmany`, but it returns whole batches by column (`FetchedBatch`), without a Python object per record: several
+        million records per second. `arrow_batches` (or `batch.to_arrow`) converts them to Arrow record batches.
 
-        Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` is
-        returned all the same. After a `seek`, or after records that were taken one by one, it begins at the position."""
+        Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes`
+        (bytes of the batch in the log) is returned all the same. After a `seek`, or after records that were returned one by one,
+        it begins at the position."""
         room = Room(
             checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
             checked_limit("max_bytes", max_bytes) or MANY_BYTES,
@@ -310,7 +314,7 @@ class Consumer:
     async def _poll(
         self, partitions: tuple[TopicPartition, ...], timeout_ms: float, pull: Callable[[PartitionState], list[Taken]]
     ) -> dict[TopicPartition, list[Taken]]:
-        """What `pull` takes of each partition that has something; waits at most `timeout_ms` for the first of it."""
+        """By partition, what `pull` takes from its buffer. Waits at most `timeout_ms` for the first of it."""
         fetcher, _ = self._running()
         only = {checked_partition(tp) for tp in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
@@ -349,9 +353,9 @@ class Consumer:
                 return records[0]
 
     async def _next_ready(self, only: set[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
-        """A state with something buffered; None at the deadline. Raises what stands against reading on."""
+        """A state with something in its buffer; None at the deadline. Raises the error of a topic or partition that has one."""
         if self._assigning is not None:
-            await asyncio.sleep(0)  # A task that was made of `assign` begins now.
+            await asyncio.sleep(0)  # A task that runs `assign` begins now.
             self._check_assigned_is_awaited()
             self._assigning = None
         while True:
@@ -361,7 +365,7 @@ class Consumer:
             if state is not None:
                 return state
             if self._subscription.failed:
-                await asyncio.sleep(0)  # A loop that swallows a standing error lets others run all the same.
+                await asyncio.sleep(0)  # So that a program that ignores the error in a loop lets other tasks run.
             self._raise_errors(first_time=False)
             if not await fetcher.wait(deadline):
                 return None
@@ -371,13 +375,13 @@ class Consumer:
         self._tracker.raise_missing(forget=first_time)
         for state in self._subscription.failed:
             if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state):
-                continue  # It is read on by the policy when its buffer is empty.
+                continue  # The reset policy applies when its buffer is empty.
             if state.error is not None and state.error_was_raised != first_time and not state.paused:
                 state.error_was_raised = True
                 raise state.error.with_traceback(None)
 
     def _skips(self, error: CorruptRecords) -> bool:
-        """Whether to go on behind a batch that cannot be read; never without a trace."""
+        """Whether to skip a batch that cannot be read. It is counted and logged."""
         if self.options.on_corrupt_batch != "skip":
             return False
         self._skipped["skipped_batches"] += 1
@@ -393,7 +397,7 @@ class Consumer:
         return True
 
     def _after_reading(self, state: PartitionState) -> None:
-        """Serve the others first next time, and let the fetcher fill up what was emptied."""
+        """Records of the state were returned: serve the others first next time, and fill its buffer again."""
         assert self._fetcher is not None
         assert self._tracker is not None
         if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state) and not state.has_buffered:
@@ -423,8 +427,8 @@ class Consumer:
         return state
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
-        """Read on at the first record at or after `offset`. With `leader_epoch`, that of the record before `offset` if the
-        program has kept it, a log that is not the one that was read before raises LogTruncated."""
+        """Continue at the first record at or after `offset`. `leader_epoch`: the leader epoch of the record before `offset`, if
+        the program has kept it; then LogTruncated is raised if the log no longer holds that record (KIP-320)."""
         offset = checked_whole("an offset", offset, 0, OFFSET_MAX)
         leader_epoch = checked_whole("a leader epoch", leader_epoch, -1)
         state = self._state(partition)
@@ -440,11 +444,12 @@ class Consumer:
         fetcher.on_moved(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read these partitions, or all, from their first record."""
+        """Read these partitions, or all that are assigned, from their first record. RequestTimeout after `max_block_ms`."""
         await self._seek_by(EARLIEST, partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read these partitions, or all, from their end: only records that are sent from now on."""
+        """Read these partitions, or all that are assigned, from their end: only records that are sent from now on. RequestTimeout
+        after `max_block_ms`."""
         await self._seek_by(LATEST, partitions)
 
     async def _seek_by(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
@@ -459,7 +464,7 @@ class Consumer:
                 self._move(state if is_same else self._tracker.renew(state, answer.topic_id), answer.offset)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record. It waits at most `max_block_ms` until a first position is known; RequestTimeout."""
+        """The offset of the next record. It waits until a first position is known; RequestTimeout after `max_block_ms`."""
         state = self._state(partition)
         fetcher, _ = self._running()
         deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
@@ -478,11 +483,12 @@ class Consumer:
         return state.highwater if state.highwater >= 0 else None
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """By partition, the offset of the first record in the log. It waits at most `max_block_ms`."""
+        """By partition, the offset of the first record in the log. RequestTimeout after `max_block_ms`; UnknownTopic."""
         return await self._offsets_at(EARLIEST, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """By partition, the offset after the last record that consumers may read. It waits at most `max_block_ms`."""
+        """By partition, the offset after the last record that consumers may read. RequestTimeout after `max_block_ms`;
+        UnknownTopic."""
         return await self._offsets_at(LATEST, partitions)
 
     async def _offsets_at(self, timestamp: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -492,20 +498,23 @@ class Consumer:
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
-        log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record."""
+        log) or -1 (after the last one that consumers may read), with leader epochs; None if there is no such record.
+        RequestTimeout after `max_block_ms`; UnknownTopic."""
         fetcher, _ = self._running()
         return await fetcher.offset_fetcher.offsets(checked_by_partition(wanted))
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record."""
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC); None if there is no such record.
+        RequestTimeout after `max_block_ms`; UnknownTopic."""
         for timestamp in checked_by_partition(timestamps).values():
             checked_whole("a timestamp (ms since 1970)", timestamp, 0, TIMESTAMP_MAX)
         return await self.list_offsets(timestamps)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no more records of these partitions, and stop fetching them, until `resume`. Fetched records are kept."""
+        """Return no records of these partitions, and do not fetch them, until `resume`. Records that are fetched already are
+        kept."""
         for tp in partitions:
             state = self._state(tp)
             state.paused = True
@@ -521,9 +530,9 @@ class Consumer:
             fetcher.on_resumed(state)
 
     def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
-        """Fetch no records of this partition from `offset` on; None removes the bound. The consumer returns what it has fetched
-        already, also behind the bound: brokers send whole batches. For a reader of a known range, whose consumer would otherwise
-        fetch ahead of its end."""
+        """Fetch no records of this partition from `offset` on; None removes the bound. Records behind the bound that are fetched
+        already are returned all the same, because brokers send whole batches. For a program that reads a known range, and whose
+        consumer would otherwise fetch beyond its end."""
         state = self._state(partition)
         state.fetch_until = None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX)
         self._running()[0].check_soon(state)
@@ -569,7 +578,7 @@ class Consumer:
 
 
 def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
-    """The names, given one by one or in lists."""
+    """Topic names, which were given one by one or in lists."""
     names: list[str] = []
     for given in topics:
         names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)

@@ -1,1 +1,1 @@
-"""The producer: `producer.py` has its calls, `sender.py` sends batches to the leaders."""
+"""The producer. Its calls are in `producer.py`; `sender.py` sends batches to the leaders."""

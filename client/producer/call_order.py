@@ -1,8 +1,8 @@
-"""Calls of a producer that wait for room, one behind the other: the order of calls is the order in the log.
+"""A line for the calls of a producer that wait for room, so that the order of calls is the order in the log.
 
 While a call for a topic waits (for room in the buffer, or between two pieces of many records), a later call for the same topic
-must not append its records first. So the calls of a topic form a line. The first one appends; when it leaves, by success,
-error or cancellation, the next one is first. Topics do not wait for each other.
+must not append its records first. So the calls of a topic form a line. The first one appends. When it ends, by success, error or
+cancellation, the next one is first. Topics do not wait for each other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 class CallOrder:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._lines: dict[str, deque[asyncio.Future[bool]]] = {}
-        """By topic: the calls in the order in which they were made. The first one's future is done. Never empty."""
+        """By topic, its calls in the order in which they were made. The first one's future is done. No line is empty."""
         self._on_change = on_change
-        """Called when the first line forms and when the last one is gone."""
+        """Called when the first line forms and when the last one ends."""
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -27,12 +27,13 @@ class CallOrder:
         return topic in self._lines
 
     def __len__(self) -> int:
-        """How many calls are in line."""
+        """The number of calls in all lines."""
         return sum(map(len, self._lines.values()))
 
     @asynccontextmanager
     async def turn(self, topic: str, deadline: float) -> AsyncIterator[None]:
-        """Inside, no other call of this topic appends. TimeoutError if its turn has not come by the deadline."""
+        """Inside the block, no other call for this topic appends. TimeoutError if earlier calls still wait at the deadline (on
+        the loop's clock)."""
         loop = asyncio.get_running_loop()
         entry: asyncio.Future[bool] = loop.create_future()
         self._join(topic, entry)
@@ -69,6 +70,6 @@ class CallOrder:
 
 
 def _settle(entry: asyncio.Future[bool], is_first: bool) -> None:
-    """A call that was cancelled, or whose time is over, leaves by itself, and then the next one is first."""
+    """Tell a call whether it is first. One that was cancelled or timed out leaves by itself, and then the next one is first."""
     if not entry.done():
         entry.set_result(is_first)

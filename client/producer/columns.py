@@ -1,4 +1,4 @@
-"""Records by column, on their way to the producer: many at once, without an object per record. Pure."""
+"""Records by column, as `Producer.send_columns` takes them: many at once, without an object per record. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.client.producer.partitioner import partition_for_key
 
 
 class Columns(NamedTuple):
-    """As many keys and headers as values, or none of them at all."""
+    """Values, and as many keys and headers, or None."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -29,7 +29,7 @@ class Columns(NamedTuple):
         )
 
     def pieces(self, bytes_max: int) -> Iterator[Columns]:
-        """In order, each of at most so many bytes of keys and values, or of one record."""
+        """The rows in order, in pieces of at most `bytes_max` bytes of keys and values, or of one record."""
         size = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys or ())))
         count = len(self.values)
         if size <= bytes_max or count == 1:
@@ -40,12 +40,12 @@ class Columns(NamedTuple):
             yield from self.run(start, start + step).pieces(bytes_max)
 
     def by_key(self, partition_count: int) -> Iterator[tuple[int | None, Columns]]:
-        """Each partition's rows, in order; None: those without a key."""
+        """The rows of each partition that keys choose, in order; None instead of a partition: the rows without a key."""
         if self.keys is None:
             yield None, self
             return
         rows: dict[int | None, list[int]] = {}
         for index, key in enumerate(self.keys):
             rows.setdefault(None if key is None else partition_for_key(key, partition_count), []).append(index)
-        for tp, indexes in rows.items():
-            yield tp, self.pick(indexes)
+        for partition, indexes in rows.items():
+            yield partition, self.pick(indexes)

@@ -1,10 +1,10 @@
-"""The producer id: asked from any broker, in the background, until there is one.
+"""The producer id (InitProducerId, KIP-98): requested from any broker, in the background, until there is one.
 
-All partitions of a producer begin with the same id and epoch; a partition bumps its own epoch when it must
-(partition_queue.py), and one whose epochs are used up gets a new id.
+All partitions of a producer begin with the same id and epoch. A partition bumps its own epoch when it must (partition_queue.py),
+and one whose epochs are used up gets a new id.
 
-A named producer asks once: its id and epoch say which attempt it is, and another would be another attempt. The
-controllers may refuse it, and then there is nothing more to ask for.
+A named producer requests its id once: id and epoch identify the attempt, and another request would be another attempt. If the
+controllers reject it, the producer can send nothing.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class ProducerIdentity:
         self.producer_id = -1
         self.producer_epoch = -1
         self.note: bytes | None = None
-        """Of the first attempt of a named producer's work epoch."""
+        """The note that the first attempt of a named producer's work epoch left."""
         self.last_error: StrandlineError | None = None
         self.refused: ClientError | None = None
-        """Of a named producer: the cluster will not have it."""
+        """Why the cluster rejects this named producer."""
         self._cluster = cluster
         self._options = options
         self._on_known = on_known
         self._on_refused = on_refused
         self._settled = asyncio.Event()
-        """Known or refused."""
+        """Set when the id is known or rejected."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     def request(self) -> None:
-        """Get an identity, unless that is under way."""
+        """Request an id, unless a request is under way."""
         if self.refused is None and (self._task is None or self._task.done()):
             self.known = False
             self._task = asyncio.get_running_loop().create_task(self._ask())
             self._task.add_done_callback(self._on_done)
 
     async def wait(self, timeout_ms: float) -> None:
-        """Until there is one. The refusal, or RequestTimeout after `timeout_ms`."""
+        """Wait until there is an id. Raises the rejection, or RequestTimeout after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._settled.wait()
@@ -71,17 +71,19 @@ class ProducerIdentity:
             raise copy_of(self.refused)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Cancelled by somebody who cancels every task it finds: begin again."""
+        """The task was cancelled by a program that cancels all tasks: begin again."""
         if task.cancelled() and not self._closed and not task.get_loop().is_closed():
             self.request()
 
     async def fence_older_epochs(self, timeout_ms: float) -> None:
-        """Have the cluster take nothing of older epochs of our name. The refusal, or RequestTimeout after `timeout_ms`."""
+        """Have all leaders reject batches of older epochs of the name. Raises the rejection, or RequestTimeout after
+        `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._decide(self._request(self.producer_epoch))
         except TimeoutError:
-            raise RequestTimeout(f"not alone: {self.last_error}", api="InitProducerId", elapsed_ms=timeout_ms) from None
+            text = f"older epochs may still write: {self.last_error}"
+            raise RequestTimeout(text, api="InitProducerId", elapsed_ms=timeout_ms) from None
         if self.refused is not None:
             raise copy_of(self.refused)
 
@@ -100,7 +102,7 @@ class ProducerIdentity:
             self._take(answer)
 
     async def _decide(self, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
-        """The controllers' answer, however long it takes; None: they refused, or we are closed."""
+        """The controllers' answer, however long it takes. None if they rejected the request, or the client was closed."""
         delay_s = RETRY_S
         while not self._cluster.closed:
             try:
@@ -127,13 +129,13 @@ class ProducerIdentity:
         return self._on_known()
 
     def _on_error(self, code: ErrorCode, message: str | None) -> bool:
-        """True: for good."""
+        """Whether the error is final: the cluster rejects this named producer."""
         text = describe(code, message)
         kind = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else RequestFailed
         self.last_error = error = kind(text, api="InitProducerId", code=code)
         is_final = not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR
         if is_final:
-            logger.warning("producer.no_producer_id", reason=str(error))
+            logger.warning("producer.id_refused", reason=str(error))
         if is_final and self._options.producer_name is not None:
             self._refuse(error)
             return True

@@ -1,7 +1,7 @@
-"""Records that were sent before anything was known of their topic: kept in order until its metadata arrives.
+"""Parked records: they were sent before their topic's metadata was known, and are kept in order until it arrives.
 
-Each parked record's receipt points here. When the topic is known the record is appended for real and its receipt is
-re-pointed to the batch; when it never gets known, to a `Failure`.
+The receipt of a parked record points at the topic's parking lot. When the topic is known, the record is appended to a batch and
+its receipt points at that. If the topic does not become known in time, the receipt points at a `Failure`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class ParkedRecord(NamedTuple):
     timestamp_ms: int | None
     size: int
     since: float
-    """When it was parked."""
+    """When it was parked, on the loop's clock."""
     deadline: float
 
 
 class ParkingLot:
-    """The parked records of one topic. A target of receipts that is never done: waiters are woken by re-pointing."""
+    """The parked records of one topic. As a target of receipts it is never done: waiters are woken when receipts get another
+    target."""
 
     __slots__ = ("done", "records", "waiters")
 
@@ -48,7 +49,7 @@ class ParkingLot:
 
 
 class Failure:
-    """The target of a receipt whose record never got a batch."""
+    """The target of a receipt whose record never joined a batch."""
 
     __slots__ = ("done", "error", "waiters")
 

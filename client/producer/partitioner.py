@@ -1,9 +1,9 @@
-"""Which partition a record goes to: by its key, exactly as Java's default partitioner does; without a key, sticky.
+"""The partition of a record: chosen by its key, exactly as Java's default partitioner does; without a key, sticky (KIP-480).
 
-The hash is murmur2 in the 32-bit form of Kafka's `Utils.murmur2` (seed 0x9747b28c). Pure Python needs about 1.5 us for a
-short key, so the result is cached by key. An empty key is a key; only None is no key.
+The hash is murmur2 in the 32-bit form of Kafka's `Utils.murmur2` (seed 0x9747b28c). Pure Python needs about 1.5 us for a short
+key, so the result is cached by key. An empty key is a key; only None is no key.
 
-Sticky: all records without a key go to one partition until its batch is closed, then to the next. Few full batches
+Sticky: all records without a key go to one partition until its batch is closed, then to the next one. That makes few full batches
 instead of many small ones.
 """
 
@@ -37,7 +37,7 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=65536)
 def positive_hash(key: bytes) -> int:
-    """Java's `toPositive(murmur2(key))`: the sign bit is cut off, not negated."""
+    """Java's `toPositive(murmur2(key))`, which clears the sign bit."""
     return murmur2(key) & 0x7FFFFFFF
 
 

@@ -1,11 +1,10 @@
-"""Receipts: what `send` hands back at once, and what awaiting them gives.
+"""Receipts: what `send` returns at once, and what awaiting them returns.
 
-A receipt is two words, a batch and an index into it. It owns no future and no task: whoever awaits one adds a waiter
-to its *batch*, and when the batch is done its metadata is computed from the batch's base offset. A million receipts
-that nobody awaits cost a million small objects, no more.
+A receipt is two words, a batch and an index into it. It has no future and no task: awaiting it adds a waiter to its *batch*, and
+when the batch is done, the record's metadata is computed from the batch's base offset. A million receipts that are never awaited
+cost a million small objects, and nothing else.
 
-A record sent before its topic's metadata is known is parked; its receipt points at the parking lot first and is
-re-pointed when the record gets its batch.
+The receipt of a record that was sent before its topic's metadata is known points at a parking lot first (parking.py).
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import msgspec
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record is. `offset` -1: not known (acks=0, or a very old duplicate)."""
+    """Where an acknowledged record is. `offset`: -1 if it is not known (acks=0, or a very old duplicate). `timestamp_ms`:
+    milliseconds since 1970, UTC; the broker's time if the topic has `message.timestamp.type=LogAppendTime` (KIP-32)."""
 
     topic: str
     partition: int
@@ -32,14 +32,14 @@ class RecordMetadata(NamedTuple):
 
 
 class Resolvable(Protocol):
-    """What a receipt may point at: a batch, or a parking lot."""
+    """What a receipt may point at: a batch, a parking lot, or a failure."""
 
     done: bool
     waiters: list[Callable[[], None]]
-    """Called once, when `done` turns true or the receipt is re-pointed."""
+    """Called once, when `done` becomes true or the receipt gets another target."""
 
     def metadata(self, index: int) -> RecordMetadata:
-        """The record's metadata, or its error raised. Only when done."""
+        """The record's metadata; raises the error if it failed. Only when done."""
         ...
 
 
@@ -51,9 +51,10 @@ def _refuse_callback() -> NoReturn:
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
-    """Await it for the record's `RecordMetadata`; raises what happened when the record was not delivered.
+    """One record that was handed over. `await` it for the record's `RecordMetadata`. If the record was not delivered, that raises
+    DeliveryFailed, DeliveryTimeout, UnknownTopic or ClientClosed.
 
-    Not tracked by the collector: it refers to its batch, and a batch lets go of its waiters when it is done.
+    The garbage collector does not track it: it refers to its batch, and a batch drops its waiters when it is done.
     """
 
     batch: Resolvable
@@ -61,16 +62,17 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def done(self) -> bool:
+        """Whether the record is acknowledged or has failed."""
         return self.batch.done
 
     def result(self) -> RecordMetadata:
-        """The metadata of a receipt that is done."""
+        """The record's metadata, or its error. InvalidStateError of asyncio if the receipt is not done."""
         if not self.batch.done:
-            raise asyncio.InvalidStateError("the record is still on its way")
+            raise asyncio.InvalidStateError("the record is not acknowledged yet, and has not failed")
         return self.batch.metadata(self.index)
 
     def add_done_callback(self, *_: object, **__: object) -> NoReturn:
-        """A receipt is no future: `asyncio.wait`, which calls this, gets a TypeError that says what to use."""
+        """Raises TypeError: a receipt is no future. The message says what to use instead of `asyncio.wait`, which calls this."""
         _refuse_callback()
 
     def __await__(self) -> Generator[None, None, RecordMetadata]:
@@ -80,7 +82,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 class BatchMetadata(NamedTuple):
-    """A run of records of one call that went into one batch: offsets `offset` .. `offset + records - 1`."""
+    """A run of records of one call that are in one batch: offsets `offset` to `offset + records - 1` (-1 if not known)."""
 
     topic: str
     partition: int
@@ -95,7 +97,8 @@ class BatchMetadata(NamedTuple):
 
 
 class Receipts:
-    """The receipts of one `send_many` or `send_columns`: a sequence of `Receipt`; await it for the list of `BatchMetadata`."""
+    """The receipts of one `send_many` or `send_columns`, as a sequence of `Receipt`. `await` it for a list of `BatchMetadata`,
+    one per run of records in one batch; that raises the error of the first record that was not delivered."""
 
     __slots__ = ("_runs", "_size")
 
@@ -104,12 +107,12 @@ class Receipts:
         self._size = 0
 
     def add_run(self, first: Receipt, count: int) -> None:
-        """`count` records beginning with `first`, all of one batch (or one parked record)."""
+        """Add the receipts of `count` records of one batch that begin with `first`, or of one parked record."""
         self._runs.append((first, count))
         self._size += count
 
     def firsts(self) -> list[Receipt]:
-        """One receipt of each batch."""
+        """The first receipt of each run."""
         return [first for first, _ in self._runs]
 
     def extend(self, others: Receipts) -> None:
@@ -157,7 +160,7 @@ def _wait(batch: Resolvable) -> Generator[None, None, None]:
 
 
 async def settled(batch: Resolvable, deadline: float) -> bool:
-    """Wait until `batch` is done, or its receipts were re-pointed; False at the deadline (on the loop's clock)."""
+    """Wait until `batch` is done, or its receipts get another target. Returns False at the deadline (on the loop's clock)."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[bool] = loop.create_future()
 

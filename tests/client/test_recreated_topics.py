@@ -66,7 +66,7 @@ async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_o
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
-        with pytest.raises(TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to go on \(orders-0\)") as told:
+        with pytest.raises(TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to continue \(orders-0\)") as told:
             await reader.getone(timeout_ms=5000)
         assert (told.value.position, told.value.topic_id) == (30, there.topics["orders"])
         assert not told.value.retriable
