@@ -34,7 +34,7 @@ def test_murmur2_is_javas(key: str, hashed: int) -> None:
     assert partition_for_key(key.encode(), 7) == (hashed & 0x7FFFFFFF) % 7
 
 
-def test_the_sticky_partition_goes_round_those_with_a_leader() -> None:
+def test_sticky_partition_rotates_over_partitions_with_a_leader() -> None:
     assert [next_sticky(current, [0, 2, 5]) for current in (0, 2, 5, 1)] == [2, 5, 0, 2]
 
 
@@ -67,7 +67,7 @@ class Rig:
         return sent
 
 
-def test_keyless_records_stick_until_the_batch_is_full() -> None:
+def test_keyless_records_fill_one_batch_after_another() -> None:
     rig = Rig(batch_size=400)
     rig.accumulator.update_topic("t", 3, [0, 1, 2])
     partitions = [rig.accumulator.append("t", None, None, bytes(50), None, None).batch.partition for _ in range(30)]
@@ -109,7 +109,7 @@ def test_a_batch_expires_wherever_it_stands() -> None:
     assert not rig.accumulator.bare_open
 
 
-def test_parked_records_come_before_later_ones_and_a_wrong_partition_fails_alone() -> None:
+def test_parked_records_come_before_later_ones() -> None:
     rig = Rig()
     good = rig.accumulator.append("t", None, None, b"1", None, None)
     wrong = rig.accumulator.append("t", 9, None, b"2", None, None)
@@ -133,7 +133,7 @@ def test_parked_records_come_before_later_ones_and_a_wrong_partition_fails_alone
         max_size=40,
     )
 )
-def test_whatever_the_way_in_each_partition_keeps_the_order(steps: list[tuple[str, int, int]]) -> None:
+def test_each_partition_keeps_call_order(steps: list[tuple[str, int, int]]) -> None:
     """Bare, keyed, with headers, in bulk: all of a partition's records leave in the order of their calls."""
     rig = Rig(batch_size=300)
     rig.accumulator.update_topic("t", 3, [0, 1, 2])

@@ -113,7 +113,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", UNSENDABLE)
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_record_that_no_request_could_carry_leaves_the_producer_well(name: str, is_known: bool) -> None:
+async def test_unencodable_record_does_not_break_the_producer(name: str, is_known: bool) -> None:
     """Encoding its batch failed after it was queued: "an error inside the producer, which can send nothing more"."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -147,7 +147,7 @@ async def test_whole_numbers_need_not_be_python_ints() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.0, "0", True, -1, 2**63])
-async def test_position_that_no_request_could_carry_is_refused(wrong: Any) -> None:
+async def test_position_beyond_int64_is_rejected(wrong: Any) -> None:
     """`seek` to a float ended in a callback's traceback, and look-ups by one were tried for a minute."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")

@@ -127,7 +127,7 @@ def test_columns_hold_what_records_hold(records, skipped, data):
 
 @given(batches, st.integers(-5, 120), st.integers(-5, 120))
 @settings(max_examples=80, deadline=None)
-def test_a_clip_holds_the_rows_between_its_offsets(records, first, last):
+def test_clip_has_the_rows_between_its_offsets(records, first, last):
     raw = encoded(records)
     whole = read(compacted(raw, set(range(0, len(records), 3)) | {1}))
     clip = whole.clip(BASE + first, BASE + last)
@@ -142,7 +142,7 @@ def size_of(shown: list[tuple[str, bytes | None]]) -> int:
     return sum(len(name.encode()) + len(value or b"") for name, value in shown)
 
 
-def test_a_clip_of_everything_is_the_batch_and_one_of_nothing_is_empty():
+def test_clip_of_everything_and_of_nothing():
     whole = of([b"a", b"b", b"c"])
     assert whole.clip(0, 2000) is whole
     part = whole.clip(BASE + 1, BASE + 2)
@@ -191,14 +191,14 @@ def test_buffers_cannot_be_written_to():
 
 @pytest.mark.parametrize("size", [0, 100, 70_000])
 @pytest.mark.parametrize("count", [1, 8, 8192, 8193])
-def test_fields_of_one_size_have_the_bounds_that_any_have(size, count):
+def test_bounds_of_equal_fields_are_ordinary(size, count):
     fields = [b""] * (count - 1) + [b"x" * size] if size > 100 else [b"x" * size] * count
     known = BinaryColumn.of(fields, size if size <= 100 else None)
     assert known.offsets == BinaryColumn.of(fields).offsets
     assert len(known.offsets) == count + 1
 
 
-def test_a_column_has_the_rows_that_it_has():
+def test_column_is_a_sequence():
     column = BinaryColumn.of([b"a", None, b""])
     assert list(column) == [b"a", None, b""]
     assert list(column.slice(1, 3)) == [None, b""]
@@ -266,7 +266,7 @@ def several(sizes: list[int], **more: TopicPartition) -> list[FetchedBatch]:
         ([17_000], 20_000, [17_000]),
     ],
 )
-def test_batches_are_joined_to_about_as_many_rows_as_are_wanted(sizes, wanted, got):
+def test_batches_are_joined_up_to_the_wanted_rows(sizes, wanted, got):
     made = list(arrow_batches(several(sizes), rows=wanted, include_headers=True))
     assert [batch.num_rows for batch in made] == got
     offsets = [offset for batch in made for offset in batch.column("offset").to_pylist()]
@@ -278,14 +278,14 @@ def test_batches_are_joined_to_about_as_many_rows_as_are_wanted(sizes, wanted, g
 
 @given(st.lists(batches, min_size=1, max_size=4), st.integers(1, 200))
 @settings(max_examples=60, deadline=None)
-def test_joined_and_divided_they_hold_the_same_rows(several, wanted):
+def test_joining_and_dividing_keeps_rows(several, wanted):
     fetched = [read(encoded(records, BASE * (index + 1))) for index, records in enumerate(several)]
     made = list(arrow_batches(fetched, rows=wanted, include_headers=True))
     assert all(0 < batch.num_rows <= wanted for batch in made)
     assert [row for batch in made for row in rows_of_arrow(batch)] == [in_microseconds(r) for b in fetched for r in rows(b)]
 
 
-def test_a_batch_of_another_partition_begins_another_arrow_batch():
+def test_another_partition_begins_another_arrow_batch():
     other = TopicPartition("orders", 4)
     made = list(arrow_batches([of([b"a"]), of([b"b"]), of([b"c"], place=other), of([b"d"])]))
     assert [batch.column("partition").to_pylist() for batch in made] == [[3, 3], [4], [3]]

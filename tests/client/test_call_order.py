@@ -203,7 +203,7 @@ async def test_calls_that_wait_for_metadata_keep_their_order(cancelled: int | No
     assert rig.log[0] == expected
 
 
-async def test_small_record_does_not_overtake_a_large_one_that_waits_for_room() -> None:
+async def test_small_record_does_not_overtake_a_waiting_one() -> None:
     """It would fit into the open batch, which is full for the large one."""
     rig = Rig()
     rig.cluster.learn("orders")

@@ -25,7 +25,7 @@ def test_page_is_that_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), CLIENTS)
-def test_help_shows_every_option_with_default_unit_and_meaning(kind, options) -> None:
+def test_help_shows_every_option(kind, options) -> None:
     """`help(Producer)` used to say: see `ProducerOptions`."""
     shown = pydoc.plain(pydoc.render_doc(kind))
     for row in table_of(options):

@@ -34,7 +34,7 @@ def answer(leader_id: int, leader_epoch: int, topic_id: bytes = ID_1, partitions
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lower_leader_epoch_never_replaces_a_higher_one() -> None:
+def test_lower_leader_epoch_is_ignored() -> None:
     """Answers of brokers that lag behind arrive late; believing them would send everything to a deposed leader."""
     cache = MetadataCache()
     cache.update(answer(1, 5))
@@ -44,7 +44,7 @@ def test_a_lower_leader_epoch_never_replaces_a_higher_one() -> None:
     assert cache.leader("orders", 0) == 2
 
 
-def test_a_new_topic_id_is_a_new_topic_whatever_its_epochs() -> None:
+def test_other_topic_id_is_another_topic() -> None:
     cache = MetadataCache()
     cache.update(answer(1, 5, partitions=3))
     cache.update(answer(2, 0, ID_2))
@@ -53,7 +53,7 @@ def test_a_new_topic_id_is_a_new_topic_whatever_its_epochs() -> None:
     assert cache.names == {ID_2: "orders"}
 
 
-def test_a_deleted_topic_is_forgotten_and_a_leader_hint_is_taken_only_when_it_is_news() -> None:
+def test_deleted_topic_is_forgotten_and_old_leader_hint_ignored() -> None:
     cache = MetadataCache()
     cache.update(answer(1, 5))
     assert not cache.update_leader("orders", 0, 2, 5)
@@ -79,7 +79,7 @@ def test_bootstrap_addresses() -> None:
             parse_bootstrap(wrong)
 
 
-async def test_a_cluster_that_is_down_is_one_clear_sentence_soon() -> None:
+async def test_unreachable_cluster_is_reported_soon() -> None:
     producer = Producer(bootstrap_servers="127.0.0.1:1,127.0.0.1:2", connect_timeout_ms=100)
     with pytest.raises(NoBrokersAvailable, match=r"127.0.0.1:1, 127.0.0.1:2: .*127.0.0.1:1: Connection refused") as down:
         async with asyncio.timeout(2):
@@ -88,7 +88,7 @@ async def test_a_cluster_that_is_down_is_one_clear_sentence_soon() -> None:
     assert down.value.retriable
 
 
-async def test_an_error_that_is_told_again_does_not_remember_who_was_told() -> None:
+async def test_repeated_error_does_not_keep_frames() -> None:
     """While a broker is away each request to it fails at once with the error of the last attempt; it must not grow."""
     options = ClientOptions(reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
     state = ConnectionState(("127.0.0.1", 1), options, lambda *_: None)
@@ -124,7 +124,7 @@ async def test_wrong_advertised_addresses_are_named() -> None:
 @pytest.mark.parametrize(
     ("reply", "spoken"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (b"\x15\x03\x01\x00\x02\x02\x46", "TLS")]
 )
-async def test_a_port_that_speaks_something_else_is_recognised(reply: bytes, spoken: str) -> None:
+async def test_port_of_another_protocol_is_recognised(reply: bytes, spoken: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4)
         writer.write(reply)
@@ -156,7 +156,7 @@ async def test_a_thousand_askers_make_one_request() -> None:
         await client.close()
 
 
-async def test_a_broker_that_hangs_delays_metadata_by_a_moment_only() -> None:
+async def test_hanging_broker_delays_metadata_briefly() -> None:
     async with ScriptedCluster() as cluster:
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
@@ -251,7 +251,7 @@ async def test_an_admin_call_ends_at_its_timeout() -> None:
 # -- brokers that are cut off ------------------------------------------------------------------------------------------
 
 
-async def test_a_broker_without_a_controller_is_believed_only_when_nobody_knows_better() -> None:
+async def test_metadata_without_controller_is_last_choice() -> None:
     """A broker that is cut off from its cluster, but not from us, answers at once, with an old picture."""
     async with ScriptedCluster() as cluster:
         for cut_off in cluster.brokers.values():
@@ -262,7 +262,7 @@ async def test_a_broker_without_a_controller_is_believed_only_when_nobody_knows_
             cut_off.controller_id = 101
 
 
-async def test_without_any_controller_the_first_answer_is_taken_although_a_broker_is_silent() -> None:
+async def test_without_controller_first_answer_counts() -> None:
     """All controllers may be down for a while: the data path goes on, and so does everything that only reads."""
     async with ScriptedCluster() as cluster:
         for broker in cluster.brokers.values():

@@ -52,7 +52,7 @@ def earliest(cluster: ScriptedCluster, *topics: str, **options: object) -> Consu
     return Consumer(*topics, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **options)
 
 
-async def test_everything_of_every_partition_is_read_in_order() -> None:
+async def test_all_partitions_are_read_in_order() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 6)
         for index in range(6):
@@ -69,7 +69,7 @@ async def test_everything_of_every_partition_is_read_in_order() -> None:
             assert consumer.metrics()["partitions"]["orders-0"]["lag"] == 0
 
 
-async def test_what_is_produced_while_it_waits_arrives_at_once() -> None:
+async def test_new_records_wake_a_waiting_consumer() -> None:
     """A parked fetch is answered by the append, not by its timeout."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
@@ -83,7 +83,7 @@ async def test_what_is_produced_while_it_waits_arrives_at_once() -> None:
                 assert (record.key, record.value, list(record.headers)) == (b"%d" % i, b"%d" % i, [("h", b"x")])
 
 
-async def test_latest_begins_with_what_comes_after_and_a_position_is_known() -> None:
+async def test_latest_begins_at_the_end() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -93,7 +93,7 @@ async def test_latest_begins_with_what_comes_after_and_a_position_is_known() -> 
             assert await read(consumer, 1) == [b"100"]
 
 
-async def test_only_records_from_the_position_on_though_the_batch_begins_before() -> None:
+async def test_records_before_the_position_are_skipped() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -103,7 +103,7 @@ async def test_only_records_from_the_position_on_though_the_batch_begins_before(
             assert await read(consumer, 23) == [b"%d" % n for n in range(7, 30)]
 
 
-async def test_max_records_splits_batches_without_losing_or_repeating() -> None:
+async def test_max_records_splits_batches_exactly() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -135,7 +135,7 @@ async def test_leaving_an_async_for_loses_nothing() -> None:
             assert [r.offset for r in (await consumer.getmany(timeout_ms=100))[ORDERS]] == list(range(15, 50))
 
 
-async def test_a_seek_inside_the_loop_takes_effect_with_the_next_record() -> None:
+async def test_seek_inside_a_loop_takes_effect_at_once() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 50)
@@ -151,7 +151,7 @@ async def test_a_seek_inside_the_loop_takes_effect_with_the_next_record() -> Non
             assert seen == [0, 1, 2, 3, 4, *range(40, 50)]
 
 
-async def test_a_seek_to_where_it_is_keeps_what_was_fetched_ahead() -> None:
+async def test_seek_to_the_position_keeps_the_buffer() -> None:
     """What it would ask for again is what it has."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -168,7 +168,7 @@ async def test_a_seek_to_where_it_is_keeps_what_was_fetched_ahead() -> None:
             assert consumer.metrics()["fetched_bytes"] > fetched
 
 
-async def test_a_seek_does_not_wait_for_the_parked_fetch_and_its_late_answer_is_ignored() -> None:
+async def test_seek_does_not_wait_for_the_parked_fetch() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         fill(cluster, "orders", 20)
@@ -181,7 +181,7 @@ async def test_a_seek_does_not_wait_for_the_parked_fetch_and_its_late_answer_is_
             assert await read(consumer, 7, within_s=2) == [b"%d" % n for n in range(18, 25)]
 
 
-async def test_pause_stops_at_once_and_resume_goes_on_there() -> None:
+async def test_resume_continues_where_pause_stopped() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         for index in range(2):
@@ -198,7 +198,7 @@ async def test_pause_stops_at_once_and_resume_goes_on_there() -> None:
             assert await read(consumer, 49) == [b"%d" % n for n in range(1, 50)]
 
 
-async def test_a_compacted_batch_moves_the_position_behind_its_last_offset() -> None:
+async def test_compacted_batch_moves_the_position_to_its_end() -> None:
     """Compaction empties a batch's end and keeps its last offset: the next fetch is behind it, not inside."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -247,7 +247,7 @@ async def test_offsets_by_time_beginning_and_end() -> None:
             assert await consumer.position(places[0]) == 30
 
 
-async def test_new_partitions_are_found_and_read_from_their_beginning() -> None:
+async def test_new_partitions_are_read_from_their_beginning() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 1)
         async with Consumer("orders", bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=50) as consumer:
@@ -261,7 +261,7 @@ async def test_new_partitions_are_found_and_read_from_their_beginning() -> None:
 # -- leaders ----------------------------------------------------------------------------------------------------------
 
 
-async def test_reading_goes_on_through_a_killed_leader_and_through_lost_sessions() -> None:
+async def test_reading_survives_killed_leaders_and_lost_sessions() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 3)
         for index in range(3):
@@ -276,7 +276,7 @@ async def test_reading_goes_on_through_a_killed_leader_and_through_lost_sessions
             assert sorted(await read(consumer, 60)) == sorted([b"%d" % n for n in range(20, 40)] * 3)
 
 
-async def test_a_leader_change_is_checked_against_the_epochs_before_reading_on() -> None:
+async def test_leader_change_validates_the_position() -> None:
     """S28: read to 100 in epoch 0; the new leader has only 80 of them. Never silently other records at the old place."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -300,7 +300,7 @@ async def test_a_leader_change_is_checked_against_the_epochs_before_reading_on()
             assert await read(consumer, 50) == [b"%d" % n for n in range(80, 130)]
 
 
-async def test_a_place_that_was_kept_with_its_epoch_is_checked_by_whoever_goes_on_there() -> None:
+async def test_seek_with_leader_epoch_is_validated() -> None:
     """A checkpoint of last week: the log was truncated and has grown again since, so the offset alone tells nothing."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -320,7 +320,7 @@ async def test_a_place_that_was_kept_with_its_epoch_is_checked_by_whoever_goes_o
             assert await read(consumer, 30) == [b"%d" % n for n in range(100, 130)]
 
 
-async def test_a_leader_change_that_kept_everything_is_not_noticed() -> None:
+async def test_harmless_leader_change_is_not_noticed() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -334,7 +334,7 @@ async def test_a_leader_change_that_kept_everything_is_not_noticed() -> None:
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_position_outside_the_log_follows_the_reset_policy() -> None:
+async def test_position_outside_the_log_follows_the_policy() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -355,7 +355,7 @@ async def test_a_position_outside_the_log_follows_the_reset_policy() -> None:
             assert (await strict.getone(timeout_ms=1000)).offset == 25
 
 
-async def test_a_corrupt_batch_is_an_error_and_the_records_before_it_are_not_lost() -> None:
+async def test_corrupt_batch_does_not_lose_records_before_it() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -372,7 +372,7 @@ async def test_a_corrupt_batch_is_an_error_and_the_records_before_it_are_not_los
             assert (await consumer.getone(timeout_ms=1000)).offset == 20
 
 
-async def test_loop_that_swallows_a_standing_error_lets_others_run() -> None:
+async def test_loop_that_ignores_an_error_lets_others_run() -> None:
     """`getone` raised without an await in between: nothing else ran, not even the task that would have ended the loop."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -468,7 +468,7 @@ async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
             assert (await consumer.getone(timeout_ms=1000)).value == b"20"
 
 
-async def test_batch_that_damage_turned_into_a_control_batch_is_not_passed_silently() -> None:
+async def test_damaged_batch_is_not_skipped_as_a_control_batch() -> None:
     """Batches without records for users were passed without a look at their checksums."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -500,7 +500,7 @@ async def offsets_read(consumer: Consumer, how: str, count: int) -> list[int]:
     return offsets
 
 
-async def test_deserializers_and_a_record_that_does_not_fit_them() -> None:
+async def test_failing_deserializer_keeps_records_before_it() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         values = [b'{"n": 1}', b'{"n": 2}', b"not json", b'{"n": 4}']
@@ -515,7 +515,7 @@ async def test_deserializers_and_a_record_that_does_not_fit_them() -> None:
             assert (await consumer.getone(timeout_ms=1000)).value == {"n": 4}
 
 
-async def test_a_missing_topic_is_raised_and_does_not_stall_the_other() -> None:
+async def test_missing_topic_is_raised_and_stalls_no_other() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 10)
@@ -530,7 +530,7 @@ async def test_a_missing_topic_is_raised_and_does_not_stall_the_other() -> None:
             assert len(await read(consumer, 3)) == 3
 
 
-async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() -> None:
+async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 5)
@@ -559,7 +559,7 @@ async def test_groups_are_refused_clearly() -> None:
         Consumer("orders", bootstrap_servers="127.0.0.1:1", group_id="g")
 
 
-async def test_an_idle_consumer_parks_one_fetch_per_broker_and_lists_only_changes() -> None:
+async def test_idle_consumer_parks_one_fetch_per_broker() -> None:
     """KIP-227: after the first request a partition is listed again only when its position moved."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 9)
@@ -573,7 +573,7 @@ async def test_an_idle_consumer_parks_one_fetch_per_broker_and_lists_only_change
             assert [len(request.partitions) for request in listed] == [1]
 
 
-async def test_subscribing_and_assigning_anew_forgets_the_old_partitions() -> None:
+async def test_new_assignment_forgets_old_partitions() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         cluster.create("other")
@@ -628,7 +628,7 @@ async def test_record_has_aiokafkas_name_of_the_timestamp() -> None:
 @pytest.mark.parametrize(
     "read_one", [lambda c: c.getone(), lambda c: c.getmany(), lambda c: c.fetch_batches(), lambda c: anext(c.__aiter__())]
 )
-async def test_assign_that_was_not_awaited_is_an_error_at_the_next_read(read_one) -> None:
+async def test_assign_without_await_fails_the_next_read(read_one) -> None:
     """aiokafka's assign is a plain call. Without `await`, ours does nothing, and the read after it would wait for ever."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)

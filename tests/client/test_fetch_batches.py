@@ -91,7 +91,7 @@ async def test_what_was_read_becomes_arrow() -> None:
 # -- positions --------------------------------------------------------------------------------------------------------
 
 
-async def test_it_begins_at_the_position_though_the_batch_begins_before() -> None:
+async def test_batch_begins_at_the_position() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 30)
@@ -104,7 +104,7 @@ async def test_it_begins_at_the_position_though_the_batch_begins_before() -> Non
             assert offsets(await read(consumer, 2)) == [28, 29]
 
 
-async def test_it_goes_on_behind_records_taken_one_by_one_and_they_behind_it() -> None:
+async def test_batches_and_single_records_alternate() -> None:
     """The rest of a batch that was begun by records is handed out by column, and nothing twice."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -120,7 +120,7 @@ async def test_it_goes_on_behind_records_taken_one_by_one_and_they_behind_it() -
             assert consumer.metrics()["buffered_bytes"] == 0
 
 
-async def test_inside_an_async_for_it_takes_what_the_loop_would_have_had_next() -> None:
+async def test_fetch_batches_inside_a_loop_continues_it() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 30)
@@ -137,7 +137,7 @@ async def test_inside_an_async_for_it_takes_what_the_loop_would_have_had_next() 
             assert seen == [*range(5), *range(10, 20)]
 
 
-async def test_a_paused_partition_is_left_alone_and_only_the_asked_ones_are_read() -> None:
+async def test_only_requested_unpaused_partitions_are_read() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         other = TopicPartition("orders", 1)
@@ -155,7 +155,7 @@ async def test_a_paused_partition_is_left_alone_and_only_the_asked_ones_are_read
             assert offsets(await read(consumer, 20)) == list(range(20))
 
 
-async def test_control_batches_and_removed_ends_move_the_position_and_are_no_rows() -> None:
+async def test_control_batches_only_move_the_position() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         partition = cluster.partition("orders")
@@ -178,7 +178,7 @@ async def test_control_batches_and_removed_ends_move_the_position_and_are_no_row
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def test_limits_hold_whole_batches_and_a_larger_first_one_comes_all_the_same() -> None:
+async def test_limits_keep_batches_whole() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 100)
@@ -191,7 +191,7 @@ async def test_limits_hold_whole_batches_and_a_larger_first_one_comes_all_the_sa
             assert offsets(await read(consumer, 40)) == list(range(60, 100))
 
 
-async def test_a_partition_without_room_is_the_first_next_time() -> None:
+async def test_partition_without_room_keeps_its_turn() -> None:
     """A partition of large batches must not starve beside one of small batches, for which there is always room."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
@@ -230,7 +230,7 @@ async def test_max_poll_records_is_its_limit_too() -> None:
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_corrupt_batch_is_an_error_and_the_batches_before_it_are_not_lost() -> None:
+async def test_corrupt_batch_does_not_lose_batches_before_it() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 30)
@@ -247,7 +247,7 @@ async def test_a_corrupt_batch_is_an_error_and_the_batches_before_it_are_not_los
             assert offsets(await read(consumer, 10)) == list(range(20, 30))
 
 
-async def test_positions_outside_the_log_and_truncated_logs_are_errors() -> None:
+async def test_invalid_positions_are_errors() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 100)

@@ -56,7 +56,7 @@ async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> 
 # -- attempts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_attempt_goes_on_where_the_last_one_stopped(cluster: ScriptedCluster) -> None:
+async def test_next_attempt_continues_after_the_last_row(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as first:
         assert await first.written([P0, P1]) == {P0: 0, P1: 0}
         await write(first, 0, 7)
@@ -69,7 +69,7 @@ async def test_the_next_attempt_goes_on_where_the_last_one_stopped(cluster: Scri
         assert await third.written([P0]) == {P0: 20}
 
 
-async def test_a_new_work_epoch_has_written_nothing(cluster: ScriptedCluster) -> None:
+async def test_new_work_epoch_has_no_rows(cluster: ScriptedCluster) -> None:
     async with attempt(cluster, 3) as producer:
         await write(producer, 0, 5)
     async with attempt(cluster, 4) as producer:
@@ -80,7 +80,7 @@ async def test_a_new_work_epoch_has_written_nothing(cluster: ScriptedCluster) ->
     assert (caught.value.retriable, caught.value.code) == (False, ErrorCode.PRODUCER_FENCED)
 
 
-async def test_an_older_attempt_that_goes_on_is_fenced_and_stays_so(cluster: ScriptedCluster) -> None:
+async def test_older_attempt_stays_fenced(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as zombie, attempt(cluster) as newer:
         await write(zombie, 0, 5)
         assert await newer.written([P0]) == {P0: 5}
@@ -98,7 +98,7 @@ async def test_an_older_attempt_that_goes_on_is_fenced_and_stays_so(cluster: Scr
     assert cluster.partition("orders").log.values == ROWS[:12]
 
 
-async def test_an_attempt_learns_that_it_is_over_also_by_asking(cluster: ScriptedCluster) -> None:
+async def test_written_reports_that_the_attempt_is_fenced(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as zombie, attempt(cluster) as newer, attempt(cluster, 1) as newest:
         await write(newer, 0, 3)
         with pytest.raises(ProducerFenced, match="work epoch 0, epoch 1 of this name has written here"):
@@ -108,7 +108,7 @@ async def test_an_attempt_learns_that_it_is_over_also_by_asking(cluster: Scripte
             await newer.written([P0])
 
 
-async def test_rows_that_the_older_attempt_wrote_after_the_question_are_not_written_twice(cluster: ScriptedCluster) -> None:
+async def test_late_rows_of_older_attempt_are_not_written_twice(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as zombie, attempt(cluster) as newer:
         await write(zombie, 0, 5)
         assert await newer.written([P0]) == {P0: 5}
@@ -124,7 +124,7 @@ async def test_rows_that_the_older_attempt_wrote_after_the_question_are_not_writ
     assert cluster.partition("orders").log.values == ROWS[:20]
 
 
-async def test_who_does_not_ask_writes_nothing_twice_either(cluster: ScriptedCluster) -> None:
+async def test_attempt_without_written_writes_no_duplicates(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as first:
         await write(first, 0, 5)
     async with attempt(cluster) as careless:
@@ -136,7 +136,7 @@ async def test_who_does_not_ask_writes_nothing_twice_either(cluster: ScriptedClu
 # -- what is committed ------------------------------------------------------------------------------------------------
 
 
-async def test_rows_count_when_the_high_watermark_has_passed_them(cluster: ScriptedCluster) -> None:
+async def test_only_committed_rows_count(cluster: ScriptedCluster) -> None:
     partition = cluster.partition("orders")
     async with attempt(cluster) as first:
         await write(first, 0, 5)
@@ -149,7 +149,7 @@ async def test_rows_count_when_the_high_watermark_has_passed_them(cluster: Scrip
         assert await question == {P0: 5}
 
 
-async def test_what_a_new_leader_has_not_got_is_not_there(cluster: ScriptedCluster) -> None:
+async def test_rows_that_a_new_leader_lacks_do_not_count(cluster: ScriptedCluster) -> None:
     """Found at a leader that dies before it was committed: the next leader's word counts, and the rows are written again."""
     partition = cluster.partition("orders")
     async with attempt(cluster) as first:
@@ -170,7 +170,7 @@ async def test_what_a_new_leader_has_not_got_is_not_there(cluster: ScriptedClust
     assert partition.log.values == ROWS[:9]
 
 
-async def test_a_leader_that_is_silent_or_gone_is_asked_elsewhere(cluster: ScriptedCluster) -> None:
+async def test_silent_or_dead_leader_is_replaced(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as first:
         await write(first, 0, 5)
     async with attempt(cluster, request_timeout_ms=300) as second:
@@ -194,7 +194,7 @@ async def test_a_question_that_nobody_answers_ends(cluster: ScriptedCluster) -> 
 
 
 @pytest.mark.parametrize("fate", ["response lost", "request lost", "NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"])
-async def test_each_row_once_and_in_order_through_what_passes(cluster: ScriptedCluster, fate: str) -> None:
+async def test_rows_are_written_once_through_transient_failures(cluster: ScriptedCluster, fate: str) -> None:
     fates = iter([fate, "ok", fate, fate])
     cluster.produce_fate = lambda broker_id, key: next(fates, "ok")
     async with attempt(cluster, retry_backoff_ms=5) as producer:
@@ -203,7 +203,7 @@ async def test_each_row_once_and_in_order_through_what_passes(cluster: ScriptedC
 
 
 @pytest.mark.parametrize("code", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID", "MESSAGE_TOO_LARGE"])
-async def test_no_row_goes_without_the_one_before_it(cluster: ScriptedCluster, code: str) -> None:
+async def test_failed_row_fails_all_behind_it(cluster: ScriptedCluster, code: str) -> None:
     """It is neither numbered anew nor left out: all behind it fail, and the log says where to go on."""
     fates = iter(["ok", code])
     async with attempt(cluster, batch_size=1) as producer:
@@ -224,7 +224,7 @@ async def test_no_row_goes_without_the_one_before_it(cluster: ScriptedCluster, c
     assert cluster.partition("orders").log.values == ROWS[:10]
 
 
-async def test_rows_that_are_not_delivered_in_time_are_written_once_by_who_asks_first(cluster: ScriptedCluster) -> None:
+async def test_expired_rows_are_written_once_after_written(cluster: ScriptedCluster) -> None:
     """The leader has them, and does not answer: given up, they are there."""
     cluster.produce_fate = lambda broker_id, key: "silence"
     async with attempt(cluster, delivery_timeout_ms=150) as producer:
@@ -241,7 +241,7 @@ async def test_rows_that_are_not_delivered_in_time_are_written_once_by_who_asks_
     assert cluster.partition("orders").log.values == ROWS[:12]
 
 
-async def test_a_refused_name_is_told_at_the_start_and_what_passes_is_waited_for(cluster: ScriptedCluster) -> None:
+async def test_rejected_name_fails_the_start(cluster: ScriptedCluster) -> None:
     cluster.name_fate = ErrorCode.INVALID_REQUEST
     with pytest.raises(RequestFailed, match="INVALID_REQUEST"):
         await attempt(cluster).start()
@@ -276,7 +276,7 @@ def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
         Producer(**options)
 
 
-async def test_what_another_attempt_could_not_repeat_is_refused(cluster: ScriptedCluster) -> None:
+async def test_record_without_partition_is_rejected(cluster: ScriptedCluster) -> None:
     async with attempt(cluster) as producer:
         for send in (producer.send_nowait, lambda topic, value: producer.send_many(topic, [value])):
             with pytest.raises(UsageError, match="partition"):

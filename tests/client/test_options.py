@@ -38,7 +38,7 @@ def test_dotted_names_and_other_clients_names_are_accepted() -> None:
     ("kind", "wrong", "near"),
     [(ProducerOptions, "lingerms", "linger_ms"), (ConsumerOptions, "offset.reset", "auto_offset_reset")],
 )
-def test_an_unknown_name_is_a_type_error_with_the_nearest_known_one(kind, wrong: str, near: str) -> None:
+def test_unknown_option_names_the_nearest_one(kind, wrong: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"did you mean '{near}'"):
         parse_options(kind, {"config": {wrong: 1}})
 

@@ -145,7 +145,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=60))
-def test_every_acknowledged_record_is_in_the_log_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+def test_acknowledged_records_are_in_the_log_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     """Five in flight, lost requests and responses, late copies, leader moves, refusals, expiries (S38, S39)."""
     line = Line()
     for what, n in steps:
@@ -168,7 +168,7 @@ def test_every_acknowledged_record_is_in_the_log_once_and_in_order(steps: list[t
     line.check()
 
 
-def test_a_batch_whose_response_was_lost_gets_its_original_offset() -> None:
+def test_retry_after_lost_response_gets_original_offset() -> None:
     """S38: the retry to the new leader finds the batch by its sequence; there is one copy."""
     line = Line()
     line.establish()
@@ -182,7 +182,7 @@ def test_a_batch_whose_response_was_lost_gets_its_original_offset() -> None:
     assert len(line.log.values) == 11
 
 
-def test_five_lost_responses_are_asked_again_in_sequence_order() -> None:
+def test_retries_keep_sequence_order() -> None:
     """S39: nothing overtakes, whatever came back first."""
     line = Line()
     line.establish()
@@ -197,7 +197,7 @@ def test_five_lost_responses_are_asked_again_in_sequence_order() -> None:
     assert [batch.base_offset for batch in batches] == list(range(1, 8))
 
 
-def test_a_batch_in_doubt_is_never_more_than_five_batches_back() -> None:
+def test_batch_in_doubt_stays_within_five_batches() -> None:
     """The broker forgets a producer's sixth batch from the end. A retry of it would get no offset, or be taken for new."""
     line = Line()
     line.establish()
@@ -216,7 +216,7 @@ def test_a_batch_in_doubt_is_never_more_than_five_batches_back() -> None:
     assert line.queue.producer_epoch == 0
 
 
-def test_nothing_is_sent_again_while_an_attempt_is_outstanding() -> None:
+def test_retry_waits_for_attempts_in_flight() -> None:
     """Rule 2: a resend beside an outstanding attempt could overtake it."""
     line = Line()
     line.establish()
@@ -233,7 +233,7 @@ def test_nothing_is_sent_again_while_an_attempt_is_outstanding() -> None:
     assert len(line.log.values) == 4
 
 
-def test_a_given_up_batch_does_not_block_those_after_it() -> None:
+def test_batch_given_up_does_not_block_later_ones() -> None:
     """The gap is refused as out of order, which proves that the rest is not in the log: a new epoch, numbers from 0."""
     line = Line()
     line.produce(1)
@@ -250,7 +250,7 @@ def test_a_given_up_batch_does_not_block_those_after_it() -> None:
     assert line.log.values == [b"0", b"3", b"4"]
 
 
-def test_a_batch_in_doubt_that_was_written_after_all_leaves_no_gap() -> None:
+def test_batch_given_up_but_written_leaves_no_gap() -> None:
     """Given up is not the same as not written: the next batch simply continues, no epoch is burnt."""
     line = Line()
     line.establish()
@@ -265,7 +265,7 @@ def test_a_batch_in_doubt_that_was_written_after_all_leaves_no_gap() -> None:
     assert line.queue.producer_epoch == 0
 
 
-def test_a_new_producer_has_one_batch_in_flight_until_the_broker_knows_it() -> None:
+def test_unknown_producer_has_one_batch_in_flight() -> None:
     """Rule 5: to a broker without state any sequence number is welcome, so a second batch could overtake a failed first."""
     line = Line()
     line.produce(1), line.produce(1)
@@ -279,7 +279,7 @@ def test_a_new_producer_has_one_batch_in_flight_until_the_broker_knows_it() -> N
     assert len(line.log.values) == 2
 
 
-def test_a_worn_out_epoch_asks_for_a_new_producer_id() -> None:
+def test_exhausted_epoch_needs_new_producer_id() -> None:
     queue = PartitionQueue("orders", 0, idempotent=True)
     assert queue.needs_producer_id
     queue.set_producer_id(1, PRODUCER_EPOCH_MAX)
@@ -288,7 +288,7 @@ def test_a_worn_out_epoch_asks_for_a_new_producer_id() -> None:
     assert queue.needs_producer_id
 
 
-def test_a_worn_out_epoch_keeps_its_producer_id_while_a_batch_is_under_way() -> None:
+def test_exhausted_epoch_waits_for_batches_in_flight() -> None:
     """That batch may be written under the old id; under a new one the broker would not know it."""
     line = Line()
     line.produce(1)
@@ -299,7 +299,7 @@ def test_a_worn_out_epoch_keeps_its_producer_id_while_a_batch_is_under_way() -> 
     assert line.queue.needs_producer_id
 
 
-def test_a_batch_that_may_be_in_the_log_is_not_split() -> None:
+def test_batch_in_doubt_is_not_split() -> None:
     """A broker knows a duplicate by its first and last sequence: halves of it would be written once more."""
     line = Line()
     batch = line.produce(2)
@@ -310,7 +310,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("code", [C.INVALID_RECORD, C.MESSAGE_TOO_LARGE, C.INVALID_TOPIC_EXCEPTION])
-def test_a_refusal_for_good_fails_the_batch_alone(code: ErrorCode) -> None:
+def test_final_rejection_fails_one_batch(code: ErrorCode) -> None:
     line = Line()
     refused, after = line.produce(1), line.produce(1)
     line.pump()
@@ -334,7 +334,7 @@ def sequences(line: Line) -> list[int]:
     return [read_header(data).base_sequence for _, _, data in line.pipe]
 
 
-def test_a_named_producer_goes_on_behind_what_is_there_and_has_several_batches_in_flight_at_once() -> None:
+def test_named_producer_continues_with_several_batches_in_flight() -> None:
     """No broker takes a first row with any number: there is nothing that a second batch could slip into."""
     line = named_queue(40)
     for count in (3, 2, 4):
@@ -345,7 +345,7 @@ def test_a_named_producer_goes_on_behind_what_is_there_and_has_several_batches_i
 
 
 @pytest.mark.parametrize("code", [C.OUT_OF_ORDER_SEQUENCE_NUMBER, C.UNKNOWN_PRODUCER_ID, C.INVALID_PRODUCER_EPOCH])
-def test_a_named_producer_is_never_numbered_anew(code: ErrorCode) -> None:
+def test_named_producer_is_never_renumbered(code: ErrorCode) -> None:
     line = named_queue(40)
     first = line.produce(3)
     line.pump()
@@ -354,7 +354,7 @@ def test_a_named_producer_is_never_numbered_anew(code: ErrorCode) -> None:
     assert (line.queue.producer_epoch, line.queue.next_sequence) == (1, 43)
 
 
-def test_a_gap_in_front_of_a_batch_that_is_not_the_first_only_means_not_yet() -> None:
+def test_out_of_order_for_a_later_batch_is_retried() -> None:
     line = named_queue(40)
     first, second = line.produce(3), line.produce(2)
     line.pump()
@@ -365,7 +365,7 @@ def test_a_gap_in_front_of_a_batch_that_is_not_the_first_only_means_not_yet() ->
     assert sequences(line) == [40, 43]
 
 
-def test_an_epoch_that_is_over_is_over_for_every_batch() -> None:
+def test_fenced_epoch_fails_later_batches_too() -> None:
     line = named_queue(40)
     line.produce(3)
     second = line.produce(2)
@@ -373,7 +373,7 @@ def test_an_epoch_that_is_over_is_over_for_every_batch() -> None:
     assert not line.queue.on_failed(second, C.INVALID_PRODUCER_EPOCH, 0.0)
 
 
-def test_row_numbers_of_a_named_producer_do_not_begin_again() -> None:
+def test_row_numbers_do_not_wrap() -> None:
     line = named_queue(2**31 - 2)
     line.produce(2)
     last = line.produce(1)
@@ -383,7 +383,7 @@ def test_row_numbers_of_a_named_producer_do_not_begin_again() -> None:
     assert list(line.queue.ready) == [last]
 
 
-def test_a_queue_with_records_in_it_cannot_be_told_where_to_go_on() -> None:
+def test_queue_with_records_cannot_resume() -> None:
     line = named_queue()
     line.produce(1)
     with pytest.raises(AssertionError):

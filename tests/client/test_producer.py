@@ -41,7 +41,7 @@ async def test_records_come_back_with_their_place() -> None:
     assert all(place.timestamp_ms > 1_600_000_000_000 for place in places)
 
 
-async def test_a_topic_that_is_not_known_yet_keeps_its_records_in_order() -> None:
+async def test_parked_records_keep_their_order() -> None:
     """The first `send_nowait` of a program comes before any metadata; it must not fail, and nothing may overtake it."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -53,7 +53,7 @@ async def test_a_topic_that_is_not_known_yet_keeps_its_records_in_order() -> Non
             assert [receipt.result().offset for receipt in early] == list(range(50))
 
 
-async def test_keyed_records_go_where_java_sends_them_and_keyless_ones_spread() -> None:
+async def test_keys_choose_partitions_like_java() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 6)
         async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=200) as producer:
@@ -72,7 +72,7 @@ async def test_an_empty_key_is_a_key() -> None:
     assert len({place.partition for place in places}) == 1
 
 
-async def test_order_and_exactly_once_through_every_kind_of_failure() -> None:
+async def test_order_and_exactly_once_through_failures() -> None:
     """S38 and S39 on real connections: answers and requests lost, leaders moving, with five batches in flight."""
     dice = random.Random(7)
     fates = ["ok"] * 6 + ["response lost", "request lost", "NOT_ENOUGH_REPLICAS", "NOT_LEADER_OR_FOLLOWER"]
@@ -112,7 +112,7 @@ async def test_a_killed_leader_costs_a_moment() -> None:
             assert loop.time() - started < 0.15 + 1.0, "no time-out, and no back-off that has grown"
 
 
-async def test_a_leader_that_hangs_is_left_when_another_one_is_elected() -> None:
+async def test_hanging_leader_is_left_for_its_successor() -> None:
     """A stopped process answers nothing and breaks no connection: waiting for request_timeout_ms would take 30 s."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -137,7 +137,7 @@ async def test_many_small_records_share_requests() -> None:
         assert len(cluster.produce_requests) < 60
 
 
-async def test_lingering_gathers_and_flush_does_not_wait_for_it() -> None:
+async def test_flush_ends_lingering() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50) as producer:
@@ -152,7 +152,7 @@ async def test_lingering_gathers_and_flush_does_not_wait_for_it() -> None:
     assert cluster.values("orders") == [b"1", b"2", b"3"]
 
 
-async def test_flush_does_not_linger_for_records_sent_before_metadata() -> None:
+async def test_flush_ends_lingering_of_parked_records() -> None:
     """They are put into batches during the flush, and those were left open for `linger_ms`."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 3)
@@ -163,7 +163,7 @@ async def test_flush_does_not_linger_for_records_sent_before_metadata() -> None:
     assert len(cluster.values("orders")) == 30
 
 
-async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> None:
+async def test_send_many_returns_runs_of_records() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1000) as producer:
@@ -179,7 +179,7 @@ async def test_send_many_spreads_over_batches_and_says_where_everything_is() -> 
     assert sorted(cluster.values("orders")) == values
 
 
-async def test_columns_arrive_where_and_as_each_record_alone_would() -> None:
+async def test_columns_equal_single_records() -> None:
     """The first rows come before the topic is known, and all of them are more than there is room for at a time."""
     async with ScriptedCluster() as cluster:
         cluster.create("one_by_one", 3)
@@ -200,7 +200,7 @@ async def test_columns_arrive_where_and_as_each_record_alone_would() -> None:
             assert by_column.values == one_by_one.values
 
 
-async def test_columns_without_keys_go_to_the_partition_that_is_named_or_spread() -> None:
+async def test_columns_without_keys_go_to_a_partition_or_spread() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 3)
         async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=200) as producer:
@@ -246,7 +246,7 @@ async def test_acks_0_and_1() -> None:
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_bounded_wait_for_send() -> None:
+async def test_full_buffer_fails_send_nowait_and_delays_send() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
@@ -262,7 +262,7 @@ async def test_a_full_buffer_is_an_error_for_send_nowait_and_a_bounded_wait_for_
         await producer.stop(timeout_ms=0)
 
 
-async def test_send_waits_for_room_and_everybody_gets_it() -> None:
+async def test_every_send_gets_room() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
@@ -278,7 +278,7 @@ async def test_send_waits_for_room_and_everybody_gets_it() -> None:
             assert len(cluster.values("orders")) == 30
 
 
-async def test_a_record_that_is_too_large_is_refused_here() -> None:
+async def test_oversized_record_is_rejected_locally() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -289,7 +289,7 @@ async def test_a_record_that_is_too_large_is_refused_here() -> None:
             assert (await producer.send_and_wait("orders", bytes(500_000))).offset == 0
 
 
-async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() -> None:
+async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         options = {"delivery_timeout_ms": 300, "max_block_ms": 200, "request_timeout_ms": 200}
@@ -318,7 +318,7 @@ async def test_every_call_returns_within_its_bound_when_the_cluster_is_dead() ->
         assert undelivered == 1
 
 
-async def test_a_bug_inside_the_producer_is_told_to_everyone_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens in a callback of the loop, which nobody awaits: without this, receipts would wait for ever."""
 
     def break_down(*_: object) -> None:
@@ -338,7 +338,7 @@ async def test_a_bug_inside_the_producer_is_told_to_everyone_who_waits(monkeypat
                 await producer.send("orders", b"refused")
 
 
-async def test_stop_returns_when_a_broker_hangs_and_says_what_was_not_delivered() -> None:
+async def test_stop_reports_undelivered_records_of_a_hanging_broker() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         producer = Producer(bootstrap_servers=cluster.bootstrap)
@@ -355,7 +355,7 @@ async def test_stop_returns_when_a_broker_hangs_and_says_what_was_not_delivered(
             producer.send_nowait("orders", b"3")
 
 
-async def test_a_missing_topic_is_an_error_soon_and_does_not_stall_others() -> None:
+async def test_missing_topic_fails_soon_and_stalls_no_other() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -368,7 +368,7 @@ async def test_a_missing_topic_is_an_error_soon_and_does_not_stall_others() -> N
                     await producer.send("ordres", b"typo")
 
 
-async def test_a_topic_deleted_under_the_producer_fails_its_records_soon() -> None:
+async def test_deleted_topic_fails_its_records_soon() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -379,7 +379,7 @@ async def test_a_topic_deleted_under_the_producer_fails_its_records_soon() -> No
                     await producer.send_and_wait("orders", b"2")
 
 
-async def test_a_topic_that_came_back_under_its_name_loses_and_reorders_nothing() -> None:
+async def test_recreated_topic_gets_every_record_in_order() -> None:
     """Its brokers know no producer and take any sequence number: a second batch must not overtake a refused first one,
     which would then be answered as a duplicate without ever having been written."""
     async with ScriptedCluster() as cluster:
@@ -402,7 +402,7 @@ async def test_a_topic_that_came_back_under_its_name_loses_and_reorders_nothing(
         assert cluster.values("orders") == [b"%d" % i * 50 for i in range(5)]
 
 
-async def test_a_duplicate_of_which_nobody_knows_the_place_is_not_acknowledged() -> None:
+async def test_duplicate_without_offset_is_not_acknowledged() -> None:
     """The broker has taken a later batch and does not know this one: it may never have been written."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -413,7 +413,7 @@ async def test_a_duplicate_of_which_nobody_knows_the_place_is_not_acknowledged()
                 await producer.send_and_wait("orders", b"2")
 
 
-async def test_a_refused_batch_names_the_code_and_the_partition() -> None:
+async def test_rejected_batch_names_code_and_partition() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"
@@ -425,7 +425,7 @@ async def test_a_refused_batch_names_the_code_and_the_partition() -> None:
             assert (await producer.send_and_wait("orders", b"2")).offset == 0
 
 
-async def test_one_cancelled_waiter_does_not_take_the_others_along() -> None:
+async def test_cancelled_waiter_does_not_cancel_others() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=30) as producer:
@@ -454,12 +454,12 @@ async def test_wrong_types_are_usage_errors() -> None:
                 producer.send_nowait("orders", b"v", partition=3)
 
 
-async def test_a_producer_that_was_not_started_says_so() -> None:
+async def test_producer_that_was_not_started_raises() -> None:
     with pytest.raises(ClientClosed, match="async with"):
         Producer(bootstrap_servers="127.0.0.1:1").send_nowait("orders", b"v")
 
 
-async def test_batches_too_large_for_their_topic_are_split_and_stay_in_order() -> None:
+async def test_oversized_batches_are_split_in_order() -> None:
     """batch_size knows nothing of a topic's max.message.bytes; good records must not fail for their company."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -478,7 +478,7 @@ async def test_batches_too_large_for_their_topic_are_split_and_stay_in_order() -
         assert [int(value.rstrip(b"\0")) for value in cluster.values("orders")[:300]] == list(range(300))
 
 
-async def test_a_cancelled_identity_task_is_started_again() -> None:
+async def test_cancelled_identity_task_is_restarted() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:

@@ -30,7 +30,7 @@ def never_sent() -> Failure:
 
 
 @pytest.mark.parametrize("make", [failed_batch, never_sent])
-def test_a_failed_record_does_not_keep_whoever_waited_for_it(make: type[Resolvable]) -> None:
+def test_failed_record_does_not_keep_its_waiter(make: type[Resolvable]) -> None:
     """An error that is raised refers to the frames that it went through, and so to the receipt in them. If the batch kept that
     error, batch, frame and all that the application holds there would stay for good, for each failed batch."""
 
@@ -46,7 +46,7 @@ def test_a_failed_record_does_not_keep_whoever_waited_for_it(make: type[Resolvab
 
 
 @pytest.mark.parametrize("make", [failed_batch, never_sent])
-def test_each_record_of_a_failed_batch_tells_the_same(make: type[Resolvable]) -> None:
+def test_records_of_a_failed_batch_raise_the_same_error(make: type[Resolvable]) -> None:
     batch = make()
     errors = []
     for index in range(2):
@@ -59,7 +59,7 @@ def test_each_record_of_a_failed_batch_tells_the_same(make: type[Resolvable]) ->
     assert errors[0].topic == "t"
 
 
-async def test_receipt_handed_to_asyncio_wait_is_refused_with_a_sentence() -> None:
+async def test_asyncio_wait_rejects_a_receipt() -> None:
     """asyncio.wait wants futures. A receipt is none, and used to fail there with an AttributeError about a private matter."""
     receipt, receipts = Receipt(failed_batch(), 1), Receipts()  # type: ignore[call-arg, arg-type]
     receipts.add_run(receipt, 2)
@@ -70,7 +70,7 @@ async def test_receipt_handed_to_asyncio_wait_is_refused_with_a_sentence() -> No
             await asyncio.wait(handed)  # type: ignore[type-var, call-overload]
 
 
-async def test_what_the_sentence_proposes_for_receipts_works() -> None:
+async def test_advice_for_receipts_works() -> None:
     receipt = Receipt(failed_batch(), 1)  # type: ignore[call-arg, arg-type]
     assert [type(e) for e in await asyncio.gather(receipt, return_exceptions=True)] == [DeliveryTimeout]
     done, _ = await asyncio.wait({asyncio.ensure_future(receipt)})

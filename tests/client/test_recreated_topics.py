@@ -60,13 +60,15 @@ async def until_told(reader: Consumer) -> StrandlineError:
 # -- made anew --------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_on_in_the_new_one() -> None:
+async def test_recreated_topic_is_raised_until_a_seek() -> None:
     """The position lies inside the new log: going on there would skip what is before it."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
-        with pytest.raises(TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to continue \(orders-0\)") as told:
+        with pytest.raises(
+            TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to continue \(orders-0\)"
+        ) as told:
             await reader.getone(timeout_ms=5000)
         assert (told.value.position, told.value.topic_id) == (30, there.topics["orders"])
         assert not told.value.retriable
@@ -79,7 +81,7 @@ async def test_whoever_reads_a_topic_that_is_made_anew_is_told_and_a_seek_goes_o
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", (0, 55)), ("latest", (50, 55))])
-async def test_reset_policy_goes_on_in_a_recreated_topic(policy: str, expected: tuple[int, int]) -> None:
+async def test_reset_policy_applies_to_a_recreated_topic(policy: str, expected: tuple[int, int]) -> None:
     """TopicRecreated was raised at every poll until a seek, although the consumer says where to go without a position."""
     with capture_logs() as logs:
         async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
@@ -99,7 +101,7 @@ async def test_reset_policy_goes_on_in_a_recreated_topic(policy: str, expected: 
     assert [entry["event"] for entry in logs].count("consumer.topic_recreated") == 1
 
 
-async def test_records_fetched_of_the_old_topic_come_before_those_of_the_recreated_one() -> None:
+async def test_fetched_old_records_come_before_new_ones() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
         there.create("orders")
         fill(there, "orders", 30)
@@ -112,7 +114,7 @@ async def test_records_fetched_of_the_old_topic_come_before_those_of_the_recreat
         assert await read(reader, 50) == numbers(0, 50)
 
 
-async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_the_new_one_behind_it() -> None:
+async def test_fetched_old_records_are_returned_before_the_error() -> None:
     async with ScriptedCluster() as there, strict(there) as reader:
         there.create("orders")
         fill(there, "orders", 30)
@@ -129,7 +131,7 @@ async def test_what_was_fetched_of_the_old_topic_is_handed_out_and_nothing_of_th
             await reader.getmany(timeout_ms=5000)
 
 
-async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log() -> None:
+async def test_seek_before_the_error_means_the_old_log() -> None:
     """It has failed to handle record 20, say, and wants it again: that offset is one of the log that it knows."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
@@ -141,7 +143,7 @@ async def test_a_seek_by_whoever_was_not_told_yet_does_not_go_into_the_new_log()
             await reader.getone(timeout_ms=5000)
 
 
-async def test_whoever_seeks_the_beginning_or_the_end_means_the_topic_that_is_there() -> None:
+async def test_seek_to_beginning_or_end_means_the_new_topic() -> None:
     """These are looked up in the new log, told or not."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
@@ -161,7 +163,7 @@ async def test_whoever_seeks_the_beginning_or_the_end_means_the_topic_that_is_th
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-async def test_whoever_has_no_position_yet_reads_the_new_topic_from_its_beginning(policy: str) -> None:
+async def test_without_position_the_new_topic_is_read_from_its_beginning(policy: str) -> None:
     """There is nothing to be wrong about, and all that is in it came after it was assigned."""
     async with ScriptedCluster() as there:
         there.create("orders")
@@ -174,7 +176,7 @@ async def test_whoever_has_no_position_yet_reads_the_new_topic_from_its_beginnin
             assert await read(reader, 5) == numbers(0, 5)
 
 
-async def test_a_new_topic_is_not_read_at_once_by_whoever_has_no_reset_policy() -> None:
+async def test_without_reset_policy_the_new_topic_needs_a_seek() -> None:
     async with ScriptedCluster() as there:
         there.create("orders")
         async with Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset="error") as reader:
@@ -190,7 +192,7 @@ async def test_a_new_topic_is_not_read_at_once_by_whoever_has_no_reset_policy() 
             assert await read(reader, 3) == numbers(2, 5)
 
 
-async def test_a_partition_that_the_new_topic_does_not_have_is_told() -> None:
+async def test_partition_missing_in_the_new_topic_is_raised() -> None:
     third = TopicPartition("orders", 2)
     async with ScriptedCluster() as there, strict(there) as reader:
         there.create("orders", 3)
@@ -206,7 +208,7 @@ async def test_a_partition_that_the_new_topic_does_not_have_is_told() -> None:
             await reader.getone(timeout_ms=5000)
 
 
-async def test_a_pause_outlasts_the_new_topic_and_hides_its_error() -> None:
+async def test_pause_outlasts_recreation_and_hides_its_error() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
         await read_all_of(there, reader, 10)
         there.recreate("orders")
@@ -221,7 +223,7 @@ async def test_a_pause_outlasts_the_new_topic_and_hides_its_error() -> None:
         assert await read(reader, 3) == numbers(0, 3)
 
 
-async def test_a_broker_that_still_knows_the_old_topic_disturbs_nobody_who_reads_the_new_one() -> None:
+async def test_stale_broker_does_not_disturb_readers_of_the_new_topic() -> None:
     """Metadata is asked of one broker after the other: what one of them has not heard of yet is no news."""
     async with ScriptedCluster() as there:
         there.create("orders", 3)
@@ -247,7 +249,7 @@ async def test_a_broker_that_still_knows_the_old_topic_disturbs_nobody_who_reads
 # -- deleted ----------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_has_subscribed() -> None:
+async def test_deletion_is_raised_after_assign_and_subscribe() -> None:
     async with ScriptedCluster() as there, strict(there) as reader, earliest(there, "orders") as subscribed:
         there.create("orders")
         fill(there, "orders", 10)
@@ -270,7 +272,7 @@ async def test_whoever_has_assigned_a_topic_that_is_deleted_is_told_as_one_who_h
         assert await read(subscribed, 20) == numbers(0, 20)
 
 
-async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_and_is_told_when_another_takes_its_name() -> None:
+async def test_waiting_for_a_deleted_topic_ends_with_its_successor() -> None:
     async with ScriptedCluster() as there, strict(there, on_missing_topic="wait") as reader:
         await read_all_of(there, reader, 10)
         there.delete("orders")
@@ -280,7 +282,7 @@ async def test_whoever_waits_for_missing_topics_waits_for_one_that_is_deleted_an
             await reader.getone(timeout_ms=5000)
 
 
-async def test_a_topic_that_is_known_again_is_read_on_without_a_seek() -> None:
+async def test_topic_that_is_known_again_needs_no_seek() -> None:
     """Nobody knew it for a while, and it was there all the time: the log is the one that was read."""
     async with ScriptedCluster() as there, earliest(there) as reader:
         await read_all_of(there, reader, 10)
@@ -296,7 +298,7 @@ async def test_a_topic_that_is_known_again_is_read_on_without_a_seek() -> None:
         assert await read(reader, 5) == numbers(10, 15)
 
 
-def test_a_partition_that_is_read_no_more_tells_nobody_of_errors() -> None:
+def test_dropped_partition_reports_no_errors() -> None:
     """An answer about it may still be on its way."""
     subscription = Subscription(EARLIEST)
     state = subscription.add(ORDERS, bytes(16), EARLIEST)
@@ -310,7 +312,7 @@ def test_a_partition_that_is_read_no_more_tells_nobody_of_errors() -> None:
 # -- partitions that have just been created ---------------------------------------------------------------------------
 
 
-async def test_a_partition_that_was_just_created_is_asked_for_until_the_brokers_have_heard_of_it() -> None:
+async def test_new_partition_is_waited_for() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
         there.create("orders")
         await reader.assign([ORDERS])
@@ -332,7 +334,7 @@ async def test_a_partition_that_was_just_created_is_asked_for_until_the_brokers_
         assert await read(reader, 5) == numbers(0, 5)
 
 
-async def test_a_partition_that_does_not_exist_is_refused_when_the_moment_is_over() -> None:
+async def test_missing_partition_is_rejected_after_the_grace() -> None:
     async with ScriptedCluster() as there, earliest(there) as reader:
         there.create("orders", 2)
         loop = asyncio.get_running_loop()

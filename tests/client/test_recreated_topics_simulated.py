@@ -77,7 +77,7 @@ async def make_anew(admin: Admin, met: set[bytes]) -> None:
 
 
 @simulated(seeds=6)
-async def test_no_record_of_a_new_topic_is_handed_out_at_a_position_in_the_old_one(cluster: Cluster) -> None:
+async def test_recreated_topic_is_not_read_at_old_position(cluster: Cluster) -> None:
     await recreate_while_reading(cluster, Reader())
 
 

@@ -118,7 +118,7 @@ async def test_later_attempt_finds_the_rows_of_an_earlier_one(scripted: Scripted
         assert await again.written([P0]) == {P0: 1}
 
 
-async def test_topics_of_many_tasks_do_not_pile_up(scripted: ScriptedCluster, shared: SharedCluster) -> None:
+async def test_topics_of_many_tasks_are_forgotten(scripted: ScriptedCluster, shared: SharedCluster) -> None:
     shared.want(f"topic-{number}" for number in range(TOPICS_MAX + 1))
     await task(shared, 0)
     assert shared.cluster.topics_wanted == 1

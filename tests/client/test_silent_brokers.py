@@ -31,7 +31,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_records_for_a_silent_leader_go_to_its_successor_in_order_and_once() -> None:
+async def test_records_of_a_silent_leader_go_to_its_successor() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -48,7 +48,7 @@ async def test_records_for_a_silent_leader_go_to_its_successor_in_order_and_once
             assert cluster.values("t") == [b"%d" % n for n in range(21)]
 
 
-async def test_a_late_acknowledgement_of_the_old_leader_counts_for_nothing() -> None:
+async def test_late_acknowledgement_of_the_old_leader_is_ignored() -> None:
     """It comes from an epoch that is over: only what the new leader says of the record is true."""
     async with ScriptedCluster() as cluster:
         cluster.create("t")
@@ -73,7 +73,7 @@ async def test_a_late_acknowledgement_of_the_old_leader_counts_for_nothing() -> 
                 assert (await receipt).offset == 1
 
 
-async def test_a_connection_without_a_sign_of_life_is_given_up() -> None:
+async def test_silent_connection_is_closed() -> None:
     """Without idempotence an unanswered batch may not go to another leader: it waits for its connection to end. A broker
     that answers no handshake either is gone, long before the request time-out."""
     async with ScriptedCluster() as cluster:
@@ -89,7 +89,7 @@ async def test_a_connection_without_a_sign_of_life_is_given_up() -> None:
             assert cluster.values("t") == [b"a", b"b"]
 
 
-async def test_a_slow_broker_that_lives_keeps_its_connection() -> None:
+async def test_slow_broker_keeps_its_connection() -> None:
     """A produce may rightly wait (for replicas, a slow disk). The broker answers the handshake meanwhile: nothing is
     given up, and nothing is sent twice."""
     async with ScriptedCluster() as cluster:
@@ -108,7 +108,7 @@ async def test_a_slow_broker_that_lives_keeps_its_connection() -> None:
             assert cluster.values("t") == [b"a", b"b"]
 
 
-async def test_a_consumer_leaves_a_silent_leader_and_ignores_what_it_says_later() -> None:
+async def test_consumer_leaves_a_silent_leader() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         async with (
@@ -130,7 +130,7 @@ async def test_a_consumer_leaves_a_silent_leader_and_ignores_what_it_says_later(
 
 
 @pytest.mark.parametrize("question", ["begin", "end", "time"])
-async def test_a_silent_leader_does_not_hold_up_a_look_up_of_offsets(question: str) -> None:
+async def test_silent_leader_does_not_delay_offset_lookups(question: str) -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         place = TopicPartition("t", 0)
@@ -152,7 +152,7 @@ async def test_a_silent_leader_does_not_hold_up_a_look_up_of_offsets(question: s
                 assert place in await task
 
 
-async def test_a_change_is_not_sent_to_a_broker_that_has_fallen_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_is_not_sent_to_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes to one broker alone, since two would do it twice: so to one that has just answered."""
     monkeypatch.setattr("strandline.client.cluster.cluster.FRESH_S", 0.0)
     async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -166,7 +166,7 @@ async def test_a_change_is_not_sent_to_a_broker_that_has_fallen_silent(monkeypat
         assert list(cluster.topics) == ["t", "u", "v"]
 
 
-async def test_a_silent_bootstrap_address_delays_the_start_by_a_moment() -> None:
+async def test_silent_bootstrap_address_delays_start_briefly() -> None:
     """It accepts, in its kernel, and never answers. The next address is tried while it is waited for."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with ScriptedCluster(brokers=1) as cluster:
@@ -176,7 +176,7 @@ async def test_a_silent_bootstrap_address_delays_the_start_by_a_moment() -> None
                 await producer.send_and_wait("t", b"a")
 
 
-async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_consumer_at_the_end_refreshes_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is cut off from the cluster, but not from us, answers every fetch, and never has anything new."""
     monkeypatch.setattr("strandline.client.consumer.fetcher.LOOK_AGAIN_S", 0.3)
     async with ScriptedCluster() as cluster:
@@ -192,7 +192,7 @@ async def test_a_consumer_at_the_end_asks_the_others_from_time_to_time(monkeypat
                 assert (await waiting).value == b"a"
 
 
-async def test_a_producer_behind_a_slow_line_delivers_and_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producer_on_a_slow_line_sends_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch leaves for longer than a broker may owe a sign of life. What is asked behind it comes to the broker
     after it: silence proves nothing while our own bytes are still leaving."""
     monkeypatch.setattr("strandline.client.cluster.connection_state.QUIET_S", 0.1)

@@ -77,7 +77,7 @@ async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Await
 
 
 @pytest.mark.parametrize("end", [fail, be_cancelled])
-async def test_stop_in_a_finally_clause_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
+async def test_stop_in_finally_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
     """The way that aiokafka's users write it: `try: ... finally: await producer.stop()`."""
     loop = asyncio.get_running_loop()
     undelivered: list[int] = []
@@ -108,7 +108,7 @@ async def hand_over_and_fail(producer: Producer) -> None:
         await fail(producer)
 
 
-async def test_exit_after_an_error_still_delivers_what_it_can() -> None:
+async def test_exit_after_an_error_delivers_what_it_can() -> None:
     """A second is a long time for a cluster that is well: records handed over before the error are not dropped."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -133,7 +133,7 @@ async def test_normal_exit_waits_for_the_cluster() -> None:
         assert (await receipt).offset == 0
 
 
-async def test_normal_exit_inside_an_exception_handler_waits_for_the_cluster() -> None:
+async def test_normal_exit_in_a_handler_waits_for_the_cluster() -> None:
     """An error that is being handled around the `async with` is not an error of its body."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
@@ -155,7 +155,7 @@ async def test_normal_exit_inside_an_exception_handler_waits_for_the_cluster() -
         assert (await receipt).offset == 0
 
 
-async def test_cancel_during_the_flush_of_an_exit_ends_it_at_once() -> None:
+async def test_cancellation_ends_the_flush_of_an_exit() -> None:
     async with cluster_that_is_down_soon() as (cluster, producer):
         await producer.start()
         await producer.partitions_for("orders")
@@ -171,7 +171,7 @@ async def test_cancel_during_the_flush_of_an_exit_ends_it_at_once() -> None:
             await receipt
 
 
-async def test_error_of_a_record_says_whether_it_may_be_in_the_log() -> None:
+async def test_error_says_whether_the_record_may_be_written() -> None:
     """A record that was never sent can be sent again safely; one that was sent and not answered might be doubled."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)

@@ -111,7 +111,7 @@ def test_consumer_may_be_moved_while_its_loop_stands_still() -> None:
         loop.close()
 
 
-def test_producer_refuses_a_second_loop_of_the_same_thread() -> None:
+def test_producer_rejects_a_second_loop() -> None:
     """`asyncio.run` twice: the first loop is closed, and what it waited for never comes. An open batch of the first loop
     took records without a look at the caller."""
     clusters: list[ScriptedCluster] = []
@@ -144,7 +144,7 @@ def test_producer_refuses_a_second_loop_of_the_same_thread() -> None:
     asyncio.run(second())
 
 
-async def test_huge_record_is_refused_before_it_is_queued() -> None:
+async def test_huge_record_is_rejected_before_it_is_queued() -> None:
     """No frame can carry it: the broker cut the connection, and the record was sent again for two minutes."""
     with pytest.raises(UsageError, match=rf"max_request_size must be a whole number from \d+ to {REQUEST_SIZE_MAX}"):
         Producer(max_request_size=200_000_000, buffer_memory=400_000_000)
@@ -180,7 +180,7 @@ async def test_requests_stay_within_max_request_size() -> None:
             assert [int(value[:3]) for value in values] == list(range(20))
 
 
-def test_consumer_may_be_called_while_its_loop_stands_still() -> None:
+def test_consumer_may_be_read_while_its_loop_stands_still() -> None:
     """A program without a loop of its own drives a consumer by `run_until_complete` (a task of Spark does). Its plain calls come
     between two runs, from the same thread: nothing else runs then. Another thread is refused even so."""
 
