@@ -98,8 +98,8 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A voter or observer of the metadata log. The ages are milliseconds since it last fetched, and since it last had all records of
-    the leader; 0 for the leader itself, -1 if it never did."""
+    """A voter or observer of the metadata log. The ages are milliseconds since it last fetched, and since it last had all records
+    of the leader; 0 for the leader itself, -1 if it never did."""
 
     replica_id: int
     host: str

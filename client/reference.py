@@ -1,4 +1,4 @@
-"""The page of the client, made from its code: `python -m strandline.client.reference > docs/client.md`.
+"""docs/client.md, generated from the code of the client: `python -m strandline.client.reference > docs/client.md`.
 
 Options, signatures, docstrings and errors are those of the code, so the page cannot contradict it; a test compares the two. What
 the code does not say (where to begin, what to do about an error, what differs from aiokafka) is text in this module.
@@ -20,7 +20,7 @@ from strandline.client.options import ALIASES, AdminOptions, ClientOptions, Cons
 _INTRODUCTION = """\
 # The Python client
 
-Made from the code by `python -m strandline.client.reference`; do not edit.
+Generated from the code by `python -m strandline.client.reference`; do not edit.
 
 `Producer`, `Consumer` and `Admin` are for asyncio. They, what they take and return, and all errors are imported from
 `strandline`. They speak Strandline's own protocol: Kafka's clients do not reach a Strandline cluster, and these do not reach
@@ -58,7 +58,7 @@ except StrandlineError as e:
 - Keys and values are bytes or None, unless there is a serializer or a deserializer.
 - A receipt is awaitable, but no future. For several: `await asyncio.gather(*receipts)`, or `await producer.flush()`. Where a
   future is needed: `asyncio.ensure_future(receipt)`.
-- The records of one producer to one partition are in the log in the order of the calls. Each is there once, also when a request is
+- The records of one producer to one partition are in the log in the order of the calls. Each is in the log once, also when a request is
   sent again (idempotence is the default).
 - Every wait has a bound; an option or an argument says which.
 
@@ -80,7 +80,7 @@ _TO_DO: Mapping[str, str] = {
     "UnknownTopic": 'Create the topic (brokers do not create topics on their own), or set `on_missing_topic="wait"`.',
     "RequestFailed": "Look at `e.code` ([docs/protocol.md](protocol.md) lists the codes). Call again if `e.retriable`.",
     "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
-    "DeliveryFailed": "Look at `e.code` and the sentence, correct the cause, and send the record again. The producer goes on with "
+    "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. The producer continues with "
     "other records.",
     "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "
     "can ask (`written`). Or raise `delivery_timeout_ms`.",
@@ -91,7 +91,7 @@ _TO_DO: Mapping[str, str] = {
     "CorruptRecords": "The position stays before the batch: repair the replica, or accept the gap: `seek` to `e.last_offset + 1`, or set "
     '`on_corrupt_batch="skip"`.',
 }
-"""What a program or a person does about each error."""
+"""By error, what a program or a person should do about it."""
 
 _AIOKAFKA = """
 ## Differences from aiokafka
@@ -108,7 +108,7 @@ says otherwise.
 | compression | `compression_type` | not yet |
 | TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
 | `api_version`, `connections_max_idle_ms`, `client_rack`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
-| `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | not there |
+| `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | missing |
 | default of `bootstrap_servers` and `client_id` | `localhost`, the library's name and version | `127.0.0.1:9092`, `strandline` |
 | default of `acks` | `1` | `"all"` |
 | default of `enable_idempotence` | `False` | on, with `acks="all"` |
@@ -119,18 +119,18 @@ says otherwise.
 | order of the last arguments of `send` | `timestamp_ms`, `headers` | `headers`, `timestamp_ms`: give them by name |
 | value of `send` | may be left out | has to be given; None is a tombstone |
 | when the buffer is full | `send` waits | `send` waits up to `max_block_ms`, `send_nowait` raises BufferFull |
-| batches made by hand | `create_batch`, `send_batch` | `send_many`, `send_columns` |
+| batches built by hand | `create_batch`, `send_batch` | `send_many`, `send_columns` |
 | own partitioner | `partitioner` | give `partition` with each record; keys are hashed as in Java's client |
 | `stop` of a producer | waits until everything is sent | the same, at most `delivery_timeout_ms`, or a second after an exception; returns what was not delivered |
 | `assign` | a plain call | a coroutine: `await consumer.assign(...)` |
 | `subscribe` | `topics=`, `pattern=`, `listener=` | names or a list of names: `subscribe(["a", "b"])`; no patterns |
 | `partitions_for_topic` | a plain call | a coroutine |
-| `getone` | waits for ever | the same, or up to `timeout_ms` |
-| `getmany` without `max_records` | what one fetch brought | whole batches, up to some 10,000 records |
+| `getone` | waits without bound | the same, or up to `timeout_ms` |
+| `getmany` without `max_records` | the records of one fetch | whole batches, up to some 10,000 records |
 | `auto_offset_reset` | "latest", "earliest", "none" | the same; "error" is another name of "none" |
 | `ConsumerRecord` | `timestamp`, `timestamp_type`, `checksum`, `serialized_*_size` | `timestamp` (also `timestamp_ms`), `leader_epoch`; none of the rest |
 | records that were read and are gone after an unclean election | not noticed | `LogTruncated` |
-| a topic that was deleted and created again | read on at the old offset | with `assign` by `auto_offset_reset`, and a warning in the log (`TopicRecreated` with "error"); with `subscribe`, the new topic from its beginning |
+| a topic that was deleted and recreated | continues at the old offset | with `assign` by `auto_offset_reset`, and a warning in the log (`TopicRecreated` with "error"); with `subscribe`, the new topic from its beginning |
 | a topic that does not exist | created, or waited for | `UnknownTopic`, or `on_missing_topic="wait"` |
 | errors | `aiokafka.errors.KafkaError` and its subclasses | `StrandlineError` and its subclasses, above |
 | records by column | - | `fetch_batches`, `arrow_batches` |
@@ -177,7 +177,7 @@ def _call(name: str, member: Any) -> str:
 
 
 def signature(function: Any) -> str:
-    """As its definition has it, without `self`; a parameter a line if it is long."""
+    """The signature as its definition has it, without `self`; if it is long, with one parameter per line."""
     found = inspect.signature(function)
     parameters, is_keyword_only = [], False
     for parameter in list(found.parameters.values())[1:]:

@@ -1,7 +1,7 @@
 """What happens to a consumer's partitions when their topics change: partitions are added, topics are missing, deleted, recreated.
 
-A topic that is deleted and recreated under its name is another topic, with another id (KIP-516). What follows from that for a
-subscribed topic and for an assigned partition is told in consumer.py.
+A topic that is deleted and recreated under its name is another topic, with another id (KIP-516). consumer.py says what follows
+from that for a subscribed topic and for an assigned partition.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ class PartitionQueue:
                 self._recover()
 
     def remove(self, batch: Batch) -> None:
-        """Give up the batch (it expired or was rejected). The broker tells later whether it is in the log (rule 3)."""
+        """Give up the batch (it expired or was rejected). The next batch shows whether it is in the log (rule 3)."""
         if batch is self.open:
             self.open = None
         elif batch in self.in_flight:
